@@ -1,0 +1,74 @@
+# Heliograph. `make` alone prints this help. Everything is set up by the targets themselves.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest
+KEEP   ?= 0
+SEEDS  ?= 1000
+START  ?= 0
+ROUNDS ?= 200
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down test check bench sim sim-mutants chaos-bookie proto lock clean
+
+help: ## print this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
+	  awk -F '\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
+
+setup: $(READY) ## make .venv from the lock file
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else \
+	  "Heliograph needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get install -y -q python3-venv; } || { echo "python3-venv is missing: install it with your package manager"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked dependencies into $(VENV) (about a minute)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+demo: $(READY) ## the whole way with 336,776 real flights; KEEP=1 leaves the cluster up
+	@KEEP=$(KEEP) $(BIN)/python -m pipelines.demo
+
+up: $(READY) ## start a Ray head and Heliograph on it
+	@$(BIN)/helio up
+
+down: $(READY) ## stop what `make up` started
+	@$(BIN)/helio down
+
+check: $(READY) ## the fast tests: format, lint, types, rules, unit, scripts, contracts, a few simulator seeds
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(PYTEST) -q tests/rules tests/unit tests/scripts tests/contracts tests/simulation/test_simulation.py
+
+test: check ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark
+	@$(BIN)/python -m tests.simulation --seeds 500 --start 1000
+	@$(PYTEST) -q tests/simulation/test_mutants.py tests/cluster tests/chaos tests/spark
+
+sim: $(READY) ## simulate the ledger protocol: SEEDS=1000 START=0
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START)
+
+sim-mutants: $(READY) ## sabotage the protocol in every known way and show how soon each is caught
+	@$(BIN)/python -m tests.simulation --mutants
+
+chaos-bookie: $(READY) ## SIGKILL a bookie under load 200 times: ROUNDS=200
+	@$(BIN)/python -m tests.chaos.bookie --rounds $(ROUNDS)
+
+bench: $(READY) ## measure; prints a table and writes bench-results/
+	@$(BIN)/python -m tests.bench
+
+proto: $(READY) ## generate the Pulsar protocol module again
+	@$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
+	  heliograph/protocol/pulsar.proto
+
+lock: ## resolve the dependencies again into requirements.lock (needs uv)
+	@uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	  --python-version 3.11 -o requirements.lock
+
+clean: ## remove everything that was built
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,119 @@
+"""An auditor and a replication worker in one process, kept going over lost sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from actors.auditor.auditor import Auditor, now_ms
+from actors.auditor.config import AuditorConfig
+from actors.auditor.worker import ReplicationWorker
+from actors.ledger.driver import LedgerClient, LedgerClientConfig
+from heliograph.errors import HeliographError, ServiceNotReadyError
+from metadata.connect import connect_store
+from metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+RESTART_PAUSE_SECONDS = 0.5
+
+
+class AuditorService:
+    """Runs until stopped.
+
+    Args:
+        metadata_url: the store; each lost session is replaced by a new one.
+        on_crash: called when the work ended by a broken promise of our own.
+    """
+
+    def __init__(self, config: AuditorConfig, metadata_url: str, on_crash: Callable[[], None]) -> None:
+        self._on_crash = on_crash
+        self._config = config
+        self._metadata_url = metadata_url
+        self._auditor: Auditor | None = None
+        self._worker: ReplicationWorker | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._sessions = 0
+
+    async def start(self) -> None:
+        """Open the first session and begin; idempotent.
+
+        Raises:
+            MetadataError: the store cannot be reached.
+        """
+        if self._task is None:
+            store = await self._open()
+            self._task = asyncio.create_task(self._run(store), name="auditor")
+            self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """End the work and the session. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def audit(self, *, everything: bool = False) -> dict[str, Any]:
+        """One audit now, whoever leads: ``Auditor.audit``.
+
+        Raises:
+            ServiceNotReadyError: between two sessions.
+        """
+        if self._auditor is None:
+            raise ServiceNotReadyError("the auditor is opening a new session: try again")
+        return await self._auditor.audit(everything=everything)
+
+    def statistics(self) -> dict[str, Any]:
+        """What auditor and worker counted in this session."""
+        return {
+            "sessions": self._sessions,
+            "auditor": self._auditor.statistics() if self._auditor else {},
+            "worker": self._worker.statistics() if self._worker else {},
+        }
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.critical("the auditor crashed", exc_info=task.exception())
+            self._on_crash()
+
+    def _wake_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.wake()
+
+    async def _open(self) -> MetadataStore:
+        return await connect_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
+
+    async def _run(self, store: MetadataStore | None) -> None:
+        while True:
+            try:
+                store = store or await self._open()
+                await self._serve(store)
+            except HeliographError as error:
+                log.warning("auditor: %s: %s; starting over", type(error).__name__, error)
+            finally:
+                self._auditor = self._worker = None
+            store = None
+            await asyncio.sleep(RESTART_PAUSE_SECONDS)
+
+    async def _serve(self, store: MetadataStore) -> None:
+        """Until the session ends; what ends the auditor ends the worker too, and the other way round."""
+        self._sessions += 1
+        settings = LedgerClientConfig(is_upkeep=True, cluster_secret=self._config.cluster_secret)
+        ledgers = await LedgerClient.start(store, settings)
+        try:
+            auditor = Auditor(store, ledgers, self._config, self._wake_worker)
+            worker = ReplicationWorker(auditor.tasks, ledgers, auditor.membership.alive, self._config, now_ms)
+            self._auditor, self._worker = auditor, worker
+            async with asyncio.TaskGroup() as group:
+                group.create_task(auditor.run(), name="audit")
+                group.create_task(worker.run(), name="replicate")
+        except* HeliographError as errors:
+            raise errors.exceptions[0] from errors
+        finally:
+            await ledgers.close()
+            with contextlib.suppress(HeliographError):
+                await store.close()

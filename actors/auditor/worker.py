@@ -1,0 +1,173 @@
+"""The replication worker: takes one task at a time, brings the ledger's copies back, and deletes the task.
+
+A lock keeps workers apart. That is for economy only: two workers on one ledger do no harm, since copies are written
+before the metadata names their home, and the metadata is changed by compare-and-set (I9, I10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from actors.auditor.config import AuditorConfig
+from actors.auditor.plan import must_be_fenced, retry_pause_ms
+from actors.auditor.ports import Ledgers
+from actors.auditor.underreplication import UnderReplication
+from actors.errors import NoSuchLedgerError
+from heliograph.errors import HeliographError
+from metadata.errors import SessionExpiredError
+from metadata.model import UnderReplicatedLedger
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class WorkerStatistics:
+    """Counts since start."""
+
+    ledgers_repaired: int = 0
+    ledgers_recovered: int = 0
+    failures: int = 0
+    last_failure: str = ""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Why and until when a task is left alone. One for each task at most (I15)."""
+
+    until_ms: int
+    failures: int = 0
+    grace_given: bool = False
+
+
+class ReplicationWorker:
+    """Works until cancelled.
+
+    Args:
+        alive_bookies: tells which bookies are there now.
+        now_ms: a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        tasks: UnderReplication,
+        ledgers: Ledgers,
+        alive_bookies: Callable[[], Awaitable[frozenset[str]]],
+        config: AuditorConfig,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._tasks = tasks
+        self._ledgers = ledgers
+        self._alive_bookies = alive_bookies
+        self._config = config
+        self._now_ms = now_ms
+        self._waiting: dict[int, _Waiting] = {}
+        self._wake = asyncio.Event()
+        self._statistics = WorkerStatistics()
+
+    def wake(self) -> None:
+        """Look at the tasks now: one was marked, or the bookies changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Do tasks as they come.
+
+        Raises:
+            SessionExpiredError: the session ended; locks are gone with it.
+        """
+        while True:
+            self._wake.clear()
+            try:
+                worked = await self.work_once()
+            except SessionExpiredError:
+                raise
+            except HeliographError as error:
+                self._note_failure(error)
+                worked = False
+            if not worked:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._config.worker_poll_ms / 1000)
+
+    async def work_once(self) -> bool:
+        """Try every task that is due, once each; whether one was finished.
+
+        Raises:
+            MetadataError: the store failed; tasks stand as they did.
+        """
+        if not await self._tasks.is_enabled():
+            return False
+        ids = await self._tasks.tasks()
+        self._waiting = {ledger_id: self._waiting[ledger_id] for ledger_id in ids if ledger_id in self._waiting}
+        random.shuffle(ids)  # workers that begin at different ends seldom meet
+        finished = False
+        for ledger_id in ids:
+            waiting = self._waiting.get(ledger_id)
+            if waiting is None or waiting.until_ms <= self._now_ms():
+                finished = await self._try(ledger_id) or finished
+        return finished
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts since start, and how many tasks wait here."""
+        return {**asdict(self._statistics), "tasks_waiting": len(self._waiting)}
+
+    async def _try(self, ledger_id: int) -> bool:
+        if not await self._tasks.lock(ledger_id):
+            return False
+        try:
+            task = await self._tasks.task(ledger_id)
+            if task is None or not await self._do(task.record):
+                return False
+            self._waiting.pop(ledger_id, None)
+            self._statistics.ledgers_repaired += 1
+            return await self._tasks.finish(ledger_id, task.version)
+        except SessionExpiredError:
+            raise
+        except HeliographError as error:
+            self._note_failure(error)
+            self._postpone(ledger_id)
+            return False
+        finally:
+            with contextlib.suppress(HeliographError):
+                await self._tasks.release(ledger_id)
+
+    async def _do(self, task: UnderReplicatedLedger) -> bool:
+        """One attempt at a task; whether nothing is left to do."""
+        try:
+            ledger = (await self._ledgers.metadata(task.ledger_id)).record
+            lost = set(task.missing_bookies) - await self._alive_bookies()
+            if must_be_fenced(ledger, lost):
+                if self._grace_is_running(task.ledger_id):
+                    return False
+                await self._ledgers.recover(task.ledger_id)
+                self._statistics.ledgers_recovered += 1
+            done = await self._ledgers.repair(task.ledger_id, task.missing_bookies)
+        except NoSuchLedgerError:
+            return True
+        if not done:
+            self._postpone(task.ledger_id)
+        return done
+
+    def _grace_is_running(self, ledger_id: int) -> bool:
+        """Whether the ledger's writer still has time to replace the bookie by itself."""
+        waiting = self._waiting.setdefault(ledger_id, _Waiting(until_ms=self._now_ms()))
+        if waiting.grace_given:
+            return False
+        waiting.grace_given = True
+        waiting.until_ms = self._now_ms() + self._config.open_ledger_grace_ms
+        return self._config.open_ledger_grace_ms > 0
+
+    def _postpone(self, ledger_id: int) -> None:
+        waiting = self._waiting.setdefault(ledger_id, _Waiting(until_ms=0))
+        waiting.failures += 1
+        pause = retry_pause_ms(waiting.failures, self._config.task_retry_ms, self._config.task_retry_ms_max)
+        waiting.until_ms = self._now_ms() + pause
+
+    def _note_failure(self, error: HeliographError) -> None:
+        self._statistics.failures += 1
+        self._statistics.last_failure = f"{type(error).__name__}: {error}"
+        log.warning("replication: %s: %s", type(error).__name__, error)

@@ -1,0 +1,1 @@
+"""Stores entries: journal, caches, entry logs, index, fences."""

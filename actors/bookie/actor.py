@@ -1,0 +1,117 @@
+"""A bookie as a Ray actor: lifecycle, admin calls and metrics. Entries go over its socket, never through the actor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+
+from ray.util.metrics import Gauge
+
+from actors.bookie.bookie import Bookie
+from actors.bookie.config import BookieConfig
+from actors.bookie.statistics import GAUGES
+from metadata.connect import connect_store
+from metadata.store import MetadataStore
+
+_log = logging.getLogger(__name__)
+METRICS_SECONDS = 5.0
+# The journal's thread needs the interpreter for a moment after each sync; with the default of 5 ms a busy event loop
+# would add that much to every acknowledgement.
+SWITCH_INTERVAL_SECONDS = 0.0005
+EXIT_STORAGE_FAILED = 74  # EX_IOERR: Ray starts the actor again, and the bookie replays its journal
+
+
+class BookieActor:
+    """One bookie in a process of its own.
+
+    A returned ``start`` means that the bookie is registered and serves. A lost call may have happened; every method
+    may be called again. When its storage fails the process exits, and nothing that it acknowledged is lost.
+    """
+
+    def __init__(self, config: BookieConfig, metadata_url: str) -> None:
+        if not __debug__:
+            raise RuntimeError("a bookie relies on its assertions: do not start it with -O")
+        self._config = config
+        self._metadata_url = metadata_url
+        self._bookie: Bookie | None = None
+        self._store: MetadataStore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._metrics_task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Bookie({self._config.bookie_id}@{self._config.rack})"
+
+    async def start(self) -> str:
+        """Start, if that did not happen yet; returns ``host:port`` of the data plane.
+
+        Raises:
+            the errors of ``Bookie.start``; nothing is left behind, call again.
+        """
+        async with self._starting:
+            if self._bookie is None:
+                sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+                self._loop = asyncio.get_running_loop()
+                self._store = await self._connect()
+                bookie = Bookie(self._config, self._store, reopen=self._reopen, on_failure=_exit)
+                try:
+                    await bookie.start()
+                except BaseException:
+                    await self._store.close()
+                    raise
+                self._bookie = bookie
+                self._metrics_task = self._loop.create_task(self._export_metrics(bookie), name="metrics")
+            return self._bookie.address
+
+    async def address(self) -> str:
+        """``host:port`` of the data plane, empty before ``start``."""
+        return "" if self._bookie is None else self._bookie.address
+
+    async def statistics(self) -> dict[str, object]:
+        """``BookieStatistics`` as a map, empty before ``start``."""
+        return {} if self._bookie is None else self._bookie.statistics()
+
+    async def pid(self) -> int:
+        """Of this process."""
+        return os.getpid()
+
+    async def stop(self) -> None:
+        """Leave the lists, answer what was asked, flush, close. Idempotent."""
+        async with self._starting:
+            if self._metrics_task is not None:
+                self._metrics_task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._metrics_task
+                self._metrics_task = None
+            if self._bookie is not None:
+                await self._bookie.stop()
+                self._bookie = None
+            if self._store is not None:
+                await self._store.close()
+                self._store = None
+
+    async def _connect(self) -> MetadataStore:
+        return await connect_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
+
+    async def _reopen(self) -> MetadataStore:
+        old, self._store = self._store, await self._connect()
+        if old is not None:
+            await old.close()
+        return self._store
+
+    async def _export_metrics(self, bookie: Bookie) -> None:
+        gauges = {name: Gauge(f"bookie_{name}", tag_keys=("bookie",)) for name in GAUGES}
+        tags = {"bookie": self._config.bookie_id}
+        while True:
+            statistics = bookie.statistics()
+            for name, gauge in gauges.items():
+                gauge.set(float(statistics[name]), tags)  # type: ignore[arg-type]
+            await asyncio.sleep(METRICS_SECONDS)
+
+
+def _exit(error: BaseException) -> None:
+    _log.critical("the bookie exits: %s", error)
+    os._exit(EXIT_STORAGE_FAILED)

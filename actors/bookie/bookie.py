@@ -1,0 +1,317 @@
+"""One bookie, everything but Ray: from directories and a metadata session to a listening server and back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from actors.bookie import cookies, ledger_listing
+from actors.bookie.checkpointer import Checkpointer
+from actors.bookie.config import BookieConfig
+from actors.bookie.disk import Disk, DiskLock, RealDisk
+from actors.bookie.gc import GarbageCollector
+from actors.bookie.opening import JournalPorts, Opened, lock_directories, open_storage, start_journals
+from actors.bookie.reads import Reads
+from actors.bookie.registration import Registrar, Reopen
+from actors.bookie.server import BookieServer
+from actors.bookie.space import Space, measure
+from actors.bookie.statistics import BookieStatistics
+from actors.bookie.storage import Storage
+from actors.errors import BookieStorageError, CookieMismatchError
+from metadata.errors import MetadataError
+from metadata.model import BookieRegistration, Cookie
+from metadata.store import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The parts of a bookie that serves."""
+
+    storage_thread: ThreadPoolExecutor
+    read_threads: ThreadPoolExecutor
+    reads: Reads
+    checkpointer: Checkpointer
+    gc: GarbageCollector
+    server: BookieServer
+
+
+class Bookie:
+    """Stores entries, durably before it says so.
+
+    A storage failure that leaves the disk's state unknown ends the service: connections are cut, nothing more is
+    acknowledged, ``failure`` is set and ``on_failure`` is told. The process should exit then and start again.
+    """
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        store: MetadataStore | None,
+        *,
+        reopen: Reopen | None = None,
+        disk: Disk | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            store: None for a bookie that nobody finds: no registration, no cookie in metadata, no garbage collection.
+            reopen: opens a new metadata session when the old one is lost; without it the bookie stays unregistered.
+            disk: None for the real one.
+            on_failure: called once, on the event loop.
+        """
+        self._config = config
+        self._store = store
+        self._reopen = reopen
+        self._disk = disk if disk is not None else RealDisk()
+        self._on_failure = on_failure
+        self._directories = list(dict.fromkeys([*config.journal_directories, *config.data_directories]))
+        self._locks: list[DiskLock] = []
+        self._opened: Opened | None = None
+        self._running: Running | None = None
+        self._leaving: asyncio.Task[None] | None = None
+        self._space = Space(config)
+        self._space_task: asyncio.Task[None] | None = None
+        self._registrar: Registrar | None = None
+        self._started_at = time.monotonic()
+        self._replay_seconds = 0.0
+        self._is_stopping = False
+        self.failure: BaseException | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        """Lock, check cookies, replay, listen, register.
+
+        Raises:
+            DirectoryLockedError, CookieMismatchError, JournalCorruptError, BookieStorageError: as they say.
+            ResourceError: the address cannot be used.
+            MetadataError: the store cannot be asked.
+        After an error the bookie holds nothing any more.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        self._started_at = time.monotonic()
+        self._locks = await asyncio.to_thread(lock_directories, self._disk, self._directories)
+        expected = await cookies.expected_cookie(self._config, self._store)
+        lost = await self._lost_directories(expected)
+        if not lost:
+            await cookies.stamp(self._disk, self._store, expected)
+        self._opened = await asyncio.to_thread(open_storage, self._disk, self._config, lost)
+        if lost or self._opened.is_damaged:
+            await self._enter_limbo(self._opened.storage)
+        loop = asyncio.get_running_loop()
+        ports = JournalPorts(lambda call: _post(loop, call), self.fail)
+        await asyncio.to_thread(start_journals, self._disk, self._opened, ports)
+        self._replay_seconds = time.monotonic() - self._started_at
+        if lost:  # limbo is durable by now
+            await cookies.stamp(self._disk, self._store, expected)
+        await self._serve(self._opened.storage)
+
+    async def _serve(self, storage: Storage) -> None:
+        config = self._config
+        storage_thread = ThreadPoolExecutor(1, "bookie-storage")
+        read_threads = ThreadPoolExecutor(config.read_threads, "bookie-read")
+        reads = Reads(storage, read_threads)
+        checkpointer = Checkpointer(storage, storage_thread, config.flush_interval_ms, self.fail)
+        running = self._running = Running(
+            storage_thread,
+            read_threads,
+            reads,
+            checkpointer,
+            GarbageCollector(storage, storage_thread, self._current_store, self.fail, lambda: self._space.is_read_only),
+            BookieServer(
+                config.bookie_id,
+                config.cluster_secret,
+                storage,
+                reads,
+                checkpointer,
+                self._space,
+                self.statistics,
+                self.fail,
+            ),
+        )
+        running.checkpointer.on_settled = running.server.regulate
+        self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
+        port = await running.server.start(config.host, config.port)
+        self.address = f"{config.advertised_host or config.host}:{port}"
+        running.checkpointer.start()
+        running.gc.start()
+        if self._store is not None:
+            self._registrar = Registrar(self._store, self._record(), self._reopen)
+            await self._registrar.register(is_read_only=self._space.is_read_only)
+        self._space_task = asyncio.get_running_loop().create_task(self._watch_space(), name="disk space")
+
+    async def stop(self) -> None:
+        """Leave the lists, answer what was asked, flush, close. Idempotent; after a failure it only closes."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        if self._space_task is not None:
+            self._space_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._space_task
+        if self._registrar is not None:
+            await self._registrar.stop()
+        if self._running is not None:
+            await self._stop_running(self._running)
+        if self._opened is not None:
+            with contextlib.suppress(BookieStorageError):
+                await asyncio.to_thread(self._opened.storage.close)
+        for lock in self._locks:
+            lock.release()
+
+    async def _stop_running(self, running: Running) -> None:
+        await running.server.stop()
+        await running.gc.stop()
+        await running.checkpointer.stop()
+        if self.failure is None and self._opened is not None and self._opened.storage.has_changes:
+            with contextlib.suppress(BookieStorageError):  # the journal has it all
+                await running.checkpointer.checkpoint()
+        running.storage_thread.shutdown()
+        running.read_threads.shutdown()
+
+    def fail(self, error: BaseException) -> None:
+        """Serve no more: the disk's state, or our own, is unknown (D6)."""
+        if self.failure is not None or self._is_stopping:
+            return
+        self.failure = error
+        _log.critical("bookie %s stops serving: %s", self._config.bookie_id, error, exc_info=error)
+        if self._running is not None:
+            self._running.server.abort()
+        if self._registrar is not None:  # nobody should be sent here, even if the process lives on
+            self._leaving = asyncio.get_running_loop().create_task(self._registrar.stop(), name="leave the lists")
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    async def checkpoint(self) -> None:
+        """Flush now.
+
+        Raises:
+            BookieStorageError: it failed and can be tried again.
+        """
+        assert self._running is not None, "the bookie was started"
+        await self._running.checkpointer.checkpoint()
+
+    async def collect_garbage(self) -> None:
+        """One round of garbage collection now.
+
+        Raises:
+            MetadataError, BookieStorageError: the round was given up.
+        """
+        assert self._running is not None, "the bookie was started"
+        await self._running.gc.collect()
+
+    async def _lost_directories(self, expected: Cookie) -> list[Path]:
+        stored = await cookies.stored_cookie(self._store, self._config.bookie_id)
+        found = await asyncio.to_thread(cookies.read_cookies, self._disk, self._directories)
+        lost = cookies.lost_directories(expected, stored, found, has_store=self._store is not None)
+        if lost and not self._config.accept_storage_loss:
+            raise cookies.refuse_loss(expected, lost)
+        return lost
+
+    async def _enter_limbo(self, storage: Storage) -> None:
+        if self._store is None:
+            raise CookieMismatchError("without metadata nothing says which ledgers a lost directory held")
+        async for ledger_id, is_writable in ledger_listing.ledgers_on(self._store, self._config.bookie_id):
+            storage.put_into_limbo(ledger_id, is_fenced=is_writable)  # I6: before anything is served
+
+    async def _watch_space(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.space_check_ms / 1000)
+            try:
+                changed = self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
+                if changed and self._registrar is not None:
+                    await self._registrar.move(is_read_only=self._space.is_read_only)
+            except (BookieStorageError, MetadataError) as error:
+                _log.warning("bookie %s could not look after its space: %s", self._config.bookie_id, error)
+            except Exception as error:  # a promise of our own
+                self.fail(error)
+                return
+
+    def _current_store(self) -> MetadataStore | None:
+        return self._store if self._registrar is None else self._registrar.store
+
+    def _record(self) -> BookieRegistration:
+        return BookieRegistration(
+            self._config.bookie_id, self.address, self._config.rack, self._space.free_bytes, self._space.total_bytes
+        )
+
+    def statistics(self) -> dict[str, object]:
+        """``BookieStatistics`` as a map; only of a started bookie."""
+        running = self._running
+        assert self._opened is not None, "the bookie was started"
+        assert running is not None, "the bookie was started"
+        storage, summary = self._opened.storage, self._opened.summary
+        journals = [journal.statistics for journal in storage.journals]
+        reads, flushes, rounds = running.reads.statistics, running.checkpointer.statistics, running.gc.statistics
+        view = BookieStatistics(
+            bookie_id=self._config.bookie_id,
+            address=self.address,
+            is_read_only=self._space.is_read_only,
+            is_registered=self._registrar is not None and self._registrar.is_registered,
+            uptime_seconds=time.monotonic() - self._started_at,
+            connections=running.server.connections,
+            ledgers=len(storage.ledgers),
+            entries_added=storage.entries_added,
+            adds_refused=running.server.adds_refused,
+            clients_refused=running.server.clients_refused,
+            journal_syncs=sum(j.syncs for j in journals),
+            journal_records=sum(j.records for j in journals),
+            journal_bytes_fsynced=sum(j.bytes_synced for j in journals),
+            journal_sync_seconds=sum(j.sync_seconds for j in journals),
+            journal_sync_seconds_max=max(j.sync_seconds_max for j in journals),
+            journal_queue_bytes=sum(journal.queued_bytes for journal in storage.journals),
+            journal_rotations=sum(j.rotations for j in journals),
+            journal_last_batch_records=max(j.last_batch_records for j in journals),
+            write_cache_bytes=storage.write_cache.size_bytes,
+            write_cache_entries=storage.write_cache.entries,
+            checkpoints=flushes.checkpoints,
+            checkpoint_failures=flushes.failures,
+            checkpoint_number=storage.checkpoint_number,
+            bytes_flushed=flushes.bytes_flushed,
+            flush_seconds=flushes.flush_seconds,
+            flush_seconds_max=flushes.flush_seconds_max,
+            reads=reads.reads,
+            batch_reads=reads.batch_reads,
+            bytes_read=reads.bytes_read,
+            write_cache_hits=reads.write_cache_hits,
+            read_cache_hits=reads.read_cache_hits,
+            disk_reads=reads.disk_reads,
+            entries_damaged=reads.damaged,
+            disk_reads_failed=reads.failed,
+            read_cache_bytes=storage.read_cache.size_bytes,
+            gc_rounds=rounds.rounds,
+            gc_failed_rounds=rounds.failed_rounds,
+            ledgers_deleted=rounds.ledgers_deleted,
+            ledgers_in_limbo=storage.ledgers.in_limbo(),
+            limbo_cleared=rounds.limbo_cleared,
+            logs_removed=rounds.logs_removed,
+            logs_compacted=rounds.logs_compacted,
+            logs_left_for_headroom=rounds.logs_left_for_headroom,
+            minor_compactions=rounds.minor_compactions,
+            major_compactions=rounds.major_compactions,
+            bytes_compacted=rounds.bytes_compacted,
+            free_bytes=self._space.free_bytes,
+            total_bytes=self._space.total_bytes,
+            replayed_files=summary.files,
+            replayed_entries=summary.entries,
+            replayed_fences=summary.fences,
+            replay_seconds=self._replay_seconds,
+        )
+        return asdict(view)
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(call)

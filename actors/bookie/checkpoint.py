@@ -1,0 +1,105 @@
+"""The mark: up to where journals need no replay, because everything before is in entry logs and index, synced.
+
+A mark file lies in every data directory; all are written after all directories were flushed, so that the newest
+readable one may be believed. It carries the checkpoint's number, and so does every index: an index below the newest
+mark has lost a change, and the bookie refuses to start on it (I6).
+
+A checkpoint takes the journals' positions first, then swaps the write cache and takes the changed ledger records, all
+in one step of the event loop. So whatever a journal holds before the mark is in the flushed half or was flushed before,
+and fences reach the index even when no entry was added. A checkpoint that fails is tried again as it is: positions,
+half and records stay, and no other starts before it is done.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import crc32c
+
+from actors.bookie.disk import Disk, read_file, replace_file
+from actors.bookie.index import LedgerRecord
+from actors.bookie.journal import Position
+from actors.bookie.write_cache import CacheHalf
+from actors.errors import BookieStorageError
+
+MARK_NAME = "mark"
+_MAGIC = b"HELIOMRK"
+_VERSION = 1
+_HEAD = struct.Struct(">8sIIQI")  # magic, version, CRC32C of what follows, checkpoint number, count of journals
+_CHECKED_FROM = 16
+_POSITION = struct.Struct(">QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One position for each journal directory, in the order of the configuration."""
+
+    checkpoint: int
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint under way writes."""
+
+    mark: Mark
+    half: CacheHalf
+    ledgers: list[LedgerRecord]
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """Content of a mark file."""
+    body = b"".join(_POSITION.pack(*position) for position in mark.positions)
+    head = _HEAD.pack(_MAGIC, _VERSION, 0, mark.checkpoint, len(mark.positions))
+    checksum = crc32c.crc32c(head[_CHECKED_FROM:] + body)
+    return _HEAD.pack(_MAGIC, _VERSION, checksum, mark.checkpoint, len(mark.positions)) + body
+
+
+def decode_mark(data: bytes, name: str) -> Mark:
+    """The mark in a file's content.
+
+    Raises:
+        BookieStorageError: damaged, or of a format that this program does not read.
+    """
+    if len(data) < _HEAD.size:
+        raise BookieStorageError(f"{name} is too short for a mark")
+    magic, version, checksum, number, count = _HEAD.unpack_from(data)
+    if magic != _MAGIC or checksum != crc32c.crc32c(data[_CHECKED_FROM:]):
+        raise BookieStorageError(f"{name} is damaged")
+    if version != _VERSION:
+        raise BookieStorageError(f"{name}: mark format {version}, this program reads {_VERSION}")
+    if len(data) != _HEAD.size + count * _POSITION.size:
+        raise BookieStorageError(f"{name} has a wrong length")
+    positions = tuple(Position(*pair) for pair in _POSITION.iter_unpack(data[_HEAD.size :]))
+    return Mark(number, positions)
+
+
+def write_mark(disk: Disk, directories: Sequence[Path], mark: Mark) -> None:
+    """Put the mark in every directory, durably. An error leaves the old one or the new one in each."""
+    content = encode_mark(mark)
+    for directory in directories:
+        replace_file(disk, directory / MARK_NAME, content)
+
+
+def newest_mark(disk: Disk, directories: Sequence[Path]) -> Mark | None:
+    """The newest sound mark; None when no directory has any.
+
+    Raises:
+        BookieStorageError: there are marks, and none is sound.
+    """
+    marks: list[Mark] = []
+    damage: BookieStorageError | None = None
+    for directory in directories:
+        path = directory / MARK_NAME
+        try:
+            marks.append(decode_mark(read_file(disk, path), str(path)))
+        except FileNotFoundError:
+            continue
+        except BookieStorageError as error:
+            damage = error
+    if not marks and damage is not None:
+        raise damage
+    return max(marks, key=lambda mark: mark.checkpoint, default=None)

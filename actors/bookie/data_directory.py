@@ -1,0 +1,178 @@
+"""One data directory: its entry logs and its index, which are only ever changed together, logs first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from actors.bookie.disk import Disk
+from actors.bookie.entry_log import EntryLogReader, EntryLogWriter, EntryRun, log_ids, log_path
+from actors.bookie.index import IndexBatch, LedgerRecord, LocationIndex
+from actors.errors import BookieStorageError, EntryDamagedError
+
+INDEX_NAME = "index"
+LENGTH_BYTES = 4  # of the u32 before each entry in a record
+
+SortedEntries = list[tuple[int, list[tuple[int, bytes]]]]  # ledgers ascending, each with its entries ascending
+
+
+class DataDirectory:
+    """``flush``, ``delete_ledgers`` and compaction run on one thread; reads on any."""
+
+    def __init__(self, disk: Disk, directory: Path, log_bytes: int, index_cache_bytes: int) -> None:
+        """
+        Raises:
+            BookieStorageError: the index is damaged.
+        """
+        self.path = directory
+        self._disk = disk
+        self.index = LocationIndex(directory / INDEX_NAME, index_cache_bytes)
+        self.reader = EntryLogReader(disk, directory)
+        self._live_bytes: dict[int, dict[int, int]] | None = None  # log id -> ledger id -> bytes, once asked for
+        known = log_ids(disk, directory)
+        self.writer = EntryLogWriter(disk, directory, log_bytes, known[-1] + 1 if known else 1)
+
+    def flush(self, entries: SortedEntries, ledgers: list[LedgerRecord], checkpoint: int) -> int:
+        """Store entries and ledger records; returns bytes written to entry logs.
+
+        Order: entry logs, their sync, then the index in one synced batch that also carries the checkpoint's number.
+
+        Raises:
+            BookieStorageError: nothing of it counts; call again with the same or more. The rest of this log is unused.
+        """
+        batch = IndexBatch(checkpoint=checkpoint, ledgers=ledgers)
+        batch.runs = self.append(entries)
+        self.commit(batch)
+        return sum(sum(run.sizes) for run in batch.runs)
+
+    def commit(self, batch: IndexBatch) -> None:
+        """Change the index, durably; all runs in the batch are synced already.
+
+        Raises:
+            BookieStorageError: it failed.
+        """
+        self.index.commit(batch)
+        if self._live_bytes is not None:
+            for run in batch.runs:
+                _count(self._live_bytes, run, 1)
+            for run in batch.removed_runs:
+                _count(self._live_bytes, run, -1)
+            for ledger_id in batch.emptied_ledgers:
+                for ledgers in self._live_bytes.values():
+                    ledgers.pop(ledger_id, None)
+
+    def append(self, entries: SortedEntries) -> list[EntryRun]:
+        """Write entries to the newest log, durably; the index does not know of them yet."""
+        runs: list[EntryRun] = []
+        try:
+            for ledger_id, its_entries in entries:
+                runs += self.writer.append(ledger_id, its_entries)
+            if runs:
+                self.writer.sync()
+        except BookieStorageError:
+            self.writer.give_up()
+            raise
+        return runs
+
+    def read(self, ledger_id: int, first: int, last: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
+        """Records of entries ``first``, ``first`` + 1, ... up to ``last``, the first one missing, or ``bytes_wanted``
+        (but at least one); empty when the index does not know ``first``.
+
+        Raises:
+            BookieStorageError: nothing may be concluded about ``first`` (I6).
+            EntryDamagedError: every copy of ``first`` is damaged; nothing may be concluded either.
+        """
+        records: list[tuple[int, bytes]] = []
+        size, entry_id = 0, first
+        while entry_id <= last and (size < bytes_wanted or not records):
+            try:
+                found = self._read_run(ledger_id, entry_id, last, bytes_wanted - size)
+            except (BookieStorageError, EntryDamagedError):
+                if records:
+                    break
+                raise
+            if not found or (records and size + len(found[0][1]) > bytes_wanted):
+                break
+            records += found
+            size += sum([len(record) for _, record in found])
+            entry_id = found[-1][0] + 1
+        return records
+
+    def delete_ledgers(self, ledger_ids: Iterable[int]) -> None:
+        """Remove all runs of the ledgers and keep their fences, durably (I4, I14)."""
+        gone = sorted(ledger_ids)
+        records = [LedgerRecord(ledger_id, is_fenced=True, is_deleted=True) for ledger_id in gone]
+        self.commit(IndexBatch(ledgers=records, emptied_ledgers=gone))
+
+    def old_logs(self) -> dict[int, dict[int, int]]:
+        """Bytes of each ledger that index rows point to, for each log that is not being written any more.
+
+        Raises:
+            BookieStorageError: the index cannot be read.
+        """
+        if self._live_bytes is None:
+            live_bytes: dict[int, dict[int, int]] = {}
+            for run in self.index.all_runs():
+                _count(live_bytes, run, 1)
+            self._live_bytes = live_bytes
+        known = log_ids(self._disk, self.path)
+        return {log_id: dict(self._live_bytes.get(log_id, {})) for log_id in known if log_id != self.writer.log_id}
+
+    def log_size(self, log_id: int) -> int:
+        """Bytes of a log's file."""
+        file = self._disk.open(log_path(self.path, log_id))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def remove_log_if_dead(self, log_id: int) -> bool:
+        """Remove a log if no row of the index points to it (I14); returns whether that was so."""
+        assert self._live_bytes is not None, "old_logs was asked before"
+        if log_id == self.writer.log_id or any(self._live_bytes.get(log_id, {}).values()):
+            return False
+        self._live_bytes.pop(log_id, None)
+        self.reader.forget(log_id)
+        self._disk.remove(log_path(self.path, log_id))
+        return True
+
+    def close(self) -> None:
+        """Seal the log that is written to, close everything. No flush.
+
+        Raises:
+            BookieStorageError: the log got no map; everything is closed all the same.
+        """
+        try:
+            if not self._disk.is_poisoned:
+                self.writer.close()
+        finally:
+            self.writer.give_up()
+            self.reader.close()
+            self.index.close()
+
+    def _read_run(self, ledger_id: int, entry_id: int, last: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
+        for attempt in (1, 2):
+            failure: BookieStorageError | EntryDamagedError | None = None
+            try:
+                for run in self.index.find(ledger_id, entry_id):
+                    try:
+                        records = self.reader.read(run, entry_id, bytes_wanted)
+                    except (BookieStorageError, EntryDamagedError) as error:
+                        failure = error  # another copy may be sound
+                        continue
+                    return [record for record in records if record[0] <= last]
+            except FileNotFoundError as error:  # a log went away between index and file: look again
+                if attempt == 2:
+                    raise BookieStorageError(
+                        f"entry {ledger_id}:{entry_id} is in a log that is gone: {error}"
+                    ) from error
+                continue
+            if failure is not None:
+                raise failure
+            return []
+        raise AssertionError("unreachable")
+
+
+def _count(live_bytes: dict[int, dict[int, int]], run: EntryRun, sign: int) -> None:
+    ledgers = live_bytes.setdefault(run.log_id, {})
+    ledgers[run.ledger_id] = ledgers.get(run.ledger_id, 0) + sign * sum(run.sizes)

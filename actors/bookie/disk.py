@@ -1,0 +1,354 @@
+"""The disk as the bookie sees it: the only file that opens, writes or syncs (RocksDB does so for the index alone).
+
+A failed sync poisons the disk: the kernel may have dropped the pages that it could not write and call them clean, so
+a second sync proves nothing. Every later write or sync is refused, the bookie exits, and a restart replays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol
+
+from actors.errors import BookieStorageError, DirectoryLockedError, DiskPoisonedError
+
+
+class DiskFile(Protocol):
+    """An open file."""
+
+    @property
+    def path(self) -> Path:
+        """Where it was when it was opened."""
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Write all of ``data``; nothing is durable before ``sync``.
+
+        Raises:
+            BookieStorageError: the write failed; any part of it may be in the file.
+            DiskPoisonedError: an earlier sync failed.
+        """
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file.
+
+        Raises:
+            BookieStorageError: the read failed.
+        """
+
+    def sync(self) -> None:
+        """Return when all that was written to this file is durable.
+
+        Raises:
+            DiskPoisonedError: this sync or an earlier one failed; the state of the file is unknown.
+        """
+
+    def size(self) -> int:
+        """Bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+
+    def close(self) -> None:
+        """Close without a sync. Idempotent."""
+
+
+class Disk(Protocol):
+    """Directories and files. Paths are absolute."""
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether a sync has failed."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Open for reading and writing; ``create`` makes a file that must not exist.
+
+        Raises:
+            FileNotFoundError: no such file.
+            BookieStorageError: it cannot be opened or made.
+        """
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is a file or directory."""
+
+    def names(self, directory: Path) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def make_directory(self, directory: Path) -> None:
+        """Make it and its parents, durably; nothing happens if it exists."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace ``target``; durable after ``sync_directory``."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; durable after ``sync_directory``. A missing file is no error."""
+
+    def sync_directory(self, directory: Path) -> None:
+        """Return when names made, changed and removed in the directory are durable."""
+
+    def space(self, directory: Path) -> tuple[int, int]:
+        """Free and total bytes of the directory's file system."""
+
+    def lock(self, path: Path) -> DiskLock:
+        """Lock a directory through a file in it, until the lock is released or the process ends.
+
+        Raises:
+            DirectoryLockedError: another process holds it.
+        """
+
+
+class DiskLock(Protocol):
+    """A held lock."""
+
+    def release(self) -> None:
+        """Give the lock back. Idempotent."""
+
+
+class RealDisk:
+    """The operating system's files. The ``raw_`` methods are the system calls that may fail."""
+
+    def __init__(self) -> None:
+        self._poison: OSError | None = None
+
+    @property
+    def is_poisoned(self) -> bool:
+        return self._poison is not None
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        self.check()
+        try:
+            return RealFile(self, path, self.raw_open(path, create))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise BookieStorageError(f"cannot open {path}: {error}") from error
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except OSError as error:
+            raise BookieStorageError(f"cannot list {directory}: {error}") from error
+
+    def make_directory(self, directory: Path) -> None:
+        missing = [p for p in (directory, *directory.parents) if not p.exists()]
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BookieStorageError(f"cannot make the directory {directory}: {error}") from error
+        for made in reversed(missing):
+            self.sync_directory(made.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.check()
+        try:
+            self.raw_rename(source, target)
+        except OSError as error:
+            raise BookieStorageError(f"cannot rename {source} to {target}: {error}") from error
+
+    def remove(self, path: Path) -> None:
+        self.check()
+        try:
+            self.raw_remove(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise BookieStorageError(f"cannot remove {path}: {error}") from error
+
+    def sync_directory(self, directory: Path) -> None:
+        self.check()
+        try:
+            self.raw_sync_directory(directory)
+        except OSError as error:
+            raise self.poisoned_by(error, directory) from error
+
+    def space(self, directory: Path) -> tuple[int, int]:
+        try:
+            stat = os.statvfs(directory)
+        except OSError as error:
+            raise BookieStorageError(f"cannot ask {directory} for its space: {error}") from error
+        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+
+    def lock(self, path: Path) -> DiskLock:
+        return FileLock(path)
+
+    def check(self) -> None:
+        """Raise DiskPoisonedError after a failed sync."""
+        if self._poison is not None:
+            raise DiskPoisonedError(f"a sync failed earlier ({self._poison}); restart the bookie to replay its journal")
+
+    def poisoned_by(self, error: OSError, path: Path) -> DiskPoisonedError:
+        """Refuse all writing from now on, and return what to raise."""
+        self._poison = error
+        return DiskPoisonedError(f"sync of {path} failed: {error}")
+
+    def raw_open(self, path: Path, create: bool) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o640)
+
+    def raw_write(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def raw_sync(self, fd: int, path: Path) -> None:
+        os.fdatasync(fd)
+
+    def raw_truncate(self, fd: int, path: Path, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def raw_rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def raw_remove(self, path: Path) -> None:
+        os.remove(path)
+
+    def raw_sync_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class ReadOnlyDisk(RealDisk):
+    """For looking at a bookie that is down: nothing can be made, changed or removed through it."""
+
+    def raw_open(self, path: Path, create: bool) -> int:
+        if create:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def raw_rename(self, source: Path, target: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(source))
+
+    def raw_remove(self, path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    def lock(self, path: Path) -> DiskLock:
+        return FileLock(path, is_shared=True)
+
+
+class RealFile:
+    """A file of a ``RealDisk``."""
+
+    def __init__(self, disk: RealDisk, path: Path, fd: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._fd = fd
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        self._disk.check()
+        view: bytes | memoryview = data
+        try:
+            while view:
+                written = self._disk.raw_write(self._fd, self._path, view, offset)
+                offset += written
+                view = memoryview(view)[written:]
+        except OSError as error:
+            raise BookieStorageError(f"cannot write {len(data)} bytes to {self._path}: {error}") from error
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        parts: list[bytes] = []
+        try:
+            while length > 0:
+                part = os.pread(self._fd, length, offset)
+                if not part:
+                    break
+                parts.append(part)
+                offset += len(part)
+                length -= len(part)
+        except OSError as error:
+            raise BookieStorageError(f"cannot read {self._path} at {offset}: {error}") from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def sync(self) -> None:
+        self._disk.check()
+        try:
+            self._disk.raw_sync(self._fd, self._path)
+        except OSError as error:
+            raise self._disk.poisoned_by(error, self._path) from error
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        self._disk.check()
+        try:
+            self._disk.raw_truncate(self._fd, self._path, size)
+        except OSError as error:
+            raise BookieStorageError(f"cannot truncate {self._path}: {error}") from error
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()  # readers share files; the last one to let go of a file closes it
+
+
+class FileLock:
+    """An ``flock`` on a file; it holds the process id of its owner, for people.
+
+    A shared one is for those who only look: it changes nothing, and keeps the owner from starting meanwhile.
+    """
+
+    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
+        self._path = path
+        flags = os.O_RDONLY if is_shared else os.O_RDWR | os.O_CREAT
+        try:
+            self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise BookieStorageError(f"cannot open the lock file {path}: {error}") from error
+        try:
+            fcntl.flock(self._fd, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise DirectoryLockedError(
+                f"{path.parent} is in use by process {owner or '?'}; stop it, or give this bookie other directories"
+            ) from error
+        if is_shared:
+            return
+        with contextlib.suppress(OSError):  # the number is only a hint; the lock itself is held
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+
+    def release(self) -> None:
+        """Give the lock back. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def replace_file(disk: Disk, path: Path, content: bytes) -> None:
+    """Have ``path`` hold ``content``: afterwards durably so; after a crash or an error the old or the new content."""
+    draft = path.with_name(path.name + ".new")
+    disk.remove(draft)
+    file = disk.open(draft, create=True)
+    try:
+        file.write_at(0, content)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(draft, path)
+    disk.sync_directory(path.parent)
+
+
+def read_file(disk: Disk, path: Path, bytes_max: int = 1 << 20) -> bytes:
+    """All of a small file.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    file = disk.open(path)
+    try:
+        return file.read_at(0, bytes_max)
+    finally:
+        file.close()

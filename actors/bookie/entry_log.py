@@ -1,0 +1,331 @@
+"""Entry logs: where entries live for long, written in order of ledger and entry (docs/formats-bookie.md, "Entry log").
+
+A log is a header, then records (u32 length, entry). When it is full, a map of how many bytes each ledger has in it is
+put behind the records. An entry carries its ids and its checksum, so every read is verified. The records of a run are
+the body of a READ_BATCH answer as they stand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import crc32c
+
+from actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
+from actors.bookie.disk import Disk, DiskFile
+from actors.errors import BookieStorageError, EntryDamagedError
+from actors.wire.entry import ENTRY_HEADER_BYTES, decode_entry
+
+ENTRY_LOG_VERSION = 1
+HEADER_BYTES = 32
+RUN_ENTRIES_MAX = 256  # entries of one row of the index
+_MAGIC = b"HELIOELG"
+_HEADER = struct.Struct(">8sIIQ8x")  # magic, version, CRC32C of magic, version and id, id
+_CHECKED = struct.Struct(">8sIQ")
+_SIZE = struct.Struct(">I")
+_MAP_MAGIC = b"HELIOMAP"
+_MAP_HEAD = struct.Struct(">8sII")  # magic, count, CRC32C of the pairs
+_MAP_PAIR = struct.Struct(">qQ")
+_MAP_TAIL = struct.Struct(">Q8s")  # offset of the map, magic
+_MAP_END = b"HELIOEND"
+_WRITE_BYTES = 4 << 20
+_SCAN_BYTES = 4 << 20
+
+assert int.from_bytes(_MAP_MAGIC[:4], "big") > ENTRY_BYTES_MAX, "a map cannot be taken for a record"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRun:
+    """Consecutive entries that lie one behind the other; ``sizes`` are those of their records, with the length."""
+
+    ledger_id: int
+    first_entry_id: int
+    log_id: int
+    offset: int
+    sizes: tuple[int, ...]
+
+
+class EntryLogWriter:
+    """Appends to the newest log of a directory. One thread at a time."""
+
+    def __init__(self, disk: Disk, directory: Path, log_bytes: int, first_id: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._log_bytes = log_bytes
+        self._next_id = first_id
+        self._file: DiskFile | None = None
+        self._offset = 0
+        self._synced = 0
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._usage: dict[int, int] = {}
+        self.log_id = -1
+
+    def append(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> list[EntryRun]:
+        """Write entries of one ledger, ascending, and return where they are. Durable after ``sync``."""
+        runs: list[EntryRun] = []
+        start = 0
+        for index in range(1, len(entries) + 1):
+            is_run_over = (
+                index == len(entries)
+                or entries[index][0] != entries[index - 1][0] + 1
+                or index - start == RUN_ENTRIES_MAX
+            )
+            if is_run_over:
+                runs.append(self._append_run(ledger_id, entries[start:index]))
+                start = index
+        return runs
+
+    def sync(self) -> None:
+        """Return when everything appended is durable."""
+        if self._file is not None:
+            self._write_out()
+            self._file.sync()
+            self._synced = self._offset
+
+    def give_up(self) -> None:
+        """After an error: cut off what was not synced, so that failures do not fill the disk, and use another log."""
+        file, self._file = self._file, None
+        self._buffer, self._buffered = [], 0
+        if file is not None:
+            with contextlib.suppress(BookieStorageError):  # the rest is garbage that no index row names
+                file.truncate(self._synced)
+            file.close()
+
+    def close(self) -> None:
+        """Write the map of a log that is in use, and close it."""
+        if self._file is not None:
+            self._seal()
+
+    def usage(self) -> dict[int, int]:
+        """Bytes of each ledger in the log that is being written."""
+        return dict(self._usage)
+
+    def _append_run(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> EntryRun:
+        if self._file is None or self._offset + self._buffered >= self._log_bytes:
+            self._rotate()
+        offset = self._offset + self._buffered
+        sizes: list[int] = []
+        for _, data in entries:
+            self._buffer += (_SIZE.pack(len(data)), data)
+            sizes.append(_SIZE.size + len(data))
+        size = sum(sizes)
+        self._buffered += size
+        self._usage[ledger_id] = self._usage.get(ledger_id, 0) + size
+        if self._buffered >= _WRITE_BYTES:
+            self._write_out()
+        return EntryRun(ledger_id, entries[0][0], self.log_id, offset, tuple(sizes))
+
+    def _rotate(self) -> None:
+        if self._file is not None:
+            self._seal()
+        log_id = self._next_id
+        self._next_id += 1  # even if this fails: an id is never used twice
+        file = self._disk.open(log_path(self._directory, log_id), create=True)
+        checksum = crc32c.crc32c(_CHECKED.pack(_MAGIC, ENTRY_LOG_VERSION, log_id))
+        self.log_id = log_id
+        self._file, self._usage = file, {}
+        self._offset, self._synced = HEADER_BYTES, 0
+        file.write_at(0, _HEADER.pack(_MAGIC, ENTRY_LOG_VERSION, checksum, log_id))
+        self._disk.sync_directory(self._directory)
+
+    def _seal(self) -> None:
+        assert self._file is not None, "there is a log to seal"
+        self._write_out()
+        pairs = b"".join(_MAP_PAIR.pack(*pair) for pair in sorted(self._usage.items()))
+        head = _MAP_HEAD.pack(_MAP_MAGIC, len(self._usage), crc32c.crc32c(pairs))
+        self._file.write_at(self._offset, head + pairs + _MAP_TAIL.pack(self._offset, _MAP_END))
+        self._file.sync()
+        self._file.close()
+        self._file = None
+
+    def _write_out(self) -> None:
+        if self._buffer:
+            assert self._file is not None, "there is a log to write to"
+            self._file.write_at(self._offset, b"".join(self._buffer))
+            self._offset += self._buffered
+            self._buffer, self._buffered = [], 0
+
+
+class EntryLogReader:
+    """Reads logs of one directory. Safe to use from several threads."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._open: OrderedDict[int, DiskFile] = OrderedDict()
+        self._lock = Lock()
+
+    def read(self, run: EntryRun, first: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
+        """Verified records (u32 length and entry) of a run, with their entry ids, from entry ``first`` on.
+
+        Args:
+            bytes_wanted: at most; but one record always.
+
+        Raises:
+            BookieStorageError: the log cannot be read.
+            EntryDamagedError: the first record is damaged. (Damage behind it ends the list.)
+            FileNotFoundError: the log is gone: look the run up again.
+        """
+        skip = first - run.first_entry_id
+        assert 0 <= skip < len(run.sizes), "the run holds the entry"
+        offset = run.offset + sum(run.sizes[:skip])
+        sizes = _fitting(run.sizes[skip:], bytes_wanted)
+        data = self._file(run.log_id).read_at(offset, sum(sizes))
+        records: list[tuple[int, bytes]] = []
+        start = 0
+        for entry_id, size in enumerate(sizes, first):
+            record = data[start : start + size] if len(sizes) > 1 else data
+            try:
+                _verify(record, size, run.ledger_id, entry_id)
+            except EntryDamagedError as error:
+                if records:
+                    break
+                path = log_path(self._directory, run.log_id)
+                raise EntryDamagedError(f"{path} at offset {offset + start}: {error}") from error
+            records.append((entry_id, record))
+            start += size
+        return records
+
+    def forget(self, log_id: int) -> None:
+        """Let go of a log that is to be removed; reads under way still end well."""
+        with self._lock:
+            self._open.pop(log_id, None)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        with self._lock:
+            self._open.clear()
+
+    def _file(self, log_id: int) -> DiskFile:
+        with self._lock:
+            file = self._open.get(log_id)
+            if file is None:
+                file = self._disk.open(log_path(self._directory, log_id))
+                self._open[log_id] = file
+                if len(self._open) > OPEN_LOGS_MAX:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(log_id)
+            return file
+
+
+def log_path(directory: Path, log_id: int) -> Path:
+    """Path of a log."""
+    return directory / f"{log_id:08x}.log"
+
+
+def log_ids(disk: Disk, directory: Path) -> list[int]:
+    """Ids of the logs in a directory, ascending."""
+    return sorted(int(name[:-4], 16) for name in disk.names(directory) if name.endswith(".log"))
+
+
+def read_usage(disk: Disk, directory: Path, log_id: int) -> dict[int, int]:
+    """Bytes of each ledger in a log: from its map, or from a scan when it has none.
+
+    Raises:
+        BookieStorageError: the log cannot be read.
+    """
+    file = disk.open(log_path(directory, log_id))
+    try:
+        usage = _read_map(file)
+    finally:
+        file.close()
+    if usage is None:
+        usage = {}
+        for _, ledger_id, _, record in scan_log(disk, directory, log_id):
+            usage[ledger_id] = usage.get(ledger_id, 0) + len(record)
+    return usage
+
+
+def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, int, int, bytes]]:
+    """Offset, ledger id, entry id and record of each sound entry, up to the first that is not.
+
+    Raises:
+        BookieStorageError: the log has no sound header, or cannot be read.
+    """
+    path = log_path(directory, log_id)
+    file = disk.open(path)
+    try:
+        _check_header(file.read_at(0, HEADER_BYTES), log_id, path)
+        offset, chunk, chunk_start = HEADER_BYTES, b"", 0
+        while True:
+            head = offset - chunk_start
+            if head + _SIZE.size > len(chunk) or head + _SIZE.size + _length(chunk, head) > len(chunk):
+                wanted = _SIZE.size + ENTRY_BYTES_MAX
+                chunk, chunk_start, head = file.read_at(offset, max(_SCAN_BYTES, wanted)), offset, 0
+            record = _sound_record(chunk, head)
+            if record is None:
+                return
+            entry = decode_entry(record[_SIZE.size :])
+            yield offset, entry.ledger_id, entry.entry_id, record
+            offset += len(record)
+    finally:
+        file.close()
+
+
+def _fitting(sizes: tuple[int, ...], bytes_wanted: int) -> tuple[int, ...]:
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if total > bytes_wanted:
+            return sizes[: max(count, 1)]
+    return sizes
+
+
+def _verify(record: bytes, size: int, ledger_id: int, entry_id: int) -> None:
+    if len(record) != size or _length(record, 0) != size - _SIZE.size:
+        raise EntryDamagedError(f"a record of {size} bytes was expected")
+    entry = decode_entry(memoryview(record)[_SIZE.size :])
+    if entry.ledger_id != ledger_id or entry.entry_id != entry_id:
+        raise EntryDamagedError(f"expected entry {ledger_id}:{entry_id}, found {entry.ledger_id}:{entry.entry_id}")
+
+
+def _length(chunk: bytes, offset: int) -> int:
+    (length,) = _SIZE.unpack_from(chunk, offset)
+    return int(length)
+
+
+def _sound_record(chunk: bytes, offset: int) -> bytes | None:
+    if offset + _SIZE.size > len(chunk):
+        return None
+    length = _length(chunk, offset)
+    end = offset + _SIZE.size + length
+    if not ENTRY_HEADER_BYTES <= length <= ENTRY_BYTES_MAX or end > len(chunk):
+        return None
+    try:
+        decode_entry(memoryview(chunk)[offset + _SIZE.size : end])
+    except EntryDamagedError:
+        return None
+    return chunk[offset:end]
+
+
+def _check_header(data: bytes, log_id: int, path: Path) -> None:
+    if len(data) < HEADER_BYTES:
+        raise BookieStorageError(f"{path} is shorter than its header")
+    magic, version, checksum, found_id = _HEADER.unpack(data)
+    if magic != _MAGIC or checksum != crc32c.crc32c(_CHECKED.pack(magic, version, found_id)) or found_id != log_id:
+        raise BookieStorageError(f"{path} has a damaged header")
+    if version != ENTRY_LOG_VERSION:
+        raise BookieStorageError(f"{path}: entry log format {version}, this program reads {ENTRY_LOG_VERSION}")
+
+
+def _read_map(file: DiskFile) -> dict[int, int] | None:
+    size = file.size()
+    if size < HEADER_BYTES + _MAP_HEAD.size + _MAP_TAIL.size:
+        return None
+    offset, magic = _MAP_TAIL.unpack(file.read_at(size - _MAP_TAIL.size, _MAP_TAIL.size))
+    if magic != _MAP_END or not HEADER_BYTES <= offset <= size - _MAP_HEAD.size - _MAP_TAIL.size:
+        return None
+    data = file.read_at(offset, size - _MAP_TAIL.size - offset)
+    magic, count, checksum = _MAP_HEAD.unpack_from(data)
+    pairs = data[_MAP_HEAD.size :]
+    if magic != _MAP_MAGIC or len(pairs) != count * _MAP_PAIR.size or crc32c.crc32c(pairs) != checksum:
+        return None
+    return dict(_MAP_PAIR.iter_unpack(pairs))

@@ -1,0 +1,269 @@
+"""Looking into a bookie's directories while it is down: plain functions that only read.
+
+They take paths, not a configuration, and believe nothing: what they cannot read they report. The index is opened
+read-only, through links in a folder that is thrown away, since RocksDB writes notes even then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from actors.bookie.checkpoint import Mark, newest_mark
+from actors.bookie.data_directory import INDEX_NAME, LENGTH_BYTES
+from actors.bookie.disk import Disk, ReadOnlyDisk
+from actors.bookie.entry_log import EntryLogReader, log_ids, log_path, read_usage
+from actors.bookie.index import LedgerRecord, LocationIndex, merge_runs
+from actors.bookie.journal import Position
+from actors.bookie.journal_files import used_ids, used_path
+from actors.bookie.journal_format import JournalRecord, Kind, scan_file
+from actors.bookie.replay import ReplaySummary, replay_journal
+from actors.errors import BookieStorageError, EntryDamagedError, JournalCorruptError
+from actors.wire.entry import Entry, decode_entry
+
+INDEX_CACHE_BYTES = 8 << 20
+ROCKSDICT_CONFIG = "rocksdict-config.json"  # written again by each opening
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """One ledger as the index and the journals have it; ``spans`` are first and last ids of entries in entry logs."""
+
+    ledger_id: int
+    is_fenced: bool
+    is_limbo: bool
+    is_deleted: bool
+    last_add_confirmed: int
+    last_entry_id: int
+    spans: list[list[int]]
+    bytes_stored: int
+
+
+@dataclass(frozen=True)
+class JournalView:
+    """One journal file; ``damage`` says what is wrong with it, empty for nothing; before the mark it does no harm."""
+
+    path: str
+    is_needed: bool
+    batches: int = 0
+    entries: int = 0
+    fences: int = 0
+    end: int = 0
+    damage: str = ""
+
+
+@dataclass
+class VerifyReport:
+    """What a verification found; ``damaged`` has a line for each thing, with file and offset."""
+
+    entries_checked: int = 0
+    bytes_checked: int = 0
+    damaged: list[str] = field(default_factory=list)
+    journals: list[JournalView] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.damaged
+
+
+def list_ledgers(data_directories: Sequence[Path]) -> list[LedgerView]:
+    """All ledgers of which anything is flushed, by id. (Newer entries may lie in the journals: ``list_journals``.)
+
+    Raises:
+        BookieStorageError: an index is damaged.
+    """
+    views: list[LedgerView] = []
+    for directory in data_directories:
+        with _open_index(directory) as index:
+            views += [_ledger_view(index, record) for record in index.ledgers()]
+    return sorted(views, key=lambda view: view.ledger_id)
+
+
+def list_journals(journal_directories: Sequence[Path], mark: Mark | None = None) -> list[JournalView]:
+    """All journal files, damaged ones included, by directory and id."""
+    disk = ReadOnlyDisk()
+    return [
+        _journal_view(disk, directory, file_id, start is None or file_id >= start.file_id)
+        for directory, start in _starts(journal_directories, mark)
+        for file_id in used_ids(disk, directory)
+    ]
+
+
+def unflushed_entries(journal_directories: Sequence[Path], mark: Mark | None, ledger_id: int) -> list[Entry]:
+    """Entries of a ledger that lie behind the mark, by id; the copy that came last of each.
+
+    Raises:
+        JournalCorruptError, BookieStorageError: a journal is damaged or cannot be read.
+    """
+    found: dict[int, Entry] = {}
+
+    def apply(record: JournalRecord) -> None:
+        if record.kind is Kind.ENTRY:
+            entry = decode_entry(bytes(record.payload))
+            if entry.ledger_id == ledger_id:
+                found[entry.entry_id] = entry
+
+    for directory, start in _starts(journal_directories, mark):
+        replay_journal(ReadOnlyDisk(), directory, start, apply, ReplaySummary())
+    return [found[entry_id] for entry_id in sorted(found)]
+
+
+def list_logs(data_directory: Path) -> dict[int, dict[int, int]]:
+    """Entry logs of a directory: bytes by ledger in each.
+
+    Raises:
+        BookieStorageError: a log cannot be read.
+    """
+    disk = ReadOnlyDisk()
+    return {log_id: read_usage(disk, data_directory, log_id) for log_id in log_ids(disk, data_directory)}
+
+
+def read_mark(data_directories: Sequence[Path]) -> Mark | None:
+    """The newest mark.
+
+    Raises:
+        BookieStorageError: all are damaged.
+    """
+    return newest_mark(ReadOnlyDisk(), data_directories)
+
+
+def read_entries(data_directories: Sequence[Path], ledger_id: int, first: int, last: int) -> Iterator[Entry]:
+    """Flushed entries of a ledger from ``first`` to ``last`` that are there, in order.
+
+    Raises:
+        BookieStorageError, EntryDamagedError: an entry is there and cannot be read.
+    """
+    for directory in data_directories:  # one of them has it: this asks for no knowledge of their order
+        reader = EntryLogReader(ReadOnlyDisk(), directory)
+        with _open_index(directory) as index:
+            done = first - 1
+            for run in index.runs(ledger_id, first):
+                for entry_id in range(max(run.first_entry_id, done + 1), run.first_entry_id + len(run.sizes)):
+                    if entry_id > last:
+                        return
+                    yield _stored(index, reader, ledger_id, entry_id)
+                    done = entry_id
+
+
+def verify(data_directories: Sequence[Path], journal_directories: Sequence[Path]) -> VerifyReport:
+    """Read everything that marks, indexes and journals name, and report all damage. Raises nothing for damage."""
+    report = VerifyReport()
+    mark: Mark | None = None
+    try:
+        mark = read_mark(data_directories)
+    except BookieStorageError as error:
+        report.damaged.append(str(error))
+    report.journals = list_journals(journal_directories, mark)
+    for directory, start in _starts(journal_directories, mark):
+        try:
+            replay_journal(ReadOnlyDisk(), directory, start, _ignore, ReplaySummary())
+        except (JournalCorruptError, BookieStorageError) as error:
+            report.damaged.append(str(error))
+    for directory in data_directories:
+        try:
+            with _open_index(directory) as index:
+                _verify_directory(directory, index, mark, report)
+        except BookieStorageError as error:
+            report.damaged.append(str(error))
+    return report
+
+
+def _verify_directory(directory: Path, index: LocationIndex, mark: Mark | None, report: VerifyReport) -> None:
+    if mark is not None and index.checkpoint() < mark.checkpoint:
+        report.damaged.append(
+            f"the index in {directory} ends at checkpoint {index.checkpoint()}, the mark is at {mark.checkpoint}"
+        )
+    reader = EntryLogReader(ReadOnlyDisk(), directory)
+    for run in index.all_runs():
+        for entry_id, size in enumerate(run.sizes, run.first_entry_id):
+            report.entries_checked += 1
+            report.bytes_checked += size
+            try:
+                reader.read(run, entry_id, 1)
+            except FileNotFoundError:
+                report.damaged.append(f"{log_path(directory, run.log_id)} is missing")
+                break
+            except (BookieStorageError, EntryDamagedError) as error:
+                report.damaged.append(str(error))
+
+
+def _stored(index: LocationIndex, reader: EntryLogReader, ledger_id: int, entry_id: int) -> Entry:
+    """The newest sound copy."""
+    failure: Exception | None = None
+    for run in index.find(ledger_id, entry_id):
+        try:
+            ((_, record),) = reader.read(run, entry_id, 1)
+        except (BookieStorageError, EntryDamagedError) as error:
+            failure = failure or error
+        except FileNotFoundError as error:
+            failure = failure or BookieStorageError(f"an entry log is missing: {error}")
+        else:
+            return decode_entry(record[LENGTH_BYTES:])
+    assert failure is not None, "the index named a copy"
+    raise failure
+
+
+def _starts(directories: Sequence[Path], mark: Mark | None) -> list[tuple[Path, Position | None]]:
+    positions = mark.positions if mark is not None else ()
+    return [(path, positions[number] if number < len(positions) else None) for number, path in enumerate(directories)]
+
+
+def _ignore(record: JournalRecord) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _open_index(directory: Path) -> Iterator[LocationIndex]:
+    path = directory / INDEX_NAME
+    if not path.is_dir():
+        raise BookieStorageError(f"{directory} has no index: it is no data directory of a bookie")
+    with tempfile.TemporaryDirectory(prefix="heliograph-inspect-") as name:
+        view = Path(name)
+        for file in path.iterdir():
+            if file.name == ROCKSDICT_CONFIG:
+                shutil.copy(file, view)
+            elif not file.name.startswith(("LOG", "LOCK")):
+                (view / file.name).symlink_to(file.resolve())
+        index = LocationIndex(view, INDEX_CACHE_BYTES, read_only=True)
+        try:
+            yield index
+        finally:
+            index.close()
+
+
+def _ledger_view(index: LocationIndex, record: LedgerRecord) -> LedgerView:
+    spans: list[tuple[int, int]] = []
+    size = 0
+    for run in index.runs(record.ledger_id):
+        spans.append((run.first_entry_id, run.first_entry_id + len(run.sizes) - 1))
+        size += sum(run.sizes)
+    return LedgerView(
+        record.ledger_id,
+        record.is_fenced,
+        record.is_limbo,
+        record.is_deleted,
+        record.last_add_confirmed,
+        record.last_entry_id,
+        merge_runs(spans),
+        size,
+    )
+
+
+def _journal_view(disk: Disk, directory: Path, file_id: int, is_needed: bool) -> JournalView:
+    path = used_path(directory, file_id)
+    try:
+        file = disk.open(path)
+        try:
+            _, batches = scan_file(file.read_at(0, file.size()), file_id, str(path))
+        finally:
+            file.close()
+    except (JournalCorruptError, BookieStorageError, FileNotFoundError) as error:
+        return JournalView(str(path), is_needed, damage=str(error))
+    kinds = [record.kind for batch in batches for record in batch.records]
+    end = batches[-1].end if batches else 0
+    return JournalView(str(path), is_needed, len(batches), kinds.count(Kind.ENTRY), kinds.count(Kind.FENCE), end)

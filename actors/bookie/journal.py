@@ -1,0 +1,221 @@
+"""Group commit: one thread takes everything that is queued, writes it as one batch, syncs, and releases the waiters.
+
+While a sync runs the next batch gathers by itself, so nothing ever waits for company: an idle journal writes at once,
+a busy one shares each sync among all that came during the last. Waiters are released on the event loop, with a single
+call for each batch. Nothing is released before the sync of the file that holds it (I1); a new file's first batch is
+written after the old file's last one was synced.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
+from actors.bookie.disk import DiskFile
+from actors.bookie.journal_files import JournalFiles
+from actors.bookie.journal_format import BLOCK_BYTES, RECORD_HEADER_BYTES, encode_batch, encode_file_header
+from actors.errors import BookieStorageError, DiskPoisonedError
+
+
+class Position(NamedTuple):
+    """A place in a journal: everything before it is durable there."""
+
+    file_id: int
+    offset: int
+
+
+class DurabilityWaiter(Protocol):
+    """Who queued a record."""
+
+    def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
+        """The records queued under ``tokens`` are durable, or with ``error`` were not written. On the event loop."""
+
+
+JournalItem = tuple[int, bytes, DurabilityWaiter, Any]  # a queued record: kind, payload, waiter, token
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """Sums since the start; times in seconds, the last batch's share in ``last_*``."""
+
+    syncs: int = 0
+    records: int = 0
+    bytes_synced: int = 0
+    sync_seconds: float = 0.0
+    sync_seconds_max: float = 0.0
+    rotations: int = 0
+    last_batch_records: int = 0
+
+
+class Journal:
+    """One journal directory's writer."""
+
+    def __init__(
+        self,
+        files: JournalFiles,
+        file_bytes: int,
+        first_sequence: int,
+        post: Callable[[Callable[[], None]], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """
+        Args:
+            first_sequence: of the first record, one more than the last that was replayed.
+            post: runs a function on the event loop; called from the journal's thread.
+            on_failure: told, on the event loop, that the journal gave up: nothing queued is ever released (D6).
+        """
+        self._files = files
+        self._file_bytes = file_bytes
+        self._post = post
+        self._on_failure = on_failure
+        self._sequence = first_sequence
+        self._batch = 1
+        self._offset = 0
+        self._rotations = 0
+        self._queue: list[JournalItem] = []
+        self._queued_bytes = 0
+        self._condition = threading.Condition()
+        self._idle = False
+        self._stopping = False
+        self._file_id, self._file = files.make_ready()
+        self._ready: Future[tuple[int, DiskFile]] | None = None
+        self._preparer = ThreadPoolExecutor(1, "journal-files")
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self.position = Position(self._file_id, 0)
+        self.statistics = JournalStatistics()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Payload bytes that wait for a batch."""
+        return self._queued_bytes
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def append(self, items: list[JournalItem], size: int) -> None:
+        """Queue records with ``size`` bytes of payload together. Never blocks for the disk."""
+        with self._condition:
+            self._queue += items
+            self._queued_bytes += size
+            if self._idle:
+                self._idle = False
+                self._condition.notify()
+
+    def stop(self) -> None:
+        """Write and sync what is queued, then end the thread. Blocks."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._preparer.shutdown()
+        if self._ready is not None and self._ready.exception() is None:
+            self._ready.result()[1].close()
+        self._file.close()
+
+    def recycle(self, mark: Position) -> None:
+        """Re-use the files before the one that ``mark``, which is durable, is in."""
+        self._files.recycle_below(mark.file_id)
+
+    def _run(self) -> None:
+        try:
+            while items := self._take():
+                self._commit(items)
+        except BaseException as error:
+            failure = error
+            self._post(lambda: self._on_failure(failure))
+
+    def _take(self) -> list[JournalItem]:
+        with self._condition:
+            while not self._queue and not self._stopping:
+                self._idle = True
+                self._condition.wait()
+            self._idle = False
+            items, size = self._queue, self._queued_bytes
+            self._queue, self._queued_bytes = [], 0
+            if size > JOURNAL_BATCH_BYTES_MAX:
+                self._leave_for_next(items)
+            return items
+
+    def _leave_for_next(self, items: list[JournalItem]) -> None:
+        size = 0
+        for taken, item in enumerate(items, 1):
+            size += len(item[1])
+            if size >= JOURNAL_BATCH_BYTES_MAX:
+                self._queue = items[taken:]
+                self._queued_bytes = sum(len(left[1]) for left in self._queue)
+                del items[taken:]
+                return
+
+    def _commit(self, items: list[JournalItem]) -> None:
+        try:
+            self._make_room(items)
+        except DiskPoisonedError:
+            raise
+        except BookieStorageError as error:  # no space for another file: nothing of this batch was written
+            self._release(items, error)
+            return
+        offset, sequence = self._offset, self._sequence
+        data, sequence = encode_batch(items, self._file_id, sequence, self._batch)
+        if offset == 0:
+            data = encode_file_header(self._file_id, self._sequence, self._file.size()) + data
+        self._file.write_at(offset, data)
+        started = time.perf_counter()
+        self._file.sync()
+        took = time.perf_counter() - started
+        self._sequence, self._offset, self._batch = sequence, offset + len(data), self._batch + 1
+        self._count(len(items), len(data), took)
+        self.position = Position(self._file_id, self._offset)
+        self._release(items, None)  # I1: after the sync, never before
+        if self._ready is None and self._offset > self._file_bytes // 2:
+            self._ready = self._preparer.submit(self._files.make_ready)
+
+    def _make_room(self, items: list[JournalItem]) -> None:
+        size = sum([RECORD_HEADER_BYTES + len(item[1]) for item in items]) + 2 * BLOCK_BYTES
+        if self._offset == 0 or self._offset + size <= self._file_bytes:
+            return
+        ready, self._ready = self._ready, None
+        file_id, file = ready.result() if ready is not None else self._files.make_ready()
+        self._file.close()  # its last batch was synced before it was released
+        self._file_id, self._file = file_id, file
+        self._offset, self._batch = 0, 1
+        self._rotations += 1
+
+    def _count(self, records: int, size: int, took: float) -> None:
+        old = self.statistics
+        self.statistics = JournalStatistics(
+            syncs=old.syncs + 1,
+            records=old.records + records,
+            bytes_synced=old.bytes_synced + size,
+            sync_seconds=old.sync_seconds + took,
+            sync_seconds_max=max(old.sync_seconds_max, took),
+            rotations=self._rotations,
+            last_batch_records=records,
+        )
+
+    def _release(self, items: list[JournalItem], error: BookieStorageError | None) -> None:
+        def tell() -> None:
+            try:
+                release(items, error)
+            except Exception as broken:  # a waiter's own promise: nobody else would hear of it on the loop
+                self._on_failure(broken)
+
+        self._post(tell)
+
+
+def release(items: list[JournalItem], error: BookieStorageError | None) -> None:
+    """Tell each waiter about all of its records at once."""
+    tokens: dict[DurabilityWaiter, list[Any]] = {}
+    for _, _, waiter, token in items:
+        if waiter in tokens:
+            tokens[waiter].append(token)
+        else:
+            tokens[waiter] = [token]
+    for waiter, its_tokens in tokens.items():
+        waiter.on_durable(its_tokens, error)

@@ -1,0 +1,136 @@
+"""The ephemeral that says "this bookie serves, here", kept alive over lost sessions and moved when it is read-only.
+
+A bookie that turns read-only is registered as such first and taken off the writable list second, and the other way
+round on the way back, so that it is never invisible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from metadata import codec, paths
+from metadata.errors import MetadataError, NodeExistsError, NoNodeError, RecordError
+from metadata.model import BookieRegistration
+from metadata.store import MetadataStore, SessionState
+
+_log = logging.getLogger(__name__)
+_RETRY_SECONDS_MIN = 0.1
+_RETRY_SECONDS_MAX = 5.0
+
+Reopen = Callable[[], Awaitable[MetadataStore]]
+
+
+class Registrar:
+    """Registers one bookie. All calls on one event loop."""
+
+    def __init__(self, store: MetadataStore, record: BookieRegistration, reopen: Reopen | None) -> None:
+        """
+        Args:
+            reopen: opens a new session after the old one was lost; None leaves the bookie unregistered then.
+        """
+        self.store = store
+        self._record = record
+        self._reopen = reopen
+        self._is_read_only = False
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self.registrations = 0
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the session that the bookie is registered under may still stand."""
+        return self.registrations > 0 and self.store.state is not SessionState.LOST
+
+    async def register(self, *, is_read_only: bool) -> None:
+        """Make the ephemeral, ending the session of this bookie's last life if its ephemeral is still there.
+
+        The disk's lock is held, so whoever made that ephemeral is dead.
+
+        Raises:
+            MetadataError: the store failed; call again.
+        """
+        async with self._lock:
+            self._is_read_only = is_read_only
+            store = self.store
+            store.add_session_listener(self._on_session_state)
+            for path in (self._path(False), self._path(True)):
+                await _end_predecessor(store, path)
+            await self._create(store, self._path(is_read_only))
+            self.registrations += 1
+
+    async def move(self, *, is_read_only: bool) -> None:
+        """Change lists: into the new one first, out of the old one second.
+
+        Raises:
+            MetadataError: the store failed; call again.
+        """
+        async with self._lock:
+            self._is_read_only = is_read_only
+            await self._create(self.store, self._path(is_read_only))
+            with contextlib.suppress(NoNodeError):
+                await self.store.delete(self._path(not is_read_only))
+
+    async def stop(self) -> None:
+        """Take the bookie off the lists, as well as that goes."""
+        self._is_stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for is_read_only in (False, True):
+            with contextlib.suppress(MetadataError):
+                await self.store.delete(self._path(is_read_only))
+
+    def _path(self, is_read_only: bool) -> str:
+        kind = paths.bookie_readonly if is_read_only else paths.bookie_available
+        return kind(self._record.bookie_id)
+
+    async def _create(self, store: MetadataStore, path: str) -> None:
+        value = codec.encode(replace(self._record, session_token=store.session_token))
+        try:
+            await store.create(path, value, ephemeral=True, parents=True)
+        except NodeExistsError:  # our own, after a lost reply
+            stat = await store.exists(path)
+            if stat is None or stat.ephemeral_owner != store.session_id:
+                raise
+
+    def _on_session_state(self, state: SessionState) -> None:
+        if state is SessionState.LOST and not self._is_stopped and self._reopen is not None and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._register_again(), name="registration")
+
+    async def _register_again(self) -> None:
+        assert self._reopen is not None, "only asked for with a way to reopen"
+        pause = _RETRY_SECONDS_MIN
+        while True:
+            try:
+                if self.store.state is SessionState.LOST:
+                    self.store = await self._reopen()
+                await self.register(is_read_only=self._is_read_only)
+            except MetadataError as error:
+                _log.warning("bookie %s cannot register again yet: %s", self._record.bookie_id, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _RETRY_SECONDS_MAX)
+                continue
+            self._task = None
+            _log.info("bookie %s registered again", self._record.bookie_id)
+            return
+
+
+async def _end_predecessor(store: MetadataStore, path: str) -> None:
+    try:
+        value, stat = await store.get(path)
+    except NoNodeError:
+        return
+    if stat.ephemeral_owner == store.session_id:
+        return
+    with contextlib.suppress(RecordError):
+        token = codec.decode(BookieRegistration, value).session_token
+        if token:
+            await store.end_session(token)
+    with contextlib.suppress(NoNodeError):
+        await store.delete(path, stat.version)

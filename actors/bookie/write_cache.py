@@ -1,0 +1,115 @@
+"""Entries that are not in an entry log yet, in two halves: one takes adds while the other is flushed.
+
+Used on the event loop only, but for the flush, which reads the flushing half: that half does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+ENTRY_OVERHEAD_BYTES = 200  # of Python around each cached entry, about
+_FLUSH_SHARE = 0.375  # of the whole, at which a flush should start
+_CROWDED_SHARE = 0.9  # of the whole, at which sockets should not be read
+
+
+class CacheHalf:
+    """Entries by ledger and entry id; ``size_bytes`` counts the overhead in."""
+
+    __slots__ = ("entries", "ledgers", "size_bytes")
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.entries = 0
+        self.size_bytes = 0
+
+    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
+        """Keep an entry, in place of an earlier copy of it."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self.ledgers[ledger_id] = {}
+        self.size_bytes += len(data) + ENTRY_OVERHEAD_BYTES
+        old = ledger.get(entry_id)
+        if old is None:
+            self.entries += 1
+        else:
+            self.size_bytes -= len(old) + ENTRY_OVERHEAD_BYTES
+        ledger[entry_id] = data
+
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry, or None."""
+        ledger = self.ledgers.get(ledger_id)
+        return None if ledger is None else ledger.get(entry_id)
+
+    def drop(self, ledger_id: int) -> None:
+        """Let go of a ledger's entries."""
+        for data in self.ledgers.pop(ledger_id, {}).values():
+            self.entries -= 1
+            self.size_bytes -= len(data) + ENTRY_OVERHEAD_BYTES
+
+    def sorted(self) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+        """Ledgers ascending, each with its entries ascending."""
+        for ledger_id in sorted(self.ledgers):
+            yield ledger_id, sorted(self.ledgers[ledger_id].items())
+
+
+class WriteCache:
+    """Both halves together hold at most ``bytes_max`` (I15)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.active = CacheHalf()
+        self.flushing: CacheHalf | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of both halves."""
+        return self.active.size_bytes + (self.flushing.size_bytes if self.flushing is not None else 0)
+
+    @property
+    def entries(self) -> int:
+        """Of both halves."""
+        return self.active.entries + (self.flushing.entries if self.flushing is not None else 0)
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether the active half is large enough to flush, and the other one is free."""
+        return self.flushing is None and self.active.size_bytes > self._bytes_max * _FLUSH_SHARE
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether little room is left: stop reading adds from sockets."""
+        return self.size_bytes > self._bytes_max * _CROWDED_SHARE
+
+    def has_room(self, size: int) -> bool:
+        """Whether an entry of ``size`` bytes fits."""
+        return self.size_bytes + size + ENTRY_OVERHEAD_BYTES <= self._bytes_max
+
+    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
+        """Keep an entry for which there is room."""
+        self.active.put(ledger_id, entry_id, data)
+
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry, or None."""
+        data = self.active.get(ledger_id, entry_id)
+        if data is None and self.flushing is not None:
+            data = self.flushing.get(ledger_id, entry_id)
+        return data
+
+    def entry_ids(self, ledger_id: int) -> set[int]:
+        """Ids of the ledger's cached entries."""
+        found = set(self.active.ledgers.get(ledger_id, ()))
+        if self.flushing is not None:
+            found.update(self.flushing.ledgers.get(ledger_id, ()))
+        return found
+
+    def swap(self) -> CacheHalf:
+        """Start a flush: the active half becomes the flushing one, which is returned."""
+        assert self.flushing is None, "a half that is not on disk is never swapped in again"
+        self.flushing = self.active
+        self.active = CacheHalf()
+        return self.flushing
+
+    def flushed(self) -> None:
+        """The flushing half is on disk and indexed: let it go."""
+        assert self.flushing is not None, "there was a swap before"
+        self.flushing = None

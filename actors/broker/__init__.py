@@ -1,0 +1,1 @@
+"""Owns topics: managed ledgers, cursors, dispatch, and Pulsar's binary protocol."""

@@ -1,0 +1,297 @@
+"""Administration of topics, the same on every broker: what needs the owner is forwarded to it.
+
+All answers are plain data (JSON). Errors are those of ``heliograph.errors``; a call that raises one with advice RETRY
+or REFRESH may be repeated as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from actors.broker.admin_topics import OwnedTopics
+from actors.broker.broker_context import BrokerContext
+from actors.broker.bundles import bundle_path
+from actors.broker.catalog import PARTITIONS_MAX
+from actors.broker.ledgers import Ledgers
+from actors.broker.publishing import Spreader, check_payloads
+from actors.broker.session_guard import needs_session
+from actors.broker.stats import merged_stats
+from actors.errors import NotEnoughBookiesError
+from heliograph.errors import (
+    BadRequestError,
+    InvalidQuorumError,
+    NotFoundError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from heliograph.protocol.topic_name import TopicName
+from metadata import paths
+from metadata.model import Persistence
+from metadata.store import MetadataStore
+
+Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+class AdminApi(Protocol):
+    """What brokers ask of each other."""
+
+    async def forwarded(self, method: str, arguments: Json) -> Any:
+        """Run a method that needs the topic's owner, here and nowhere else.
+
+        Raises:
+            ServiceNotReadyError: this broker is not the owner either.
+        """
+
+
+PeerOf = Callable[[str], AdminApi]
+
+
+class Admin:
+    """See the module. ``peer`` finds another broker by its actor name."""
+
+    def __init__(
+        self, context: BrokerContext, store: MetadataStore, ledgers: Ledgers, peer: PeerOf | None = None
+    ) -> None:
+        self._context = context
+        self._catalog = context.catalog
+        self._store = store
+        self._peer = peer
+        self._owned = OwnedTopics(context, store, ledgers)
+        self._spreader = Spreader()
+
+    async def lookup(self, topic: str) -> Json:
+        """The broker that serves a topic (of a partitioned topic: each partition has its own)."""
+        name = TopicName.parse(topic)
+        path = bundle_path(name, await self._catalog.policies(name))
+        owner = await self._context.ownership.resolve(path)
+        return {"broker_id": owner.broker_id, "service_url": owner.service_url, "actor_name": owner.actor_name}
+
+    async def create_topic(self, topic: str, partitions: int = 0, persistence: Json | None = None) -> None:
+        """Create a topic, or a partitioned one.
+
+        Args:
+            partitions: 0 for a topic that is not partitioned.
+            persistence: ``ensemble_size``, ``write_quorum``, ``ack_quorum``; the namespace's where left out.
+
+        Raises:
+            TopicExistsError, NamespaceNotFoundError, InvalidTopicNameError, InvalidQuorumError.
+            NotEnoughBookiesError: fewer bookies are registered than one ensemble needs.
+        """
+        name = TopicName.parse(topic)
+        if not isinstance(partitions, int) or not 0 <= partitions <= PARTITIONS_MAX:
+            raise BadRequestError(
+                f"{partitions!r} is no number of partitions", field="partitions", limit=f"0 to {PARTITIONS_MAX}"
+            )
+        if name.partition >= 0 and partitions:
+            raise BadRequestError("a partition has no partitions of its own", field="partitions")
+        policies = await self._catalog.policies(name)
+        numbers = _persistence(persistence, policies.persistence)
+        with needs_session():
+            bookies = len(await self._store.children(paths.BOOKIES_AVAILABLE))
+        if bookies < numbers.ensemble_size:
+            raise NotEnoughBookiesError(
+                f"an ensemble of {numbers.ensemble_size} bookies needs more than the {bookies} that are registered: "
+                "start more bookies, or ask for a smaller ensemble",
+                field="ensemble_size",
+                limit=f"{bookies} bookies",
+            )
+        await self._catalog.create(name, partitions, None if persistence is None else numbers)
+
+    async def delete_topic(self, topic: str, force: bool = False) -> None:
+        """Delete a topic with everything in it; a partitioned one with all partitions.
+
+        Raises:
+            TopicNotFoundError.
+            TopicBusyError: it has producers or subscriptions, and ``force`` is not set; some partitions of a
+                partitioned topic may be gone by then.
+        """
+        name = TopicName.parse(topic)
+        partitions = await self._catalog.partitions(name)
+        if not partitions:
+            await self._at_owner("delete_topic", name, force=force)
+            return
+        if force:  # first, or clients that are connected would have its partitions made again
+            await self._catalog.forget_partitioned(name)
+        for partition in name.partitions(partitions):
+            if await self._catalog.exists(partition):
+                await self._at_owner("delete_topic", partition, force=force)
+        await self._catalog.forget_partitioned(name)
+
+    async def list_topics(self, namespace: str = "public/default") -> list[Json]:
+        """Topics by full name, a partitioned topic as one with its number of partitions, sorted.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+        tenant, separator, rest = namespace.partition("/")
+        if not separator or not tenant or not rest or "/" in rest:
+            raise BadRequestError(f"{namespace!r} is no tenant/namespace", field="namespace")
+        found = {}
+        partitioned = await self._catalog.partitioned_topics(tenant, rest)
+        for name in partitioned:
+            found[str(name)] = await self._catalog.partitions(name)
+        for name in await self._catalog.topics(tenant, rest):
+            if name.partition < 0 or name.partitioned_name not in found:
+                found[str(name)] = 0
+        return [{"name": name, "partitions": found[name]} for name in sorted(found)]
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 when it is not partitioned.
+
+        Raises:
+            TopicNotFoundError.
+        """
+        name = TopicName.parse(topic)
+        count = await self._catalog.partitions(name)
+        if not count and not await self._catalog.exists(name):
+            raise TopicNotFoundError(f"there is no topic {name}", field="topic")
+        return count
+
+    async def topic_stats(self, topic: str) -> Json:
+        """Counters and rates in Pulsar's shape; of a partitioned topic the sums, with ``partitions`` by name."""
+        name = TopicName.parse(topic)
+        partitions = await self._catalog.partitions(name)
+        if not partitions:
+            stats: Json = await self._at_owner("topic_stats", name)
+            return stats
+        parts = {str(part): await self._at_owner("topic_stats", part) for part in name.partitions(partitions)}
+        return merged_stats(parts)
+
+    async def topic_internal_stats(self, topic: str) -> Json:
+        """Ledgers with their ensembles, and cursors, in Pulsar's shape."""
+        name = TopicName.parse(topic)
+        partitions = await self._catalog.partitions(name)
+        if not partitions:
+            stats: Json = await self._at_owner("topic_internal_stats", name)
+            return stats
+        parts = [
+            (str(part), await self._at_owner("topic_internal_stats", part)) for part in name.partitions(partitions)
+        ]
+        return {"metadata": {"partitions": partitions}, "partitions": dict(parts)}
+
+    async def subscriptions(self, topic: str) -> list[str]:
+        """Names of the subscriptions, sorted; of a partitioned topic those of any partition."""
+        name = TopicName.parse(topic)
+        names: set[str] = set()
+        for part in name.partitions(await self._catalog.partitions(name)):
+            names.update(await self._at_owner("subscriptions", part))
+        return sorted(names)
+
+    async def create_subscription(self, topic: str, name: str, position: str = "latest") -> None:
+        """Create a durable subscription, on every partition of a partitioned topic.
+
+        Args:
+            position: ``latest``, ``earliest``, or ``ledger:entry`` of the last message not to deliver.
+
+        Raises:
+            SubscriptionExistsError, TopicNotFoundError, BadRequestError.
+        """
+        if not name:
+            raise BadRequestError("a subscription needs a name", field="subscription")
+        topic_name = TopicName.parse(topic)
+        for part in topic_name.partitions(await self._catalog.partitions(topic_name)):
+            await self._at_owner("create_subscription", part, name=name, position=position)
+
+    async def delete_subscription(self, topic: str, name: str, force: bool = False) -> None:
+        """Delete a subscription, on every partition of a partitioned topic.
+
+        Raises:
+            SubscriptionNotFoundError.
+            ConflictError: it has consumers, and ``force`` is not set.
+        """
+        topic_name = TopicName.parse(topic)
+        found = False
+        missing: NotFoundError | None = None
+        for part in topic_name.partitions(await self._catalog.partitions(topic_name)):
+            try:
+                await self._at_owner("delete_subscription", part, name=name, force=force)
+                found = True
+            except NotFoundError as error:
+                missing = error
+        if missing is not None and not found:
+            raise missing
+
+    async def unload_topic(self, topic: str) -> None:
+        """Close a topic where it is served; the next request opens it again."""
+        name = TopicName.parse(topic)
+        for part in name.partitions(await self._catalog.partitions(name)):
+            await self._at_owner("unload_topic", part)
+
+    async def ledger_ranges(self, topic: str) -> list[Json]:
+        """All entries confirmed by now, ledger by ledger in publish order: ids of the first and the last entry.
+
+        Raises:
+            BadRequestError: the topic is partitioned; ask for each partition.
+        """
+        name = TopicName.parse(topic)
+        if await self._catalog.partitions(name):
+            raise BadRequestError(f"{name} is partitioned: ask for each partition", field="topic")
+        ranges: list[Json] = await self._at_owner("ledger_ranges", name)
+        return ranges
+
+    async def publish(
+        self, topic: str, payloads: Sequence[bytes], keys: Sequence[str | None] | None = None
+    ) -> list[str]:
+        """Publish a list of payloads, packed into as few entries as the size limit allows.
+
+        On a partitioned topic, messages with a key go to the key's partition, those without one all to the next
+        partition in turn.
+
+        Returns:
+            ``ledger:entry:partition:batch_index`` of each, in the order given, when all are durable.
+
+        Raises:
+            MessageTooLargeError: one payload is above the limit; nothing was published.
+            PersistenceError, ServiceNotReadyError: the outcome of what has not been confirmed is unknown.
+        """
+        name = TopicName.parse(topic)
+        check_payloads(payloads, keys, self._context.config.max_message_bytes)
+        partitions = await self._catalog.partitions(name)
+        ids = [""] * len(payloads)
+        for part, places in self._spreader.spread(name, partitions, len(payloads), keys):
+            answers = await self._at_owner(
+                "publish",
+                part,
+                payloads=[payloads[place] for place in places],
+                keys=None if keys is None else [keys[place] for place in places],
+            )
+            for place, answer in zip(places, answers, strict=True):
+                ids[place] = answer
+        return ids
+
+    async def forwarded(self, method: str, arguments: Json) -> Any:
+        """See AdminApi."""
+        name = TopicName.parse(arguments.pop("topic"))
+        path = bundle_path(name, await self._catalog.policies(name))
+        owner = await self._context.ownership.resolve(path, authoritative=True)
+        if not owner.is_us:
+            raise ServiceNotReadyError(f"{name} is served by {owner.broker_id}")
+        return await self._owned.run(method, name, arguments)
+
+    async def _at_owner(self, method: str, topic: TopicName, /, **arguments: Any) -> Any:
+        path = bundle_path(topic, await self._catalog.policies(topic))
+        owner = await self._context.ownership.resolve(path)
+        if owner.is_us:
+            return await self._owned.run(method, topic, arguments)
+        if self._peer is None:
+            raise ServiceNotReadyError(f"{topic} is served by {owner.broker_id} at {owner.service_url}")
+        return await self._peer(owner.actor_name).forwarded(method, {"topic": str(topic), **arguments})
+
+
+def _persistence(wanted: Json | None, default: Persistence) -> Persistence:
+    if wanted is None:
+        return default
+    fields = ("ensemble_size", "write_quorum", "ack_quorum")
+    unknown = set(wanted) - set(fields)
+    if unknown:
+        raise BadRequestError(
+            f"persistence has no {sorted(unknown)[0]!r}", field="persistence", limit=", ".join(fields)
+        )
+    numbers = [wanted.get(field, getattr(default, field)) for field in fields]
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise InvalidQuorumError("the numbers of copies are integers", field="persistence")
+    return Persistence(*numbers)

@@ -1,0 +1,157 @@
+"""A broker: everything but Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from actors.broker.admin import Admin, PeerOf
+from actors.broker.broker_context import BrokerContext
+from actors.broker.catalog import Catalog
+from actors.broker.config import BrokerConfig
+from actors.broker.ledgers import Ledgers
+from actors.broker.ownership import Ownership
+from actors.broker.publish_budget import PublishBudget
+from actors.broker.pulsar_server import PulsarServer
+from actors.broker.tail_cache import TailCache
+from actors.broker.topics import Topics
+from heliograph.errors import HeliographError
+from metadata.model import BrokerRegistration
+from metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+
+class Broker:
+    """Serves the topics that it owns to clients of Pulsar's binary protocol, and answers for every topic's admin.
+
+    A broker lives as long as the session of its store: when that is lost it drops every topic, hangs up on its clients
+    and calls ``on_session_lost``. It is then of no more use; make another one with a new store.
+
+    Args:
+        ledgers: made on the same store; it is the caller's to close, as the store is.
+        peer: finds the admin interface of another broker by its actor name.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, store: MetadataStore, ledgers: Ledgers, peer: PeerOf | None = None
+    ) -> None:
+        self.config = config
+        self.on_session_lost: Callable[[], None] = lambda: None
+        self._server = PulsarServer(config.host, config.port)
+        self._store = store
+        self._ledgers = ledgers
+        self._peer = peer
+        self._cache = TailCache(config.cache_bytes)
+        self._publish_budget = PublishBudget(config.publish_bytes_max)
+        self._catalog = Catalog(store)
+        self._ownership: Ownership | None = None
+        self._topics: Topics | None = None
+        self._admin: Admin | None = None
+        self._housekeeper: asyncio.Task[None] | None = None
+        self._started_ms = time.time_ns() // 1_000_000
+
+    @property
+    def service_url(self) -> str:
+        """``pulsar://host:port`` as clients and other brokers know it."""
+        return f"pulsar://{self.config.advertised_host or self.config.host}:{self._server.port}"
+
+    @property
+    def admin(self) -> Admin:
+        """The admin interface; only after ``start``."""
+        assert self._admin is not None, "the broker was started"
+        return self._admin
+
+    @property
+    def topics(self) -> Topics:
+        """The topics being served; only after ``start``."""
+        assert self._topics is not None, "the broker was started"
+        return self._topics
+
+    @property
+    def ownership(self) -> Ownership:
+        """The bundles owned; only after ``start``."""
+        assert self._ownership is not None, "the broker was started"
+        return self._ownership
+
+    async def start(self) -> None:
+        """Listen, register, then let clients in. A predecessor's session is ended at once.
+
+        Raises:
+            ResourceError: the port is taken.
+            ConnectionLossError, SessionExpiredError: metadata cannot be used.
+        """
+        await self._server.bind()
+        config = self.config
+        registration = BrokerRegistration(
+            config.broker_id, self.service_url, config.actor_name, started_ms=self._started_ms
+        )
+        ownership = self._ownership = Ownership(self._store, registration)
+        topics = self._topics = Topics(self._store, self._ledgers, self._catalog, ownership, self._cache)
+        drop_topics = ownership.on_lost
+
+        def session_lost() -> None:
+            drop_topics()
+            self._server.hang_up()
+            self.on_session_lost()
+
+        ownership.on_lost = session_lost
+        try:
+            await ownership.start()
+        except BaseException:
+            await self._server.stop()
+            raise
+        prefix = f"{config.broker_id}-{self._started_ms:x}"
+        context = BrokerContext(config, self._catalog, ownership, topics, self._publish_budget, prefix)
+        self._admin = Admin(context, self._store, self._ledgers, self._peer)
+        await self._server.start(context)
+        self._housekeeper = asyncio.get_running_loop().create_task(self._housekeep(topics))
+
+    async def stop(self) -> None:
+        """Finish what is under way, close every topic, give ownership back, hang up. Idempotent."""
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._housekeeper
+            self._housekeeper = None
+        if self._topics is not None:
+            await self._topics.stop(self.config.shutdown_seconds_max)
+        if self._ownership is not None:
+            await self._ownership.stop()
+        await self._server.stop()
+
+    def statistics(self) -> dict[str, Any]:
+        """What this broker does now and did since its start."""
+        loaded = list(self.topics.loaded) if self._topics is not None else []
+        return {
+            "broker_id": self.config.broker_id,
+            "service_url": self.service_url,
+            "started_ms": self._started_ms,
+            "connections": self._server.connections,
+            "connections_total": self._server.connections_total,
+            "bundles": len(self._ownership.owned) if self._ownership is not None else 0,
+            "topics": len(loaded),
+            "producers": sum(len(topic.producers) for topic in loaded),
+            "subscriptions": sum(len(topic.subscriptions) for topic in loaded),
+            "consumers": sum(len(s.consumers) for topic in loaded for s in topic.subscriptions.values()),
+            "messages_in": sum(topic.messages_in for topic in loaded),
+            "entries_in": sum(topic.ledger.entries_added for topic in loaded),
+            "bytes_in": sum(topic.ledger.bytes_added for topic in loaded),
+            "messages_out": sum(s.messages_out for topic in loaded for s in topic.subscriptions.values()),
+            "bytes_out": sum(s.bytes_out for topic in loaded for s in topic.subscriptions.values()),
+            "publish_bytes_pending": self._publish_budget.bytes,
+            "publishes_pending": sum(topic.ledger.pending for topic in loaded),
+            "cache": self._cache.statistics(),
+        }
+
+    async def _housekeep(self, topics: Topics) -> None:
+        while True:
+            await asyncio.sleep(self.config.housekeeping_seconds)
+            try:
+                await topics.housekeep()
+            except HeliographError as error:
+                log.warning("housekeeping: %s", error)

@@ -1,0 +1,60 @@
+"""One consumer of a subscription: its dispatch state and the channel to its client."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Protocol
+
+from actors.broker.dispatch import ConsumerState
+from actors.broker.position import Position
+from actors.broker.topic_entry import TopicEntry
+
+_keys = itertools.count(1)
+
+
+class ConsumerChannel(Protocol):
+    """How a consumer reaches its client."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+
+    @property
+    def client_version(self) -> str:
+        """What the client calls itself."""
+
+    def push(
+        self, consumer: Consumer, position: Position, entry: TopicEntry, redelivery_count: int, bits: int | None
+    ) -> None:
+        """Send one entry. ``bits``: the messages of the batch not acknowledged, None for all."""
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        """The broker ends this consumer; the client looks the topic up and subscribes again."""
+
+    def probe(self) -> None:
+        """Find out whether the client is still there; if not, its consumers go."""
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Tell a consumer of a Failover subscription whether it is the active one."""
+
+
+class Consumer:
+    """Made by the connection, owned by the subscription."""
+
+    def __init__(self, consumer_id: int, name: str, priority: int, partition: int, channel: ConsumerChannel) -> None:
+        key = next(_keys)
+        self.consumer_id = consumer_id
+        self.partition = partition  # of the topic, for message ids; -1: not partitioned
+        self.state = ConsumerState(key, name or f"consumer-{key:x}", priority)
+        self.channel = channel
+        self.connected_ms = time.time_ns() // 1_000_000
+        self.entries_out = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+
+    @property
+    def name(self) -> str:
+        """What the client called it."""
+        return self.state.name

@@ -1,0 +1,336 @@
+"""SUBSCRIBE and everything that a consumer says afterwards, but for acknowledgements (``ack_commands.py``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from actors.broker.connection import Connection
+from actors.broker.consumer import Consumer
+from actors.broker.position import EARLIEST, LATEST, Position, from_unsigned, to_unsigned
+from actors.broker.subscription import Subscription, SubscriptionType
+from actors.broker.topic import Topic
+from actors.broker.topic_entry import TopicEntry
+from heliograph.errors import (
+    BadRequestError,
+    ConflictError,
+    HeliographError,
+    NotFoundError,
+    ServiceNotReadyError,
+    UnsupportedError,
+)
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.server_error import code_of
+from heliograph.protocol.topic_name import TopicName
+
+CONSUMERS_MAX = 10_000  # of one connection
+ACTIVE_CHANGE_VERSION = 12  # of the protocol: older clients do not know ACTIVE_CONSUMER_CHANGE
+
+_WORD = (1 << 64) - 1
+_TYPES = {
+    pb.CommandSubscribe.EXCLUSIVE: SubscriptionType.EXCLUSIVE,
+    pb.CommandSubscribe.SHARED: SubscriptionType.SHARED,
+    pb.CommandSubscribe.FAILOVER: SubscriptionType.FAILOVER,
+    pb.CommandSubscribe.KEY_SHARED: SubscriptionType.KEY_SHARED,
+}
+
+log = logging.getLogger(__name__)
+
+
+class Subscribed(NamedTuple):
+    """A consumer of this connection and where it belongs."""
+
+    consumer: Consumer
+    subscription: Subscription
+    topic: Topic
+
+
+class ConsumerCommands:
+    """The consumers of one connection; a ConsumerChannel."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.consumers: dict[int, Subscribed] = {}
+        self._subscribing: dict[int, bool] = {}  # consumer id -> whether its client closed it meanwhile
+        handlers = connection.handlers
+        handlers[BaseCommand.SUBSCRIBE] = self._subscribe
+        handlers[BaseCommand.FLOW] = self._flow
+        handlers[BaseCommand.REDELIVER_UNACK] = self._redeliver
+        handlers[BaseCommand.UNSUBSCRIBE] = lambda command, _: self._unsubscribe(command.unsubscribe)
+        handlers[BaseCommand.CLOSE_CONSUMER] = self._close
+        handlers[BaseCommand.SEEK] = lambda command, _: self._seek(command.seek)
+        handlers[BaseCommand.GET_LAST_MESSAGE_ID] = lambda command, _: self._last_message(command.get_last_message_id)
+        handlers[BaseCommand.CONSUMER_STATS] = self._stats
+        connection.on_gone.append(self._gone)
+        connection.on_writable.append(self._writable)
+
+    # ConsumerChannel
+
+    @property
+    def peer(self) -> str:
+        """See ConsumerChannel."""
+        return self.connection.peer
+
+    @property
+    def client_version(self) -> str:
+        """See ConsumerChannel."""
+        return self.connection.client_version
+
+    def probe(self) -> None:
+        """See ConsumerChannel."""
+        self.connection.probe()
+
+    def push(
+        self, consumer: Consumer, position: Position, entry: TopicEntry, redelivery_count: int, bits: int | None
+    ) -> None:
+        """See ConsumerChannel."""
+        command = BaseCommand(type=BaseCommand.MESSAGE)
+        message = command.message
+        message.consumer_id = consumer.consumer_id
+        message.message_id.ledger_id = position.ledger_id
+        message.message_id.entry_id = position.entry_id
+        if consumer.partition >= 0:
+            message.message_id.partition = consumer.partition
+        if redelivery_count:
+            message.redelivery_count = redelivery_count
+        if bits is not None:
+            message.ack_set.extend(words_of(bits))
+        self.connection.send_payload(command, entry.payload)
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        """See ConsumerChannel."""
+        found = self.consumers.get(consumer.consumer_id)
+        if found is None or found.consumer is not consumer:
+            return
+        del self.consumers[consumer.consumer_id]
+        self.connection.send(
+            BaseCommand(
+                type=BaseCommand.CLOSE_CONSUMER,
+                close_consumer=pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=to_unsigned(-1)),
+            )
+        )
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """See ConsumerChannel."""
+        if self.connection.protocol_version >= ACTIVE_CHANGE_VERSION:
+            change = pb.CommandActiveConsumerChange(consumer_id=consumer.consumer_id, is_active=is_active)
+            self.connection.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+
+    # Coming and going
+
+    def _subscribe(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
+        wanted = command.subscribe
+        if wanted.consumer_id in self.consumers:
+            self.connection.send_success(wanted.request_id)
+            return None
+        if wanted.consumer_id in self._subscribing or len(self.consumers) >= CONSUMERS_MAX:
+            error = ServiceNotReadyError("this consumer is being made, or there are too many on this connection")
+            self.connection.send_error(wanted.request_id, error)
+            return None
+        self._subscribing[wanted.consumer_id] = False
+        return self._create(wanted)
+
+    async def _create(self, wanted: pb.CommandSubscribe) -> None:
+        try:
+            topic, subscription = await self._subscription_for(wanted)
+            if self._subscribing[wanted.consumer_id] or not self.connection.is_open:
+                raise ServiceNotReadyError("the consumer was closed while it was being made")
+            partition = topic.name.partition
+            consumer = Consumer(
+                wanted.consumer_id, wanted.consumer_name, max(wanted.priority_level, 0), partition, self
+            )
+            consumer.state.is_writable = self.connection.is_writable
+            _set_key_sharing(consumer, wanted)
+            subscription.add_consumer(consumer, _TYPES[wanted.sub_type])
+            self.consumers[wanted.consumer_id] = Subscribed(consumer, subscription, topic)
+            self.connection.send_success(wanted.request_id)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+        finally:
+            del self._subscribing[wanted.consumer_id]
+
+    async def _subscription_for(self, wanted: pb.CommandSubscribe) -> tuple[Topic, Subscription]:
+        if not wanted.subscription:
+            raise BadRequestError("a subscription needs a name", field="subscription")
+        if wanted.read_compacted and wanted.durable:
+            raise UnsupportedError("compacted reading is not offered by this version", field="readCompacted")
+        topics = self.connection.context.topics
+        topic = await topics.get(TopicName.parse(wanted.topic), may_create=wanted.force_topic_creation)
+        subscription = await topic.subscribe(
+            wanted.subscription,
+            start=_start_index(topic, wanted),
+            is_durable=wanted.durable,
+            properties={pair.key: pair.value for pair in wanted.subscription_properties},
+        )
+        return topic, subscription
+
+    def _close(self, command: BaseCommand, section: memoryview | None) -> None:
+        consumer_id = command.close_consumer.consumer_id
+        if consumer_id in self._subscribing:
+            self._subscribing[consumer_id] = True
+        self._remove(consumer_id)
+        self.connection.send_success(command.close_consumer.request_id)
+
+    async def _unsubscribe(self, wanted: pb.CommandUnsubscribe) -> None:
+        try:
+            consumer, subscription, topic = self._find(wanted.consumer_id)
+            if len(subscription.consumers) > 1 and not wanted.force:
+                raise ConflictError("only the sole consumer of a subscription can unsubscribe, or one that forces it")
+            del self.consumers[wanted.consumer_id]
+            subscription.remove_consumer(consumer)
+            topic.drop_if_idle(subscription)
+            if subscription.is_durable:
+                await topic.unsubscribe(subscription.name)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+        else:
+            self.connection.send_success(wanted.request_id)
+
+    def _gone(self) -> None:
+        for consumer_id in list(self.consumers):
+            self._remove(consumer_id)
+
+    def _remove(self, consumer_id: int) -> None:
+        found = self.consumers.pop(consumer_id, None)
+        if found is not None:
+            found.subscription.remove_consumer(found.consumer)
+            found.topic.drop_if_idle(found.subscription)
+
+    # Flow
+
+    def _flow(self, command: BaseCommand, section: memoryview | None) -> None:
+        found = self.consumers.get(command.flow.consumer_id)
+        if found is not None:
+            found.subscription.flow(found.consumer, command.flow.message_permits)
+
+    def _redeliver(self, command: BaseCommand, section: memoryview | None) -> None:
+        wanted = command.redeliver_unack
+        found = self.consumers.get(wanted.consumer_id)
+        if found is not None:
+            positions = [from_unsigned(data.ledger_id, data.entry_id) for data in wanted.message_ids]
+            found.subscription.redeliver(found.consumer, positions)
+
+    def _writable(self, is_writable: bool) -> None:
+        for consumer, subscription, _ in self.consumers.values():
+            subscription.set_writable(consumer, is_writable)
+
+    # Places
+
+    async def _seek(self, wanted: pb.CommandSeek) -> None:
+        try:
+            _, subscription, topic = self._find(wanted.consumer_id)
+            bits = None
+            if wanted.HasField("message_id"):
+                position = from_unsigned(wanted.message_id.ledger_id, wanted.message_id.entry_id)
+                mark = _index_of(topic, position)
+                bits = bits_of(wanted.message_id.ack_set)
+            elif wanted.HasField("message_publish_time"):
+                mark = await topic.index_at_time(wanted.message_publish_time)
+            else:
+                raise BadRequestError("a seek names a message id or a publish time", field="messageId")
+            # It disconnects every consumer before it moves; the answer comes after, or the client would count permits
+            # of messages that it threw away.
+            await subscription.reset(mark, bits)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+        else:
+            self.connection.send_success(wanted.request_id)
+
+    async def _last_message(self, wanted: pb.CommandGetLastMessageId) -> None:
+        try:
+            _, subscription, topic = self._find(wanted.consumer_id)
+            position, entry = await topic.last_message()
+            answer = pb.CommandGetLastMessageIdResponse(request_id=wanted.request_id)
+            _fill(answer.last_message_id, position, topic.name.partition)
+            if entry is not None and entry.is_batch:
+                answer.last_message_id.batch_index = entry.messages - 1
+                answer.last_message_id.batch_size = entry.messages
+            before = topic.ledger.chain.position_before(subscription.cursor.mark)
+            _fill(answer.consumer_mark_delete_position, before, topic.name.partition)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+            return
+        self.connection.send(
+            BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, get_last_message_id_response=answer)
+        )
+
+    def _stats(self, command: BaseCommand, section: memoryview | None) -> None:
+        wanted = command.consumer_stats
+        answer = pb.CommandConsumerStatsResponse(request_id=wanted.request_id)
+        try:
+            consumer, subscription, _ = self._find(wanted.consumer_id)
+            answer.consumer_name = consumer.name
+            answer.available_permits = max(consumer.state.permits, 0)
+            answer.unacked_messages = consumer.state.held_messages
+            answer.blocked_consumer_on_unacked_msgs = subscription.dispatcher.is_blocked
+            answer.address = self.peer
+            answer.connected_since = str(consumer.connected_ms)
+            answer.type = subscription.kind.value
+            answer.msg_backlog = subscription.backlog
+        except HeliographError as error:
+            answer.error_code, answer.error_message = code_of(error), str(error)
+        self.connection.send(BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE, consumer_stats_response=answer))
+
+    def _find(self, consumer_id: int) -> Subscribed:
+        try:
+            return self.consumers[consumer_id]
+        except KeyError:
+            raise NotFoundError(f"there is no consumer {consumer_id} on this connection") from None
+
+
+def bits_of(words: Any) -> int | None:
+    """The messages of a batch that are still open, from the words of a java.util.BitSet; None for no words."""
+    if not words:
+        return None
+    bits = 0
+    for place, word in enumerate(words):
+        bits |= (word & _WORD) << (64 * place)
+    return bits
+
+
+def words_of(bits: int) -> list[int]:
+    """The words of a java.util.BitSet, as signed 64-bit numbers."""
+    words = []
+    while bits:
+        word = bits & _WORD
+        words.append(word - (1 << 64) if word >> 63 else word)
+        bits >>= 64
+    return words
+
+
+def _fill(data: pb.MessageIdData, position: Position, partition: int) -> None:
+    data.ledger_id = to_unsigned(position.ledger_id)
+    data.entry_id = to_unsigned(position.entry_id)
+    if partition >= 0:
+        data.partition = partition
+
+
+def _set_key_sharing(consumer: Consumer, wanted: pb.CommandSubscribe) -> None:
+    if wanted.sub_type != wanted.KEY_SHARED or not wanted.HasField("key_shared_meta"):
+        return
+    sharing = wanted.key_shared_meta
+    consumer.state.allow_out_of_order = sharing.allow_out_of_order_delivery
+    if sharing.mode == pb.STICKY:
+        consumer.state.key_ranges = tuple((one.start, one.end) for one in sharing.hash_ranges)
+
+
+def _index_of(topic: Topic, position: Position) -> int:
+    chain = topic.ledger.chain
+    if position == LATEST:
+        return chain.end
+    return chain.first if position == EARLIEST else chain.at_or_after(position)
+
+
+def _start_index(topic: Topic, wanted: pb.CommandSubscribe) -> int | None:
+    """Where a new subscription starts; None: behind the last entry.
+
+    A reader starts at the entry that it names: its client drops what it does not want of it, which may be part of a
+    batch, and knows whether the named message itself is wanted.
+    """
+    if not wanted.durable and wanted.HasField("start_message_id"):
+        data = wanted.start_message_id
+        return _index_of(topic, from_unsigned(data.ledger_id, data.entry_id))
+    is_earliest = wanted.initial_position == wanted.EARLIEST
+    return topic.ledger.chain.first if is_earliest else None

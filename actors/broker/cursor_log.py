@@ -1,0 +1,295 @@
+"""Makes a cursor's changes durable, in a ledger of its own (I11).
+
+At most one write is in flight for a cursor, and there is no timer: an acknowledgement that arrives while nothing is in
+flight is written at once, and everything that arrives meanwhile goes together into the next write. So the cost of an
+acknowledgement falls as their rate rises, and a confirmed one is on an ack quorum of bookies.
+
+A ledger starts with a snapshot. Deltas follow; when their bytes exceed ``SNAPSHOT_BYTES_MIN`` and twice the last
+snapshot, a new snapshot is written behind them, so recovery reads a bounded tail. The ledger is replaced when it is
+large, when its writer fails, and at the first change after the topic was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from actors.broker import cursor_record
+from actors.broker.chain import Chain
+from actors.broker.cursor import Cursor
+from actors.broker.ledgers import Ledgers, LedgerWriter
+from actors.broker.owned_record import OwnedRecord
+from actors.errors import LedgerFencedError
+from heliograph.errors import Advice, HeliographError, PersistenceError, ServiceNotReadyError
+from metadata.model import CursorRecord, Persistence
+
+LEDGER_ENTRIES_MAX = 50_000  # writes to one cursor ledger before it is replaced
+SNAPSHOT_BYTES_MIN = 64 * 1024  # deltas of fewer bytes never cause a snapshot
+ROLL_ATTEMPTS_MAX = 5
+ROLL_DELAY_S = 0.2  # between attempts, doubling
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPlace:
+    """Where a durable cursor lives and how many copies its ledger gets."""
+
+    topic: str
+    subscription: str
+    path: str  # of the CursorRecord
+    persistence: Persistence
+
+
+class CursorLog:
+    """The durable side of one cursor. All calls on one event loop."""
+
+    def __init__(
+        self,
+        place: CursorPlace,
+        owned: OwnedRecord[CursorRecord],
+        cursor: Cursor,
+        chain: Chain,
+        ledgers: Ledgers,
+    ) -> None:
+        self.cursor = cursor
+        self._place = place
+        self._owned = owned
+        self._chain = chain
+        self._ledgers = ledgers
+        self._writer: LedgerWriter | None = None
+        self._base = -1  # first part of the newest complete snapshot
+        self._snapshot_bytes = 0
+        self._delta_bytes = 0
+        self._writes = 0
+        self._flight: asyncio.Future[None] | None = None  # resolves when what is being written is durable
+        self._queued: asyncio.Future[None] | None = None  # the same for what arrived since
+        self._rolling: asyncio.Task[None] | None = None
+        self._stale = False  # a write failed: what it held is durable only with the next snapshot
+        self._failed: HeliographError | None = None
+        self._cleaning: set[asyncio.Task[None]] = set()
+        self.on_lost: Callable[[HeliographError], None] = lambda error: None
+
+    @property
+    def ledger_id(self) -> int:
+        """The cursor ledger in use, -1 before the first change is written."""
+        return self._owned.record.cursor_ledger_id
+
+    @property
+    def last_entry_id(self) -> int:
+        """The last confirmed write of the cursor ledger in use by this owner, -1 for none."""
+        return -1 if self._writer is None else self._writer.last_add_confirmed
+
+    def persist(self) -> asyncio.Future[None]:
+        """A future that resolves once every change made so far is durable. It is shared: shield it, do not cancel it.
+
+        The future raises LedgerFencedError when another broker took the cursor over, or PersistenceError when the
+        bookies do not take it now; what was acknowledged may then be delivered again.
+        """
+        loop = asyncio.get_running_loop()
+        if self._failed is not None:
+            return _failed_future(loop, self._failed)
+        if self._flight is not None:
+            if not self.cursor.has_changes:
+                return self._queued or self._flight
+            if self._queued is None:
+                self._queued = loop.create_future()
+            return self._queued
+        done = loop.create_future()
+        if not self.cursor.has_changes and not self._stale:
+            done.set_result(None)
+            return done
+        self._flight = done
+        self._take_off()
+        return done
+
+    async def close(self) -> None:
+        """Write what is left and close the cursor ledger. Failures are left to the next owner's recovery."""
+        try:
+            await asyncio.shield(self.persist())
+            if self._writer is not None and self._failed is None:
+                await self._writer.close()
+        except HeliographError as error:
+            log.warning("cursor %s of %s: closing: %s", self._place.subscription, self._place.topic, error)
+        self.abandon(PersistenceError("the subscription is closed"))
+        await asyncio.gather(*self._cleaning, return_exceptions=True)
+
+    async def delete(self) -> None:
+        """Remove the cursor and its ledger for good.
+
+        Raises:
+            ServiceNotReadyError: another broker owns it now.
+        """
+        self.abandon(PersistenceError("the subscription is deleted"))
+        await self._owned.delete()
+        if self.ledger_id >= 0:
+            await self._ledgers.delete(self.ledger_id)
+
+    def abandon(self, error: HeliographError) -> None:
+        """Write nothing any more; every waiter gets ``error`` (I13)."""
+        if self._failed is not None:
+            return
+        self._failed = error
+        if self._rolling is not None:
+            self._rolling.cancel()
+        flight, queued, self._flight, self._queued = self._flight, self._queued, None, None
+        for waiting in (flight, queued):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # nobody needs to look
+
+    def _take_off(self) -> None:
+        """Write all changes; ``_flight`` stands for them."""
+        assert self._flight is not None, "a flight was announced"
+        if self._writer is None or self._writes >= LEDGER_ENTRIES_MAX:
+            self._start_roll()
+        elif self._delta_bytes > max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes):
+            self._write(self._snapshot_parts(self._base), is_snapshot=True)
+        else:
+            delta = self.cursor.take_delta()
+            assert delta is not None, "there is something to write"
+            self._write([cursor_record.encode_delta(delta, self._chain, self._base)], is_snapshot=False)
+
+    def _snapshot_parts(self, base: int) -> list[bytes]:
+        self.cursor.take_delta()  # the snapshot holds it
+        return cursor_record.encode_snapshot(self.cursor, self._chain, base)
+
+    def _write(self, records: list[bytes], *, is_snapshot: bool) -> None:
+        assert self._writer is not None, "there is a ledger to write to"
+        size = sum(map(len, records))
+        try:
+            added = [self._writer.add(record) for record in records]
+        except HeliographError as error:
+            self._refused(error)
+            return
+        self._writes += len(records)
+
+        def landed(last: asyncio.Future[int]) -> None:
+            for earlier in added:
+                if not earlier.cancelled():
+                    earlier.exception()
+            self._landed(last, len(records), size, is_snapshot)
+
+        added[-1].add_done_callback(landed)
+
+    def _landed(self, last: asyncio.Future[int], parts: int, size: int, is_snapshot: bool) -> None:
+        if self._failed is not None or self._flight is None:
+            return
+        error = LedgerFencedError("the write was cancelled") if last.cancelled() else last.exception()
+        if error is not None:
+            self._refused(error)
+        else:
+            if is_snapshot:
+                self._note_snapshot(last.result() - parts + 1, size)
+            else:
+                self._delta_bytes += size
+            self._arrived()
+
+    def _refused(self, error: BaseException) -> None:
+        """The ledger took a write not, or not surely: fenced by a new owner, or to be replaced."""
+        if isinstance(error, LedgerFencedError):
+            self._lose(error)
+        else:
+            log.warning("cursor %s of %s: %s; new ledger", self._place.subscription, self._place.topic, error)
+            self._start_roll()
+
+    def _note_snapshot(self, base: int, size: int) -> None:
+        self._base, self._snapshot_bytes, self._delta_bytes = base, size, 0
+
+    def _arrived(self) -> None:
+        assert self._flight is not None, "a flight was under way"
+        if not self._flight.done():
+            self._flight.set_result(None)
+        self._flight, self._queued = self._queued, None
+        if self._flight is not None:
+            if self.cursor.has_changes:
+                self._take_off()
+            else:
+                self._arrived()
+
+    def _start_roll(self) -> None:
+        assert self._rolling is None or self._rolling.done(), "one roll at a time"
+        self._rolling = asyncio.get_running_loop().create_task(self._roll())
+
+    async def _roll(self) -> None:
+        """Start a new ledger with a snapshot; the flight lands with it."""
+        delay = ROLL_DELAY_S
+        for attempt in range(1, ROLL_ATTEMPTS_MAX + 1):
+            try:
+                await self._replace_ledger()
+            except ServiceNotReadyError as error:
+                self._lose(LedgerFencedError(f"another broker owns this cursor: {error}"))
+                return
+            except HeliographError as error:
+                log.warning("cursor %s of %s: new ledger: %s", self._place.subscription, self._place.topic, error)
+                if error.advice is Advice.STOP or attempt == ROLL_ATTEMPTS_MAX:
+                    self._give_up(error)
+                    return
+                await asyncio.sleep(delay)
+                delay *= 2
+            else:
+                self._rolling = None
+                self._arrived()
+                return
+
+    async def _replace_ledger(self) -> None:
+        writer = await self._new_ledger()
+        parts = self._snapshot_parts(-1)
+        mark = self._chain.position_before(self.cursor.mark)
+        added = [writer.add(part) for part in parts]
+        await asyncio.gather(*added)
+        old = self.ledger_id
+        await self._owned.replace(
+            replace(
+                self._owned.record,
+                mark_delete=(mark.ledger_id, mark.entry_id),
+                cursor_ledger_id=writer.ledger_id,
+            )
+        )
+        self._writer, self._writes, self._stale = writer, len(parts), False
+        self._note_snapshot(0, sum(map(len, parts)))
+        if old >= 0:
+            self._clean(old)
+
+    async def _new_ledger(self) -> LedgerWriter:
+        numbers = self._place.persistence
+        return await self._ledgers.create(
+            ensemble_size=numbers.ensemble_size,
+            write_quorum=numbers.write_quorum,
+            ack_quorum=numbers.ack_quorum,
+            properties={"use": "cursor", "topic": self._place.topic, "subscription": self._place.subscription},
+        )
+
+    def _clean(self, ledger_id: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._delete_ledger(ledger_id))
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaning.discard)
+
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        try:
+            await self._ledgers.delete(ledger_id)
+        except HeliographError as error:
+            log.warning("old cursor ledger %d stays behind: %s", ledger_id, error)
+
+    def _give_up(self, error: HeliographError) -> None:
+        """The bookies do not take it now: waiters fail, the next change tries again with a snapshot."""
+        self._writer, self._rolling, self._stale = None, None, True
+        flight, queued, self._flight, self._queued = self._flight, self._queued, None, None
+        for waiting in (flight, queued):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(PersistenceError(f"the acknowledgement could not be stored: {error}"))
+                waiting.exception()
+
+    def _lose(self, error: HeliographError) -> None:
+        self._rolling = None
+        self.abandon(error)
+        self.on_lost(error)
+
+
+def _failed_future(loop: asyncio.AbstractEventLoop, error: HeliographError) -> asyncio.Future[None]:
+    future: asyncio.Future[None] = loop.create_future()
+    future.set_exception(error)
+    future.exception()
+    return future

@@ -1,0 +1,71 @@
+"""Who holds which entries unacknowledged, how often they were delivered again, and when that is too much (pure)."""
+
+from __future__ import annotations
+
+from actors.broker.dispatch import ConsumerState
+
+HELD_MESSAGES_PER_CONSUMER_MAX = 50_000  # delivered and not acknowledged
+HELD_MESSAGES_MAX = 200_000  # the same over the subscription; delivery goes on at half of it
+
+
+def can_take(consumer: ConsumerState) -> bool:
+    """Whether a consumer asked for more, has a socket that takes it, and has acknowledged enough."""
+    return consumer.permits > 0 and consumer.is_writable and consumer.held_messages < HELD_MESSAGES_PER_CONSUMER_MAX
+
+
+class HeldEntries:
+    """The entries that consumers of a subscription hold, each held by one. ``is_blocked``: too many, for now (I15)."""
+
+    def __init__(self) -> None:
+        self.is_blocked = False
+        self._holders: dict[int, ConsumerState] = {}
+        self._messages = 0
+        self._redeliveries: dict[int, int] = {}  # of entries held, or given back
+
+    def redeliveries(self, index: int) -> int:
+        """How often the entry was given back."""
+        return self._redeliveries.get(index, 0)
+
+    def hold(self, consumer: ConsumerState, index: int, messages: int) -> None:
+        """The entry goes to a consumer, at the price of permits."""
+        assert index not in self._holders, "an entry is held by one consumer at a time"
+        consumer.permits -= messages
+        consumer.held[index] = messages
+        consumer.held_messages += messages
+        self._holders[index] = consumer
+        self._messages += messages
+        self.is_blocked = self._messages >= HELD_MESSAGES_MAX
+
+    def let_go(self, index: int) -> ConsumerState | None:
+        """The entry is held no more; returns who held it."""
+        consumer = self._holders.pop(index, None)
+        if consumer is None:
+            return None
+        messages = consumer.held.pop(index)
+        consumer.held_messages -= messages
+        self._messages -= messages
+        if self.is_blocked and self._messages <= HELD_MESSAGES_MAX // 2:
+            self.is_blocked = False
+        return consumer
+
+    def count_redelivery(self, index: int) -> None:
+        """A consumer gave the entry back."""
+        self._redeliveries[index] = self._redeliveries.get(index, 0) + 1
+
+    def forget(self, index: int) -> None:
+        """The entry is acknowledged."""
+        self._redeliveries.pop(index, None)
+
+    def up_to(self, index: int) -> list[int]:
+        """Entries held up to and with ``index``."""
+        return [held for held in self._holders if held <= index]
+
+    def clear(self, consumers: list[ConsumerState]) -> None:
+        """Nobody holds anything (seek, or the last consumer left)."""
+        for consumer in consumers:
+            consumer.held.clear()
+            consumer.held_messages = 0
+        self._holders.clear()
+        self._redeliveries.clear()
+        self._messages = 0
+        self.is_blocked = False

@@ -1,0 +1,79 @@
+"""Which consumer of a Key_Shared subscription gets which hashes of keys (pure)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from actors.broker.dispatch import ConsumerState
+from heliograph.errors import ConflictError
+from heliograph.protocol.hashing import KEY_HASH_RANGE, murmur3_hash
+
+POINTS_PER_CONSUMER = 100  # on the ring: enough for shares that differ by little
+
+
+class KeyRing:
+    """Consumers over the hashes 1..65535: by a consistent-hash ring, or by the fixed ranges that they bring along.
+
+    When a consumer joins or leaves, only the hashes that it gains or loses change hands.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, ConsumerState]] = []  # fixed, both ends included, sorted
+        self._points: list[tuple[int, str, int]] = []  # hash, name, key; sorted
+        self._owners: list[ConsumerState] = []  # of the points
+        self._consumers: list[ConsumerState] = []
+
+    def add(self, consumer: ConsumerState) -> None:
+        """A consumer joins.
+
+        Raises:
+            ConflictError: its fixed ranges are out of bounds or overlap with others', or some consumers have fixed
+                ranges and some have not.
+        """
+        if self._consumers and (consumer.key_ranges is None) != (self._consumers[0].key_ranges is None):
+            raise ConflictError("consumers with fixed key ranges cannot share with those without")
+        self._check_ranges(consumer.key_ranges or ())
+        self._consumers.append(consumer)
+        self._build()
+
+    def remove(self, consumer: ConsumerState) -> None:
+        """A consumer leaves."""
+        self._consumers.remove(consumer)
+        self._build()
+
+    def owner(self, key_hash: int) -> ConsumerState | None:
+        """Who gets a hash; None when nobody does."""
+        if self._ranges:
+            at = bisect_left(self._ranges, key_hash, key=lambda one: one[1])
+            if at < len(self._ranges) and self._ranges[at][0] <= key_hash:
+                return self._ranges[at][2]
+            return None
+        if not self._points:
+            return None
+        at = bisect_left(self._points, key_hash, key=lambda point: point[0])
+        return self._owners[at % len(self._owners)]
+
+    def _check_ranges(self, wanted: tuple[tuple[int, int], ...]) -> None:
+        taken = [(first, last) for first, last, _ in self._ranges]
+        for first, last in wanted:
+            if not 0 <= first <= last < KEY_HASH_RANGE:
+                raise ConflictError(
+                    f"{first}..{last} is no range of hashes", field="hashRanges", limit=f"0 to {KEY_HASH_RANGE - 1}"
+                )
+            if any(first <= other_last and other_first <= last for other_first, other_last in taken):
+                raise ConflictError(f"the range {first}..{last} overlaps with another", field="hashRanges")
+            taken.append((first, last))
+
+    def _build(self) -> None:
+        self._ranges = sorted(
+            ((first, last, one) for one in self._consumers for first, last in one.key_ranges or ()),
+            key=lambda item: item[0],
+        )
+        points = sorted(
+            (murmur3_hash(f"{one.name}-{one.key}-{n}") % KEY_HASH_RANGE, one.name, one.key, number)
+            for number, one in enumerate(self._consumers)
+            if one.key_ranges is None
+            for n in range(POINTS_PER_CONSUMER)
+        )
+        self._points = [point[:3] for point in points]
+        self._owners = [self._consumers[point[3]] for point in points]

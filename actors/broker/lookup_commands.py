@@ -1,0 +1,97 @@
+"""LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from actors.broker.bundles import bundle_path
+from actors.broker.connection import Connection
+from heliograph.errors import BadRequestError, HeliographError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.server_error import code_of
+from heliograph.protocol.topic_name import TopicName
+
+PATTERN_CHARACTERS_MAX = 1_000
+
+
+class LookupCommands:
+    """What a client asks before it produces or consumes. Any broker answers."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        connection.handlers[BaseCommand.LOOKUP] = lambda command, _: self._lookup(command.lookup)
+        connection.handlers[BaseCommand.PARTITIONED_METADATA] = lambda command, _: self._partitions(
+            command.partitioned_metadata
+        )
+        connection.handlers[BaseCommand.GET_TOPICS_OF_NAMESPACE] = lambda command, _: self._topics(
+            command.get_topics_of_namespace
+        )
+
+    async def _lookup(self, wanted: pb.CommandLookup) -> None:
+        answer = pb.CommandLookupResponse(request_id=wanted.request_id)
+        try:
+            context = self.connection.context
+            topic = TopicName.parse(wanted.topic)
+            path = bundle_path(topic, await context.catalog.policies(topic))
+            owner = await context.ownership.resolve(path, authoritative=wanted.authoritative)
+            answer.url = owner.service_url
+            answer.response = answer.CONNECT if owner.is_us else answer.REDIRECT
+            answer.authoritative = owner.is_us or owner.is_assigned
+        except HeliographError as error:
+            answer.response, answer.error, answer.message = answer.FAILED, code_of(error), str(error)
+        self.connection.send(BaseCommand(type=BaseCommand.LOOKUP_RESPONSE, lookup_response=answer))
+
+    async def _partitions(self, wanted: pb.CommandPartitionedMetadata) -> None:
+        answer = pb.CommandPartitionedMetadataResponse(request_id=wanted.request_id)
+        try:
+            catalog = self.connection.context.catalog
+            topic = TopicName.parse(wanted.topic)
+            await catalog.policies(topic)
+            answer.partitions = await catalog.partitions(topic)
+            if not answer.partitions and not wanted.auto_creation:
+                await catalog.ensure(topic, may_create=False)
+            answer.response = answer.SUCCESS
+        except HeliographError as error:
+            answer.response, answer.error, answer.message = answer.FAILED, code_of(error), str(error)
+        self.connection.send(
+            BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE, partitioned_metadata_response=answer)
+        )
+
+    async def _topics(self, wanted: pb.CommandGetTopicsOfNamespace) -> None:
+        try:
+            tenant, separator, namespace = wanted.namespace.partition("/")
+            if not separator or not tenant or not namespace:
+                raise BadRequestError(f"{wanted.namespace!r} is no tenant/namespace", field="namespace")
+            names: list[str] = []
+            if wanted.mode != wanted.NON_PERSISTENT:
+                names = [str(name) for name in await self.connection.context.catalog.topics(tenant, namespace)]
+            if wanted.topics_pattern:
+                names = _matching(names, wanted.topics_pattern)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+            return
+        digest = f"{zlib.crc32(','.join(names).encode()):08x}"
+        is_same = wanted.topics_hash == digest
+        answer = pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=wanted.request_id,
+            topics=[] if is_same else names,
+            filtered=bool(wanted.topics_pattern),
+            topics_hash=digest,
+            changed=not is_same,
+        )
+        self.connection.send(
+            BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, get_topics_of_namespace_response=answer)
+        )
+
+
+def _matching(names: list[str], pattern: str) -> list[str]:
+    """Names that a client's pattern matches; it is applied to the name without its domain."""
+    if len(pattern) > PATTERN_CHARACTERS_MAX:
+        raise BadRequestError("the pattern is too long", field="topicsPattern", limit=f"{PATTERN_CHARACTERS_MAX}")
+    try:
+        expression = re.compile(pattern.partition("://")[2] or pattern)
+    except re.error as error:
+        raise BadRequestError(f"{pattern!r} is no regular expression: {error}", field="topicsPattern") from error
+    return [name for name in names if expression.fullmatch(name.partition("://")[2])]

@@ -1,0 +1,205 @@
+"""PRODUCER, SEND and CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from actors.broker.connection import Connection
+from actors.broker.position import Position, to_unsigned
+from actors.broker.producer import Producer, Send
+from actors.broker.topic import Topic
+from actors.broker.topic_entry import TopicEntry
+from heliograph.errors import (
+    ChecksumError,
+    HeliographError,
+    MessageTooLargeError,
+    ProtocolError,
+    UnsupportedError,
+)
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.frame import FRAME_SLACK_BYTES
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.server_error import code_of
+from heliograph.protocol.topic_name import TopicName
+
+PRODUCERS_MAX = 10_000  # of one connection
+CLOSED_REMEMBERED_MAX = 1_000  # producers that we closed: what a client still sends to them is dropped
+
+log = logging.getLogger(__name__)
+
+
+class ProducerCommands:
+    """The producers of one connection; a ProducerChannel."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._producers: dict[int, tuple[Producer, Topic]] = {}
+        self._creating: set[int] = set()
+        self._closed: dict[int, None] = {}
+        self._closing: dict[Producer, int] = {}  # closed by its client, waiting for its last receipt -> request
+        connection.handlers[BaseCommand.PRODUCER] = self._producer
+        connection.handlers[BaseCommand.SEND] = self._send
+        connection.handlers[BaseCommand.CLOSE_PRODUCER] = self._close
+        connection.on_gone.append(self._gone)
+
+    @property
+    def peer(self) -> str:
+        """See ProducerChannel."""
+        return self.connection.peer
+
+    @property
+    def client_version(self) -> str:
+        """See ProducerChannel."""
+        return self.connection.client_version
+
+    # ProducerChannel
+
+    def probe(self) -> None:
+        """See ProducerChannel."""
+        self.connection.probe()
+
+    def receipt(self, producer: Producer, sequence_id: int, highest: int, position: Position) -> None:
+        """See ProducerChannel."""
+        command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
+        receipt = command.send_receipt
+        receipt.producer_id = producer.producer_id
+        receipt.sequence_id = sequence_id
+        if highest:
+            receipt.highest_sequence_id = highest
+        receipt.message_id.ledger_id = position.ledger_id
+        receipt.message_id.entry_id = position.entry_id
+        self.connection.send(command)
+
+    def settled(self, producer: Producer, size: int) -> None:
+        """See ProducerChannel."""
+        self.connection.settle_publish(size)
+        if producer.pending == 0 and self._closing:
+            request_id = self._closing.pop(producer, None)
+            if request_id is not None:
+                self.connection.send_success(request_id)
+
+    def close_producer(self, producer: Producer) -> None:
+        """See ProducerChannel."""
+        producer.is_closed = True
+        found = self._producers.get(producer.producer_id)
+        if found is None or found[0] is not producer:
+            return
+        self._forget(producer.producer_id)
+        self.connection.send(
+            BaseCommand(
+                type=BaseCommand.CLOSE_PRODUCER,
+                close_producer=pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=to_unsigned(-1)),
+            )
+        )
+
+    # Commands
+
+    def _producer(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
+        wanted = command.producer
+        found = self._producers.get(wanted.producer_id)
+        if found is not None and found[0].epoch >= wanted.epoch:
+            self._answer(found[0], wanted.request_id)
+            return None
+        if wanted.producer_id in self._creating or len(self._producers) >= PRODUCERS_MAX:
+            error = HeliographError("this producer is being created, or there are too many on this connection")
+            self.connection.send_error(wanted.request_id, error)
+            return None
+        self._creating.add(wanted.producer_id)
+        return self._create(wanted)
+
+    async def _create(self, wanted: pb.CommandProducer) -> None:
+        try:
+            if wanted.producer_access_mode != pb.ACCESS_SHARED:
+                raise UnsupportedError("only the Shared access mode is offered by this version", field="accessMode")
+            context = self.connection.context
+            topic = await context.topics.get(TopicName.parse(wanted.topic), may_create=True)
+            producer = Producer(wanted.producer_id, wanted.producer_name, wanted.epoch, self)
+            topic.add_producer(producer, context.producer_prefix)
+            if wanted.initial_subscription_name:
+                await topic.subscribe(wanted.initial_subscription_name, start=None)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+            return
+        finally:
+            self._creating.discard(wanted.producer_id)
+        if not self.connection.is_open:
+            topic.remove_producer(producer)
+            return
+        self._closed.pop(wanted.producer_id, None)
+        self._producers[wanted.producer_id] = (producer, topic)
+        self._answer(producer, wanted.request_id)
+
+    def _answer(self, producer: Producer, request_id: int) -> None:
+        self.connection.send(
+            BaseCommand(
+                type=BaseCommand.PRODUCER_SUCCESS,
+                producer_success=pb.CommandProducerSuccess(
+                    request_id=request_id, producer_name=producer.name, schema_version=b""
+                ),
+            )
+        )
+
+    def _send(self, command: BaseCommand, section: memoryview | None) -> None:
+        send = command.send
+        found = self._producers.get(send.producer_id)
+        if found is None:
+            if send.producer_id in self._closed or send.producer_id in self._creating:
+                return
+            raise ProtocolError(f"there is no producer {send.producer_id} on this connection")
+        if section is None:
+            raise ProtocolError("SEND without an entry")
+        producer, topic = found
+        try:
+            entry = TopicEntry.read(section, check=True)
+            self._check_size(entry)
+        except (ChecksumError, MessageTooLargeError, ProtocolError) as error:
+            self._refuse(send, error)
+            return
+        self.connection.hold_publish(len(entry.payload))
+        topic.publish(entry, Send(producer, send.sequence_id, send.highest_sequence_id, entry))
+
+    def _check_size(self, entry: TopicEntry) -> None:
+        limit = self.connection.context.config.max_message_bytes
+        if len(entry.payload) > limit + FRAME_SLACK_BYTES:
+            raise MessageTooLargeError(
+                f"an entry of {len(entry.payload)} bytes is too large", field="payload", limit=f"{limit} bytes"
+            )
+
+    def _refuse(self, send: pb.CommandSend, error: HeliographError) -> None:
+        code = pb.CHECKSUM_ERROR if isinstance(error, ChecksumError) else code_of(error)
+        self.connection.send(
+            BaseCommand(
+                type=BaseCommand.SEND_ERROR,
+                send_error=pb.CommandSendError(
+                    producer_id=send.producer_id, sequence_id=send.sequence_id, error=code, message=str(error)
+                ),
+            )
+        )
+
+    def _close(self, command: BaseCommand, section: memoryview | None) -> None:
+        request_id, producer_id = command.close_producer.request_id, command.close_producer.producer_id
+        found = self._producers.get(producer_id)
+        if found is None:
+            self.connection.send_success(request_id)
+            return
+        producer, topic = found
+        self._forget(producer_id)
+        topic.remove_producer(producer)
+        if producer.pending:
+            producer.is_closed = False  # its receipts are still wanted
+            self._closing[producer] = request_id
+        else:
+            self.connection.send_success(request_id)
+
+    def _forget(self, producer_id: int) -> None:
+        del self._producers[producer_id]
+        self._closed[producer_id] = None
+        if len(self._closed) > CLOSED_REMEMBERED_MAX:
+            del self._closed[next(iter(self._closed))]
+
+    def _gone(self) -> None:
+        producers, self._producers = list(self._producers.values()), {}
+        for producer, topic in producers:
+            topic.remove_producer(producer)

@@ -1,0 +1,66 @@
+"""Commands that this version does not offer, refused in the protocol's own words: schemas and transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.broker.connection import Connection
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+
+_TRANSACTIONS = {
+    BaseCommand.NEW_TXN: "new_txn",
+    BaseCommand.ADD_PARTITION_TO_TXN: "add_partition_to_txn",
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: "add_subscription_to_txn",
+    BaseCommand.END_TXN: "end_txn",
+}
+
+
+class RefusedCommands:
+    """Answers so that a client goes on without the feature."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        connection.handlers[BaseCommand.GET_SCHEMA] = self._get_schema
+        connection.handlers[BaseCommand.GET_OR_CREATE_SCHEMA] = self._create_schema
+        connection.handlers[BaseCommand.TC_CLIENT_CONNECT_REQUEST] = self._coordinator
+        for kind in _TRANSACTIONS:
+            connection.handlers[kind] = self._transaction
+
+    def _get_schema(self, command: BaseCommand, section: memoryview | None) -> None:
+        answer = pb.CommandGetSchemaResponse(
+            request_id=command.get_schema.request_id,
+            error_code=pb.TOPIC_NOT_FOUND,  # clients take this as "no schema"
+            error_message="the topic has no schema",
+        )
+        self.connection.send(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, get_schema_response=answer))
+
+    def _create_schema(self, command: BaseCommand, section: memoryview | None) -> None:
+        answer = pb.CommandGetOrCreateSchemaResponse(
+            request_id=command.get_or_create_schema.request_id,
+            error_code=pb.NOT_ALLOWED_ERROR,
+            error_message="schemas are not kept by this version",
+        )
+        self.connection.send(
+            BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, get_or_create_schema_response=answer)
+        )
+
+    def _coordinator(self, command: BaseCommand, section: memoryview | None) -> None:
+        answer = pb.TransactionCoordinatorRefusal(
+            request_id=command.tc_client_connect_request.request_id,
+            error=pb.NOT_ALLOWED_ERROR,
+            message="transactions are not offered by this version",
+        )
+        self.connection.send(
+            BaseCommand(type=BaseCommand.TC_CLIENT_CONNECT_RESPONSE, tc_client_connect_response=answer)
+        )
+
+    def _transaction(self, command: BaseCommand, section: memoryview | None) -> None:
+        name = _TRANSACTIONS[command.type]
+        refusal = pb.TransactionRefusal(
+            request_id=getattr(command, name).request_id,
+            error=pb.NOT_ALLOWED_ERROR,
+            message="transactions are not offered by this version",
+        )
+        fields: dict[str, Any] = {"type": f"{name}_response".upper(), f"{name}_response": refusal}
+        self.connection.send(BaseCommand(**fields))

@@ -1,0 +1,103 @@
+"""A broker that goes on after a lost session: each session gets a new ``Broker``, on the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import replace
+
+from actors.broker.admin import PeerOf
+from actors.broker.broker import Broker
+from actors.broker.config import BrokerConfig
+from actors.ledger.driver import LedgerClient
+from heliograph.errors import HeliographError, ServiceNotReadyError
+from metadata.connect import connect_store
+from metadata.store import MetadataStore
+
+RECONNECT_SECONDS = 0.2  # between attempts, doubling up to the next
+RECONNECT_SECONDS_MAX = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class BrokerSessions:
+    """Holds the broker of the current session and everything that lives and ends with it."""
+
+    def __init__(self, config: BrokerConfig, metadata_url: str, peer: PeerOf | None = None) -> None:
+        self._config = config
+        self._metadata_url = metadata_url
+        self._peer = peer
+        self._broker: Broker | None = None
+        self._store: MetadataStore | None = None
+        self._ledgers: LedgerClient | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def broker(self) -> Broker:
+        """The broker of the current session. Raises ServiceNotReadyError when there is none now."""
+        if self._broker is None:
+            raise ServiceNotReadyError(f"{self._config.broker_id} has no session with the metadata store, try again")
+        return self._broker
+
+    async def start(self) -> str:
+        """Begin the first session; returns the broker's service URL.
+
+        Raises:
+            ResourceError: the port is taken.
+            ConnectionLossError: the metadata store cannot be reached.
+        """
+        store = self._store = await connect_store(
+            self._metadata_url, session_timeout_ms=self._config.session_timeout_ms
+        )
+        try:
+            ledgers = self._ledgers = await LedgerClient.start(store, self._config.ledgers)
+            broker = Broker(self._config, store, ledgers, self._peer)
+            broker.on_session_lost = self._session_lost
+            await broker.start()
+        except BaseException:
+            await self._end_session()
+            raise
+        self._broker = broker
+        # Clients know this address: the next session serves on it too.
+        self._config = replace(self._config, port=int(broker.service_url.rpartition(":")[2]))
+        return broker.service_url
+
+    async def stop(self) -> None:
+        """End in good order. Idempotent."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        await self._end_session()
+
+    def _session_lost(self) -> None:
+        log.error("%s lost its session", self._config.broker_id)
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        await self._end_session()
+        delay = RECONNECT_SECONDS
+        while True:
+            try:
+                await self.start()
+            except HeliographError as error:
+                log.warning("%s: no new session yet: %s", self._config.broker_id, error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, RECONNECT_SECONDS_MAX)
+            else:
+                return
+
+    async def _end_session(self) -> None:
+        broker, self._broker = self._broker, None
+        ledgers, self._ledgers = self._ledgers, None
+        store, self._store = self._store, None
+        with contextlib.suppress(HeliographError):
+            if broker is not None:
+                await broker.stop()
+        with contextlib.suppress(HeliographError):
+            if ledgers is not None:
+                await ledgers.close()
+        with contextlib.suppress(HeliographError):
+            if store is not None:
+                await store.close()

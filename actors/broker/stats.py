@@ -1,0 +1,216 @@
+"""What a topic reports of itself, in Pulsar's shapes and names."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from actors.broker.consumer import Consumer
+from actors.broker.dispatch_key_shared import KeySharedDispatcher
+from actors.broker.ledgers import Ledgers
+from actors.broker.producer import Producer
+from actors.broker.subscription import Subscription
+from actors.broker.topic import Topic
+from actors.broker.topic_record import now_ms
+from actors.errors import NoSuchLedgerError
+
+Json = dict[str, Any]
+
+RATE_WINDOW_SECONDS_MIN = 1.0  # a rate is taken over at least this time
+RANGES_SHOWN_MAX = 1_000  # of a cursor's acknowledged ranges
+
+
+class Rates:
+    """Rates per second of growing counters, over the time between two looks."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self._counters: dict[str, int] = {}
+        self._rates: dict[str, float] = {}
+
+    def look(self, counters: dict[str, int]) -> dict[str, float]:
+        """The rates; looks that come too fast get those of the look before."""
+        now = time.monotonic()
+        passed = now - self._at
+        if passed >= RATE_WINDOW_SECONDS_MIN or not self._rates:
+            seconds = max(passed, RATE_WINDOW_SECONDS_MIN)
+            self._rates = {name: (n - self._counters.get(name, 0)) / seconds for name, n in counters.items()}
+            self._counters, self._at = dict(counters), now
+        return self._rates
+
+
+def topic_stats(topic: Topic, rates: Rates, broker_id: str) -> Json:
+    """Pulsar's ``stats`` of one topic."""
+    subscriptions = {name: subscription_stats(topic, s) for name, s in topic.subscriptions.items()}
+    counters = {
+        "msgInCounter": topic.messages_in,
+        "bytesInCounter": topic.ledger.bytes_added,
+        "msgOutCounter": sum(s["msgOutCounter"] for s in subscriptions.values()),
+        "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
+    }
+    speed = rates.look(counters)
+    storage = storage_size(topic)
+    return {
+        "msgRateIn": speed["msgInCounter"],
+        "msgThroughputIn": speed["bytesInCounter"],
+        "msgRateOut": speed["msgOutCounter"],
+        "msgThroughputOut": speed["bytesOutCounter"],
+        **counters,
+        "averageMsgSize": topic.ledger.bytes_added / topic.messages_in if topic.messages_in else 0.0,
+        "storageSize": storage,
+        "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
+        "offloadedStorageSize": 0,
+        "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
+        "waitingPublishers": 0,
+        "subscriptions": subscriptions,
+        "replication": {},
+        "deduplicationStatus": "Disabled",
+        "ownerBroker": broker_id,
+    }
+
+
+def publisher_stats(producer: Producer) -> Json:
+    """One producer."""
+    return {
+        "producerName": producer.name,
+        "producerId": producer.producer_id,
+        "accessMode": "Shared",
+        "msgInCounter": producer.messages_in,
+        "bytesInCounter": producer.bytes_in,
+        "address": producer.channel.peer,
+        "connectedSince": producer.connected_ms,
+        "clientVersion": producer.channel.client_version,
+    }
+
+
+def subscription_stats(topic: Topic, subscription: Subscription) -> Json:
+    """One subscription. ``msgBacklog`` counts entries, as in Pulsar."""
+    dispatcher = subscription.dispatcher
+    entries = topic.ledger.chain.end - topic.ledger.chain.first
+    active = dispatcher.active
+    return {
+        "msgBacklog": subscription.backlog,
+        "backlogSize": storage_size(topic) * subscription.backlog // entries if entries else 0,
+        "msgOutCounter": subscription.messages_out,
+        "bytesOutCounter": subscription.bytes_out,
+        "messageAckCounter": subscription.messages_acknowledged,
+        "unackedMessages": sum(c.state.held_messages for c in subscription.consumers.values()),
+        "type": subscription.kind.value if subscription.consumers else "",
+        "activeConsumerName": active.name if active is not None else "",
+        "msgInReplay": dispatcher.replay_count,
+        "msgDelayed": 0,
+        "isDurable": subscription.is_durable,
+        "blockedSubscriptionOnUnackedMsgs": dispatcher.is_blocked,
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.holes,
+        "drainingHashesCount": dispatcher.draining_hashes if isinstance(dispatcher, KeySharedDispatcher) else 0,
+        "consumers": [consumer_stats(consumer) for consumer in subscription.consumers.values()],
+    }
+
+
+def consumer_stats(consumer: Consumer) -> Json:
+    """One consumer."""
+    return {
+        "consumerName": consumer.name,
+        "availablePermits": consumer.state.permits,
+        "unackedMessages": consumer.state.held_messages,
+        "msgOutCounter": consumer.messages_out,
+        "bytesOutCounter": consumer.bytes_out,
+        "address": consumer.channel.peer,
+        "connectedSince": consumer.connected_ms,
+        "clientVersion": consumer.channel.client_version,
+    }
+
+
+def storage_size(topic: Topic) -> int:
+    """Payload bytes of all ledgers of a topic."""
+    closed = sum(info.size for info in topic.ledger.record.ledgers)
+    is_counted = any(
+        info.closed_ms and info.ledger_id == topic.ledger.writer.ledger_id for info in topic.ledger.record.ledgers
+    )
+    return closed + (0 if is_counted else topic.ledger.writer.length)
+
+
+async def internal_stats(topic: Topic, ledgers: Ledgers) -> Json:
+    """Pulsar's ``internalStats``, with the ensembles of every ledger."""
+    chain, writer = topic.ledger.chain, topic.ledger.writer
+    rows = []
+    for info in topic.ledger.record.ledgers:
+        row: Json = {"ledgerId": info.ledger_id, "entries": info.entries, "size": info.size, "offloaded": False}
+        if info.ledger_id == writer.ledger_id and not info.closed_ms:
+            row |= {"entries": writer.last_add_confirmed + 1, "size": writer.length}
+        try:
+            metadata = (await ledgers.metadata(info.ledger_id)).record
+        except NoSuchLedgerError:
+            row |= {"state": "missing", "ensembles": []}
+        else:
+            row |= {
+                "state": metadata.state.value,
+                "ensembleSize": metadata.ensemble_size,
+                "writeQuorum": metadata.write_quorum,
+                "ackQuorum": metadata.ack_quorum,
+                "ensembles": [
+                    {"firstEntryId": segment.first_entry_id, "bookies": list(segment.bookies)}
+                    for segment in metadata.segments
+                ],
+            }
+        rows.append(row)
+    return {
+        "entriesAddedCounter": topic.ledger.entries_added,
+        "numberOfEntries": chain.end - chain.first,
+        "totalSize": storage_size(topic),
+        "currentLedgerEntries": writer.last_add_confirmed + 1,
+        "currentLedgerSize": writer.length,
+        "lastConfirmedEntry": str(chain.position_before(chain.end)),
+        "state": topic.ledger.state.value,
+        "pendingAddEntriesCount": topic.ledger.pending,
+        "openedMs": topic.opened_ms,
+        "nowMs": now_ms(),
+        "ledgers": rows,
+        "cursors": {name: cursor_stats(topic, s) for name, s in topic.subscriptions.items()},
+    }
+
+
+def cursor_stats(topic: Topic, subscription: Subscription) -> Json:
+    """One cursor."""
+    chain, cursor, log = topic.ledger.chain, subscription.cursor, subscription.log
+    ranges: list[str] = []
+    for first, stop in cursor.acknowledged_runs():
+        if len(ranges) == RANGES_SHOWN_MAX:
+            ranges.append("...")
+            break
+        ranges.append(f"({chain.position_before(first)}..{chain.position_at(stop - 1)}]")
+    return {
+        "markDeletePosition": str(chain.position_before(cursor.mark)),
+        "readPosition": str(chain.position_at(min(max(subscription.dispatcher.read_index, chain.first), chain.end))),
+        "individuallyDeletedMessages": "[" + ",".join(ranges) + "]",
+        "messagesConsumedCounter": subscription.messages_out,
+        "cursorLedger": log.ledger_id if log is not None else -1,
+        "cursorLedgerLastEntry": log.last_entry_id if log is not None else -1,
+        "state": "Open" if log is not None else "NonDurable",
+        "numberOfEntriesSinceFirstNotAckedMessage": max(chain.end - cursor.mark, 0),
+        "totalNonContiguousDeletedMessagesRange": cursor.holes,
+    }
+
+
+def merged_stats(parts: dict[str, Json]) -> Json:
+    """The stats of a partitioned topic: sums of its partitions', which come along under ``partitions``."""
+    merged: Json = {}
+    subscriptions: dict[str, Json] = {}
+    for stats in parts.values():
+        _add_up(merged, stats)
+        merged.setdefault("publishers", []).extend(stats["publishers"])
+        for name, subscription in stats["subscriptions"].items():
+            total = subscriptions.setdefault(
+                name, {"type": "", "isDurable": subscription["isDurable"], "consumers": []}
+            )
+            _add_up(total, subscription)
+            total["type"] = total["type"] or subscription["type"]
+            total["consumers"].extend(subscription["consumers"])
+    merged["averageMsgSize"] = merged["bytesInCounter"] / merged["msgInCounter"] if merged["msgInCounter"] else 0.0
+    return {**merged, "subscriptions": subscriptions, "metadata": {"partitions": len(parts)}, "partitions": parts}
+
+
+def _add_up(total: Json, more: Json) -> None:
+    for name, value in more.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            total[name] = total.get(name, 0) + value

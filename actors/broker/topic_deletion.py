@@ -1,0 +1,62 @@
+"""Deleting a topic: first its record says so, then its parts go, last the record. Any step can be repeated."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from actors.broker.catalog import Catalog
+from actors.broker.ledgers import Ledgers
+from actors.broker.topic_record import DELETING, deletable_ledgers
+from actors.broker.topics import Topics
+from heliograph.errors import TopicBusyError, TopicNotFoundError
+from heliograph.protocol.topic_name import TopicName
+from metadata.errors import NoNodeError
+from metadata.model import CursorRecord, TopicRecord
+from metadata.store import MetadataStore
+from metadata.update_loop import read, update
+
+
+async def delete_topic(
+    name: TopicName, topics: Topics, catalog: Catalog, store: MetadataStore, ledgers: Ledgers, *, force: bool
+) -> None:
+    """Delete a topic that this broker owns.
+
+    Raises:
+        TopicNotFoundError.
+        TopicBusyError: it has producers or subscriptions, and ``force`` is not set.
+    """
+    path = catalog.topic_path(name)
+    try:
+        record = (await read(store, path, TopicRecord)).record
+    except NoNodeError:
+        raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
+    if DELETING not in record.properties:
+        topic = await topics.get(name)
+        if not force and (topic.producers or topic.subscriptions):
+            raise TopicBusyError(
+                f"{name} has {len(topic.producers)} producers and {len(topic.subscriptions)} subscriptions: "
+                "remove them, or force it",
+                field="topic",
+            )
+        await topics.unload(name)
+    await _delete_parts(path, store, ledgers)
+
+
+async def _delete_parts(path: str, store: MetadataStore, ledgers: Ledgers) -> None:
+    def mark(record: TopicRecord) -> TopicRecord | None:
+        if DELETING in record.properties:
+            return None
+        return replace(record, properties={**record.properties, DELETING: "true"})
+
+    record = (await update(store, path, TopicRecord, mark)).record
+    for child in await store.children(path):
+        with contextlib.suppress(NoNodeError):
+            cursor = (await read(store, f"{path}/{child}", CursorRecord)).record
+            if cursor.cursor_ledger_id >= 0:
+                await ledgers.delete(cursor.cursor_ledger_id)
+            await store.delete(f"{path}/{child}")
+    for ledger_id in (*deletable_ledgers(record), *(info.ledger_id for info in record.ledgers)):
+        await ledgers.delete(ledger_id)
+    with contextlib.suppress(NoNodeError):
+        await store.delete(path)

@@ -1,0 +1,81 @@
+"""Taking a topic over: fence what the previous owner could still write to, then start a ledger of our own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from actors.broker.chain import Chain
+from actors.broker.ledgers import Ledgers, LedgerWriter
+from actors.broker.managed_ledger import ManagedLedger
+from actors.broker.owned_record import OwnedRecord
+from actors.broker.tail_cache import TailCache
+from actors.broker.topic_record import (
+    DELETING,
+    create_topic_ledger,
+    with_ledger_appended,
+    with_ledger_closed,
+    without_empty_ledgers,
+)
+from heliograph.errors import ServiceNotReadyError, TopicNotFoundError
+from metadata.errors import NoNodeError
+from metadata.model import NamespacePolicies, TopicRecord
+from metadata.store import MetadataStore
+from metadata.update_loop import read
+
+TAKEOVER_ATTEMPTS_MAX = 5  # rounds against a previous owner that is still writing the record
+
+
+async def open_managed_ledger(
+    name: str, path: str, store: MetadataStore, ledgers: Ledgers, cache: TailCache, policies: NamespacePolicies
+) -> ManagedLedger:
+    """Open a topic for writing, as its only writer.
+
+    The last two ledgers of the chain are recovered, in order, unless the record says that they are closed: a rollover
+    names the next ledger before it leaves the current one. Only when the record names our own new ledger may anything
+    be published (I12). If the record changes in between, everything starts over.
+
+    Raises:
+        TopicNotFoundError: there is no such topic, or it is being deleted.
+        ServiceNotReadyError: somebody else keeps writing the record.
+        NotEnoughBookiesError, LedgerRecoveryError: not now; nothing was changed that matters, try again.
+    """
+    orphan: LedgerWriter | None = None
+    for _ in range(TAKEOVER_ATTEMPTS_MAX):
+        try:
+            owned = OwnedRecord(store, path, await read(store, path, TopicRecord))
+        except NoNodeError:
+            raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
+        if DELETING in owned.record.properties:
+            raise TopicNotFoundError(f"{name} is being deleted", field="topic")
+        record = without_empty_ledgers(await _recover_tail(owned.record, ledgers))
+        # A ledger from an earlier round is of no use: ids in the chain have to grow.
+        if orphan is not None and orphan.ledger_id <= _last_ledger_id(record):
+            await ledgers.delete(orphan.ledger_id)
+            orphan = None
+        if orphan is None:
+            orphan = await create_topic_ledger(ledgers, name, record.persistence or policies.persistence)
+        try:
+            await owned.replace(with_ledger_appended(record, orphan.ledger_id))
+        except ServiceNotReadyError:
+            continue
+        return ManagedLedger(name, owned, _chain_of(owned.record), orphan, ledgers, cache, policies)
+    raise ServiceNotReadyError(f"another broker keeps writing {path}")
+
+
+async def _recover_tail(record: TopicRecord, ledgers: Ledgers) -> TopicRecord:
+    assert all(info.closed_ms for info in record.ledgers[:-2]), "only the last two can be open"  # I12
+    unclosed = [info.ledger_id for info in record.ledgers[-2:] if info.closed_ms == 0]
+    for metadata in await asyncio.gather(*(ledgers.recover(ledger_id) for ledger_id in unclosed)):
+        record = with_ledger_closed(record, metadata)
+    return record
+
+
+def _last_ledger_id(record: TopicRecord) -> int:
+    return record.ledgers[-1].ledger_id if record.ledgers else -1
+
+
+def _chain_of(record: TopicRecord) -> Chain:
+    chain = Chain()
+    for info in record.ledgers:
+        chain.append(info.ledger_id, info.entries)
+    return chain

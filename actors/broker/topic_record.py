@@ -1,0 +1,74 @@
+"""Changes of a topic's record, as pure functions, and the making of its ledgers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from actors.broker.ledgers import Ledgers, LedgerWriter
+from metadata.model import LedgerInfo, LedgerMetadata, Persistence, TopicRecord
+
+DELETABLE = "deletable"  # property of the record: ledgers out of the chain whose deletion is not known to be complete
+DELETING = "deleting"  # property of the record: the whole topic is on its way out
+
+
+def with_ledger_appended(record: TopicRecord, ledger_id: int) -> TopicRecord:
+    """The record with a new, open ledger at the end of the chain."""
+    assert sum(info.closed_ms == 0 for info in record.ledgers) < 2, "at most two ledgers are not closed"  # I12
+    return replace(record, ledgers=(*record.ledgers, LedgerInfo(ledger_id)))
+
+
+def with_ledger_closed(record: TopicRecord, metadata: LedgerMetadata) -> TopicRecord:
+    """The record with the decided end of one of its ledgers. A ledger noted as closed stays as it is."""
+    assert metadata.is_closed, "the end of the ledger is decided"
+    return replace(
+        record,
+        ledgers=tuple(
+            LedgerInfo(info.ledger_id, metadata.last_entry_id + 1, metadata.length, now_ms())
+            if info.ledger_id == metadata.ledger_id and info.closed_ms == 0
+            else info
+            for info in record.ledgers
+        ),
+    )
+
+
+def deletable_ledgers(record: TopicRecord) -> list[int]:
+    """Ledgers that left the chain and may still exist."""
+    return [int(text) for text in record.properties.get(DELETABLE, "").split(",") if text]
+
+
+def with_deletable(record: TopicRecord, ledger_ids: Sequence[int]) -> TopicRecord:
+    """The record with another list of ledgers to delete."""
+    properties = {name: value for name, value in record.properties.items() if name != DELETABLE}
+    if ledger_ids:
+        properties[DELETABLE] = ",".join(map(str, ledger_ids))
+    return replace(record, properties=properties)
+
+
+def without_empty_ledgers(record: TopicRecord) -> TopicRecord:
+    """The record without ledgers that were closed before they got an entry: each opening would leave one behind."""
+    empty = [info.ledger_id for info in record.ledgers if info.closed_ms and info.entries == 0]
+    if not empty:
+        return record
+    kept = tuple(info for info in record.ledgers if info.ledger_id not in empty)
+    return replace(with_deletable(record, [*deletable_ledgers(record), *empty]), ledgers=kept)
+
+
+async def create_topic_ledger(ledgers: Ledgers, topic: str, persistence: Persistence) -> LedgerWriter:
+    """A new ledger for a topic's entries; it counts for nothing before the topic's record names it.
+
+    Raises:
+        NotEnoughBookiesError: fewer usable bookies than the ensemble size.
+    """
+    return await ledgers.create(
+        ensemble_size=persistence.ensemble_size,
+        write_quorum=persistence.write_quorum,
+        ack_quorum=persistence.ack_quorum,
+        properties={"use": "topic", "topic": topic},
+    )
+
+
+def now_ms() -> int:
+    """The wall clock in milliseconds."""
+    return time.time_ns() // 1_000_000

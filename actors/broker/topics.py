@@ -1,0 +1,166 @@
+"""The topics that this broker has loaded; each is loaded when it is first asked for, and once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+
+from actors.broker.bundles import bundle_path
+from actors.broker.catalog import Catalog
+from actors.broker.ledgers import Ledgers
+from actors.broker.ownership import Ownership
+from actors.broker.session_guard import needs_session
+from actors.broker.tail_cache import TailCache
+from actors.broker.topic import Topic
+from actors.broker.topic_opening import open_managed_ledger
+from actors.broker.topic_reader import TopicReader
+from heliograph.errors import HeliographError, ServiceNotReadyError
+from heliograph.protocol.topic_name import TopicName
+from metadata.store import MetadataStore
+
+HOUSEKEEPING_TOPICS_MAX = 100  # looked at in one turn of the loop
+
+log = logging.getLogger(__name__)
+
+
+class Topics:
+    """All calls on one event loop."""
+
+    def __init__(
+        self, store: MetadataStore, ledgers: Ledgers, catalog: Catalog, ownership: Ownership, cache: TailCache
+    ) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._catalog = catalog
+        self._ownership = ownership
+        self._cache = cache
+        self._loaded: dict[TopicName, Topic] = {}
+        self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._unloading: dict[TopicName, asyncio.Task[None]] = {}
+        self._is_stopping = False
+        ownership.on_lost = self._session_lost
+        ownership.on_released = self._bundle_released
+
+    @property
+    def loaded(self) -> Iterable[Topic]:
+        """Every topic being served."""
+        return list(self._loaded.values())
+
+    def find(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded."""
+        return self._loaded.get(name)
+
+    async def get(self, name: TopicName, *, may_create: bool = False) -> Topic:
+        """The topic, loaded if need be.
+
+        Args:
+            may_create: create it where the namespace allows that, when there is none of the name.
+
+        Raises:
+            ServiceNotReadyError: this broker does not own it; look it up.
+            TopicNotFoundError, NamespaceNotFoundError, UnsupportedError.
+            NotEnoughBookiesError, LedgerRecoveryError: it cannot be opened now; try again.
+        """
+        topic = self._loaded.get(name)
+        if topic is not None and topic.is_open:
+            return topic
+        task = self._loading.get(name)
+        if task is None:
+            if self._is_stopping:
+                raise ServiceNotReadyError("this broker is stopping")
+            task = self._loading[name] = asyncio.get_running_loop().create_task(self._load(name, may_create))
+            task.add_done_callback(lambda _: self._loading.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def unload(self, name: TopicName) -> None:
+        """Stop serving a topic in good order; whoever asks for it next loads it again."""
+        topic = self._loaded.get(name)
+        if topic is None:
+            return
+        task = self._unloading.get(name)
+        if task is None:
+            task = self._unloading[name] = asyncio.get_running_loop().create_task(topic.close())
+            task.add_done_callback(lambda _: self._unloading.pop(name, None))
+        try:
+            await asyncio.shield(task)
+        finally:
+            if task.done():
+                self._forget(topic)
+
+    async def stop(self, seconds_max: float) -> None:
+        """Stop serving in good order, as far as that is possible in time."""
+        self._is_stopping = True
+        closing = [asyncio.create_task(self.unload(name)) for name in list(self._loaded)]
+        if closing:
+            _, late = await asyncio.wait(closing, timeout=seconds_max)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*closing, return_exceptions=True)
+        self.abandon_all(ServiceNotReadyError("this broker stopped"))
+
+    def abandon_all(self, error: HeliographError) -> None:
+        """Stop serving everything at once (I13)."""
+        for task in list(self._loading.values()):
+            task.cancel()
+        for topic in list(self._loaded.values()):
+            topic.abandon(error)
+
+    async def housekeep(self) -> None:
+        """Start new ledgers where old ones are due, delete what retention gives free."""
+        for number, topic in enumerate(self.loaded):
+            if number % HOUSEKEEPING_TOPICS_MAX == 0:
+                await asyncio.sleep(0)
+            topic.ledger.roll_if_due()
+            try:
+                await topic.trim()
+            except ServiceNotReadyError as error:
+                topic.abandon(error)
+            except HeliographError as error:
+                log.warning("%s: trimming: %s", topic.name, error)
+
+    async def _load(self, name: TopicName, may_create: bool) -> Topic:
+        with needs_session():
+            return await self._open(name, may_create)
+
+    async def _open(self, name: TopicName, may_create: bool) -> Topic:
+        unloading = self._unloading.get(name)
+        if unloading is not None:  # opening would fence what is still being finished
+            await asyncio.wait([unloading])
+        previous = self._loaded.get(name)
+        if previous is not None:
+            self._forget(previous)
+        policies = await self._catalog.policies(name)
+        bundle = bundle_path(name, policies)
+        if not self._ownership.owns(bundle):
+            raise ServiceNotReadyError(f"{name} is not served by this broker, look it up")
+        await self._catalog.ensure(name, may_create=may_create)
+        path = self._catalog.topic_path(name)
+        ledger = await open_managed_ledger(str(name), path, self._store, self._ledgers, self._cache, policies)
+        reader = TopicReader(ledger.chain, self._cache, self._ledgers)
+        topic = Topic(name, path, bundle, ledger, reader, self._store, self._ledgers)
+        try:
+            await topic.load_subscriptions()
+        except BaseException:
+            with contextlib.suppress(HeliographError):
+                await ledger.close()
+            raise
+        if not self._ownership.owns(bundle):  # I13
+            topic.abandon(ServiceNotReadyError("the bundle went to another broker"))
+            raise ServiceNotReadyError(f"{name} went to another broker, look it up")
+        self._loaded[name] = topic
+        topic.on_lost = lambda: self._forget(topic)
+        return topic
+
+    def _forget(self, topic: Topic) -> None:
+        if self._loaded.get(topic.name) is topic:
+            del self._loaded[topic.name]
+
+    def _session_lost(self) -> None:
+        self.abandon_all(ServiceNotReadyError("this broker lost its session"))
+
+    def _bundle_released(self, path: str) -> None:
+        for topic in self.loaded:
+            if topic.bundle == path:
+                topic.abandon(ServiceNotReadyError("the bundle went to another broker"))

@@ -1,0 +1,66 @@
+"""Operations with one result: reads, recoveries, deletions, repairs. Each is a core run to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from actors.ledger.driver.shell import Shell, World
+from actors.ledger.effects import (
+    CheckFinished,
+    CopiesMissing,
+    CopyDamaged,
+    Deleted,
+    Failed,
+    LacFound,
+    ReadFinished,
+    RecoveryFinished,
+    RepairFinished,
+)
+
+
+class Operation(Shell):
+    """Runs one core until it reports an end."""
+
+    def __init__(self, world: World, core: Any) -> None:
+        super().__init__(world, core)
+        self.bookies_lacking: set[str] = set()  # bookies that were found to lack copies
+        self._end: asyncio.Future[Any] = world.loop.create_future()
+
+    async def result(self) -> Any:
+        """Start the core and wait for the effect that ends it.
+
+        Raises:
+            the error in ``Failed``.
+        """
+        world = self.world
+        world.ticking[self] = None
+        try:
+            self.run(self.core.start(world.now()))
+            return await self._end
+        finally:
+            world.ticking.pop(self, None)
+
+    def abandon(self, error: Exception) -> None:
+        """End at once with ``error``; late answers are dropped by nobody waiting for them."""
+        if not self._end.done():
+            self._end.set_exception(error)
+
+    def _on_end(self, effect: Any) -> None:
+        if not self._end.done():
+            self._end.set_result(effect)
+
+    def _on_failed(self, effect: Failed) -> None:
+        self.abandon(effect.error)
+
+    def _on_lacking(self, effect: CopiesMissing | CopyDamaged) -> None:
+        self.bookies_lacking.add(effect.bookie_id)
+
+    handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
+        **Shell.handlers,
+        Failed: _on_failed,
+        CopiesMissing: _on_lacking,
+        CopyDamaged: _on_lacking,
+        **dict.fromkeys((ReadFinished, LacFound, RecoveryFinished, RepairFinished, CheckFinished, Deleted), _on_end),
+    }

@@ -1,0 +1,233 @@
+"""Adds under way: who acknowledged what, and in which order they are confirmed. Shared by writer and recovery.
+
+An add is held from its acceptance until it is confirmed and every bookie of its write set has answered or was given
+up, so that what is held is what costs memory (I15). Replies carry the epoch in which the request was sent. A position
+has the epoch of its last installation, and replies to older requests are dropped, so that a bookie which leaves and
+comes back to its place cannot acknowledge with an old answer what it was not sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from actors.ledger.effects import AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
+from actors.ledger.schedule import WriteSchedule, mask_of, positions_of
+
+
+class PendingAdd:
+    """One held add. ``acked`` and ``outstanding`` are masks of positions; ``length`` is cumulative."""
+
+    __slots__ = ("accepted_ms", "acked", "entry_id", "length", "outstanding", "payload")
+
+    def __init__(self, entry_id: int, payload: bytes | memoryview, length: int, outstanding: int, now: int) -> None:
+        self.entry_id = entry_id
+        self.payload = payload
+        self.length = length
+        self.acked = 0
+        self.outstanding = outstanding
+        self.accepted_ms = now
+
+
+class AddPipeline:
+    """The adds of one ledger in entry order. It decides nothing about bookies that fail: its owner does."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        schedule: WriteSchedule,
+        bookies: Sequence[str],
+        *,
+        last_entry_id: int,
+        length: int,
+        recovery: bool = False,
+    ) -> None:
+        assert len(bookies) == schedule.ensemble_size, "an ensemble has E bookies"
+        self.ledger_id = ledger_id
+        self.schedule = schedule
+        self.bookies = list(bookies)
+        self.epoch = 0
+        self.failed = 0  # mask of positions that get no new entries
+        self.last_add_pushed = last_entry_id
+        self.last_add_confirmed = last_entry_id
+        self.length = length
+        self.confirmed_length = length
+        self.bytes_held = 0
+        self.lac_sent = last_entry_id  # the greatest LAC that went out with an entry
+        self._frozen_lac = last_entry_id if recovery else None  # no dirty reads of what a losing recovery wrote (I3)
+        self._recovery = recovery
+        self._installed = [0] * schedule.ensemble_size  # epoch of each position
+        self._held: dict[int, PendingAdd] = {}  # in entry order
+        self._holes: dict[str, int] = {}  # bookie -> first confirmed entry that it lacks, not yet reported
+        self._reported: set[str] = set()
+        self._targets: list[tuple[Target, ...]] = []
+        self._sent_masks: list[int] = []
+        self._aim()
+
+    @property
+    def entries_held(self) -> int:
+        """Adds that still hold their payload."""
+        return len(self._held)
+
+    @property
+    def has_unconfirmed(self) -> bool:
+        """Whether an accepted add has no outcome yet."""
+        return self.last_add_pushed > self.last_add_confirmed
+
+    @property
+    def head(self) -> PendingAdd | None:
+        """The add to be confirmed next."""
+        return self._held.get(self.last_add_confirmed + 1)
+
+    def add(self, payload: bytes | memoryview, now: int) -> SendAdd:
+        """Take the next add: its id and cumulative length are given together."""
+        return self.add_entry(payload, self.length + len(payload), now)
+
+    def add_entry(self, payload: bytes | memoryview, length: int, now: int) -> SendAdd:
+        """Take the next add with a cumulative length known already (recovery re-adds what it found)."""
+        entry_id = self.last_add_pushed = self.last_add_pushed + 1
+        self.length = length
+        stripe = entry_id % self.schedule.ensemble_size
+        self._held[entry_id] = PendingAdd(entry_id, payload, length, self._sent_masks[stripe], now)
+        self.bytes_held += len(payload)
+        return SendAdd(
+            self.ledger_id, entry_id, self.epoch, self._lac(), length, payload, self._targets[stripe], self._recovery
+        )
+
+    def awaits(self, entry_id: int, position: int, epoch: int) -> bool:
+        """Whether an answer to that request counts."""
+        add = self._held.get(entry_id)
+        return add is not None and epoch >= self._installed[position] and bool(add.outstanding >> position & 1)
+
+    def on_ack(self, entry_id: int, position: int, epoch: int) -> bool:
+        """Record an acknowledgement; whether the head became ready to be confirmed."""
+        add = self._held.get(entry_id)
+        bit = 1 << position
+        if add is None or epoch < self._installed[position] or not add.outstanding & bit:
+            return False
+        add.outstanding ^= bit
+        add.acked |= bit  # recorded also after the ack quorum: a change may revoke another one
+        confirmed = self.last_add_confirmed
+        if entry_id > confirmed:
+            return entry_id == confirmed + 1 and add.acked.bit_count() >= self.schedule.ack_quorum
+        if not add.outstanding:
+            self._release(add)
+        return False
+
+    def on_failure(self, entry_id: int, position: int) -> None:
+        """Record that the position does not hold the entry (``awaits`` was asked before)."""
+        add = self._held[entry_id]
+        add.outstanding &= ~(1 << position)
+        if entry_id <= self.last_add_confirmed and not add.outstanding:
+            self._release(add)
+
+    def mark_failed(self, position: int) -> None:
+        """Send no new entries to the position until it is installed again."""
+        self.failed |= 1 << position
+        self._aim()
+
+    def confirm(self) -> list[Effect]:
+        """Confirm, in order, every add that has its ack quorum. Never called while a change is under way (I2)."""
+        held = self._held
+        ack_quorum = self.schedule.ack_quorum
+        entry_id = self.last_add_confirmed + 1
+        add = held.get(entry_id)
+        if add is None or add.acked.bit_count() < ack_quorum:
+            return []
+        while add is not None and add.acked.bit_count() >= ack_quorum:  # I1
+            self.confirmed_length = add.length
+            if not add.outstanding:
+                self._release(add)
+            entry_id += 1
+            add = held.get(entry_id)
+        assert self.last_add_confirmed < entry_id - 1 <= self.last_add_pushed, "LAC grows and stays below LAP"  # I2
+        self.last_add_confirmed = entry_id - 1
+        return [AddsConfirmed(entry_id - 1)]
+
+    def install(self, bookies: Sequence[str], positions: Iterable[int]) -> list[Effect]:
+        """Use ``bookies`` from LAC + 1 on; ``positions`` changed hands or start anew with the same bookie.
+
+        Every unconfirmed add is re-evaluated before anything else can happen: acknowledgements of changed positions
+        are revoked and the entry is sent there. Confirmed adds stay in the older segment: what they lack there is a
+        task for repair. Nothing is confirmed here; the owner does that once, afterwards.
+        """
+        changed = mask_of(positions)
+        self.epoch += 1
+        self._reported.clear()
+        for entry_id in [e for e in self._held if e <= self.last_add_confirmed]:
+            self._give_up(self._held[entry_id], changed)
+        self.bookies = list(bookies)
+        self.failed &= ~changed
+        for position in positions_of(changed):
+            self._installed[position] = self.epoch
+        self._aim()
+        return [self._send_again(add, changed) for add in self._held.values() if self._is_sent_again(add, changed)]
+
+    def drain(self) -> None:
+        """Forget every held add; the owner reports the outcome of unconfirmed ones.
+
+        Bookies that have not answered for a confirmed one may lack it: they count as holes.
+        """
+        for add in [self._held[e] for e in self._held if e <= self.last_add_confirmed]:
+            self._release(add)
+        self._held.clear()
+        self.bytes_held = 0
+
+    def take_holes(self) -> list[Effect]:
+        """Reports of bookies that lack confirmed entries, once for each bookie and epoch."""
+        if not self._holes:
+            return []
+        reports: list[Effect] = [
+            CopiesMissing(self.ledger_id, bookie_id, entry_id) for bookie_id, entry_id in self._holes.items()
+        ]
+        self._reported.update(self._holes)
+        self._holes.clear()
+        return reports
+
+    def is_head_broken(self) -> bool:
+        """Whether the add to be confirmed next cannot be, as long as the failed positions stay failed."""
+        head = self.head
+        if head is None:
+            return False
+        hopeless = self.failed & ~head.acked & ~head.outstanding
+        return self.schedule.is_broken(head.entry_id, hopeless)
+
+    def _is_sent_again(self, add: PendingAdd, changed: int) -> bool:
+        return add.entry_id > self.last_add_confirmed and bool(self.schedule.mask(add.entry_id) & changed)
+
+    def _send_again(self, add: PendingAdd, changed: int) -> SendAdd:
+        again = self.schedule.mask(add.entry_id) & changed
+        add.acked &= ~again
+        add.outstanding |= again
+        targets = tuple((p, self.bookies[p]) for p in self.schedule.positions(add.entry_id) if again >> p & 1)
+        return SendAdd(
+            self.ledger_id, add.entry_id, self.epoch, self._lac(), add.length, add.payload, targets, self._recovery
+        )
+
+    def _give_up(self, add: PendingAdd, changed: int) -> None:
+        add.outstanding &= ~changed
+        if not add.outstanding:
+            self._release(add)
+
+    def _lac(self) -> int:
+        if self._frozen_lac is not None:
+            return self._frozen_lac
+        self.lac_sent = self.last_add_confirmed
+        return self.last_add_confirmed
+
+    def _release(self, add: PendingAdd) -> None:
+        del self._held[add.entry_id]
+        self.bytes_held -= len(add.payload)
+        missing = self.schedule.mask(add.entry_id) & ~add.acked
+        if missing:
+            for position in positions_of(missing):
+                bookie_id = self.bookies[position]
+                if bookie_id not in self._reported:
+                    self._holes.setdefault(bookie_id, add.entry_id)
+
+    def _aim(self) -> None:
+        """Work out, once for each stripe, where entries go."""
+        usable = ~self.failed
+        self._sent_masks = [mask & usable for mask in self.schedule.masks]
+        self._targets = [
+            tuple((p, self.bookies[p]) for p in positions if usable >> p & 1) for positions in self.schedule.sets
+        ]

@@ -1,0 +1,166 @@
+"""Where copies go: policies that pick bookies for a new ensemble or for one place of an existing one.
+
+A policy is pure: it is given the candidates and a source of randomness. A user's own class, named by its dotted path
+in the configuration, is one more implementation of ``Placement``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Protocol
+
+from actors.errors import NotEnoughBookiesError
+from metadata.model import BookieRegistration
+
+WEIGHT_CAP = 3.0  # times the median: one big new disk must not draw all traffic to itself
+
+
+class Randomness(Protocol):
+    """The part of ``random.Random`` that placement uses."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+
+
+class Placement(Protocol):
+    """Picks bookies. Must be deterministic in its arguments and ``randomness``."""
+
+    def new_ensemble(
+        self, candidates: Sequence[BookieRegistration], size: int, write_quorum: int, randomness: Randomness
+    ) -> list[str]:
+        """``size`` different bookies out of ``candidates``, in striping order.
+
+        Raises:
+            NotEnoughBookiesError: the candidates do not allow it.
+        """
+
+    def replacement(
+        self,
+        candidates: Sequence[BookieRegistration],
+        staying: Sequence[BookieRegistration],
+        leaving: BookieRegistration | None,
+        randomness: Randomness,
+    ) -> str | None:
+        """One of ``candidates`` (none of which is in the ensemble) to take the place of ``leaving``, or None.
+
+        Args:
+            staying: members of the ensemble that are still registered.
+            leaving: the failed bookie, None when it is registered no more.
+        """
+
+
+class RandomPlacement:
+    """Any bookie is as good as another; by free disk space if ``by_free_space``."""
+
+    def __init__(self, by_free_space: bool = False) -> None:
+        self._by_free_space = by_free_space
+
+    def new_ensemble(
+        self, candidates: Sequence[BookieRegistration], size: int, write_quorum: int, randomness: Randomness
+    ) -> list[str]:
+        """See Placement."""
+        _check_enough(candidates, size)
+        left = list(candidates)
+        chosen: list[str] = []
+        while len(chosen) < size:
+            pick = self._pick(left, randomness)
+            left.remove(pick)
+            chosen.append(pick.bookie_id)
+        return chosen
+
+    def replacement(
+        self,
+        candidates: Sequence[BookieRegistration],
+        staying: Sequence[BookieRegistration],
+        leaving: BookieRegistration | None,
+        randomness: Randomness,
+    ) -> str | None:
+        """See Placement."""
+        return self._pick(candidates, randomness).bookie_id if candidates else None
+
+    def _pick(self, candidates: Sequence[BookieRegistration], randomness: Randomness) -> BookieRegistration:
+        return pick(candidates, randomness, self._by_free_space)
+
+
+class RackAwarePlacement:
+    """Spread an ensemble over racks as evenly as the candidates allow.
+
+    A replacement comes from the rack of the bookie that it replaces, else from the rack with the fewest members.
+    ``racks_min`` > 1 makes fewer racks than that in a write quorum an error instead of a fallback.
+    """
+
+    def __init__(self, by_free_space: bool = False, racks_min: int = 1) -> None:
+        self._by_free_space = by_free_space
+        self._racks_min = racks_min
+
+    def new_ensemble(
+        self, candidates: Sequence[BookieRegistration], size: int, write_quorum: int, randomness: Randomness
+    ) -> list[str]:
+        """See Placement."""
+        _check_enough(candidates, size)
+        racks = {candidate.rack for candidate in candidates}
+        needed = min(self._racks_min, write_quorum)
+        if len(racks) < needed:
+            raise NotEnoughBookiesError(f"{needed} racks are required, bookies are registered in {len(racks)}")
+        left = list(candidates)
+        used: Counter[str] = Counter()
+        chosen: list[str] = []
+        while len(chosen) < size:
+            pick = self._least_used(left, used, randomness)
+            left.remove(pick)
+            used[pick.rack] += 1
+            chosen.append(pick.bookie_id)
+        return chosen
+
+    def replacement(
+        self,
+        candidates: Sequence[BookieRegistration],
+        staying: Sequence[BookieRegistration],
+        leaving: BookieRegistration | None,
+        randomness: Randomness,
+    ) -> str | None:
+        """See Placement."""
+        used = Counter(bookie.rack for bookie in staying)
+        if leaving is not None:
+            same = [candidate for candidate in candidates if candidate.rack == leaving.rack]
+            if same:
+                return pick(same, randomness, self._by_free_space).bookie_id
+        if self._racks_min > 1:
+            candidates = [
+                c for c in candidates if len(used.keys() | {c.rack}) >= min(self._racks_min, len(staying) + 1)
+            ]
+        return self._least_used(candidates, used, randomness).bookie_id if candidates else None
+
+    def _least_used(
+        self, candidates: Sequence[BookieRegistration], used: Counter[str], randomness: Randomness
+    ) -> BookieRegistration:
+        fewest = min(used[candidate.rack] for candidate in candidates)
+        return pick([c for c in candidates if used[c.rack] == fewest], randomness, self._by_free_space)
+
+
+def pick(candidates: Sequence[BookieRegistration], randomness: Randomness, by_free_space: bool) -> BookieRegistration:
+    """One candidate at random, each with the same chance or with one in proportion to its (capped) free space."""
+    assert candidates, "something is picked out of something"
+    if not by_free_space:
+        return candidates[int(randomness.random() * len(candidates))]
+    known = [c.free_bytes for c in candidates if c.free_bytes > 0]
+    middle = median(known) if known else 1
+    weights = [min(c.free_bytes or middle, WEIGHT_CAP * middle) for c in candidates]
+    point = randomness.random() * sum(weights)
+    for candidate, weight in zip(candidates, weights, strict=True):
+        point -= weight
+        if point < 0:
+            return candidate
+    return candidates[-1]
+
+
+def _check_enough(candidates: Sequence[BookieRegistration], size: int) -> None:
+    if len(candidates) < size:
+        raise NotEnoughBookiesError(
+            f"an ensemble of {size} bookies is required, {len(candidates)} can be used now: start more bookies or "
+            "lower the ensemble size",
+            field="ensemble_size",
+            limit=f"at most {len(candidates)} bookies",
+        )

@@ -1,0 +1,202 @@
+"""Reading confirmed entries: batches from one replica, the next one when it is silent, damaged or without them.
+
+A read never goes beyond the LAC of an open ledger or the last entry of a closed one (I3), and a damaged copy is never
+returned: it is reported for repair and the next replica is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.errors import EntryDamagedError, LedgerError, NoSuchEntryError, QuorumLostError
+from actors.ledger.effects import CopyDamaged, Effect, Failed, LedgerEntry, ReadBatch, ReadFinished, Reply
+from actors.ledger.health import BookieHealth
+from actors.ledger.limits import ReaderLimits
+from actors.ledger.schedule import WriteSchedule
+from heliograph.errors import HeliographError
+from metadata.model import LedgerMetadata
+
+
+def check_range(record: LedgerMetadata, first: int, last: int, last_add_confirmed: int) -> None:
+    """Raise NoSuchEntryError unless ``first .. last`` are entries that may be read.
+
+    Args:
+        last_add_confirmed: the reader's LAC; of no account when the ledger is CLOSED.
+    """
+    end = record.last_entry_id if record.is_closed else last_add_confirmed
+    if not 0 <= first <= last:
+        raise NoSuchEntryError(
+            f"entries {first} to {last} are no range", field="first,last", limit="0 <= first <= last"
+        )
+    if last > end:  # I3
+        raise NoSuchEntryError(
+            f"entry {last} of ledger {record.ledger_id} is beyond the last readable entry {end}: "
+            + ("the ledger is closed" if record.is_closed else "wait for last_add_confirmed to pass it, or recover it"),
+            field="last",
+            limit=f"at most {end}",
+        )
+
+
+class _Run:
+    """Consecutive entries wanted from one bookie, and the other bookies that hold the first of them."""
+
+    def __init__(self, first: int, candidates: list[tuple[str, int]], delay_ms: int) -> None:
+        self.first = first
+        self.candidates = candidates  # (bookie, last entry it may be asked for), in the order to ask
+        self.asked = 0
+        self.outstanding: dict[int, str] = {}  # request -> bookie
+        self.entries: tuple[LedgerEntry, ...] | None = None
+        self.replies: list[Reply] = []
+        self.ask_next_at = 0
+        self.delay_ms = delay_ms
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has its entries, or nobody left to get them from."""
+        return self.entries is not None or (self.asked == len(self.candidates) and not self.outstanding)
+
+    @property
+    def last_planned(self) -> int:
+        """The last entry that the first candidate is asked for."""
+        return self.candidates[0][1]
+
+
+class ReadCore:
+    """State machine of one read. It ends in ReadFinished with at least one entry, or in Failed."""
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        first: int,
+        last: int,
+        max_bytes: int,
+        health: BookieHealth,
+        limits: ReaderLimits | None = None,
+        requests_before: int = 0,
+    ) -> None:
+        """Read ``first .. last``, which ``check_range`` allowed, up to about ``max_bytes`` of payload.
+
+        ``requests_before``: number of the last request of an earlier read whose late answers may still come here.
+        """
+        assert 0 <= first <= last, "a read starts with a range that was checked"  # I3
+        self.record = record
+        self.is_done = False
+        self.limits = limits or ReaderLimits()
+        self._first = first
+        self._last = last
+        self._max_bytes = min(max_bytes, self.limits.batch_bytes_max)
+        self._health = health
+        self._schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
+        self._runs: list[_Run] = []
+        self._owners: dict[int, _Run] = {}
+        self.requests = requests_before
+
+    def start(self, now: int) -> list[Effect]:
+        """Plan the runs and ask the best replica of each."""
+        entry_id = self._first
+        while entry_id <= self._last and len(self._runs) < self.limits.runs_max:
+            run = _Run(entry_id, self._candidates(entry_id, now), self.limits.speculative_ms)
+            self._runs.append(run)
+            entry_id = run.last_planned + 1
+        effects: list[Effect] = []
+        for run in self._runs:
+            effects += self._ask(run, now)
+        return effects
+
+    def on_batch_answer(self, request: int, reply: Reply, entries: Sequence[LedgerEntry], now: int) -> list[Effect]:
+        """A bookie answered a ReadBatch, or will not."""
+        run = self._owners.pop(request, None)
+        if run is None or self.is_done:
+            return []
+        bookie_id = run.outstanding.pop(request)
+        if run.entries is not None:
+            return []
+        effects: list[Effect] = []
+        if reply is Reply.OK and entries and entries[0].entry_id == run.first:
+            self._health.note_success(bookie_id)
+            run.entries = tuple(entries)
+        else:
+            effects = self._on_bad(run, bookie_id, reply, now)
+            if not run.outstanding:
+                effects += self._ask(run, now)
+        return effects + self._finish()
+
+    def tick(self, now: int) -> list[Effect]:
+        """Ask the next replica where those asked have been silent for too long."""
+        if self.is_done:
+            return []
+        effects: list[Effect] = []
+        for run in self._runs:
+            if not run.is_over and now >= run.ask_next_at and run.asked < len(run.candidates):
+                for bookie_id in run.outstanding.values():
+                    self._health.note_slow(bookie_id, now)
+                effects += self._ask(run, now)
+        return effects
+
+    def _candidates(self, entry_id: int, now: int) -> list[tuple[str, int]]:
+        """Who holds an entry, in the order to ask, each with the last entry of the run that it holds too."""
+        record = self.record
+        segment = record.segment_of(entry_id)
+        following = [s.first_entry_id for s in record.segments if s.first_entry_id > entry_id]
+        end = min([self._last, *(first - 1 for first in following[:1])])
+        position_of = {segment.bookies[p]: p for p in self._schedule.positions(entry_id)}
+        ordered = self._health.order(position_of, record.ledger_id, now)
+        return [(bookie, self._schedule.last_of_run(position_of[bookie], entry_id, end)) for bookie in ordered]
+
+    def _ask(self, run: _Run, now: int) -> list[Effect]:
+        if run.asked == len(run.candidates):
+            return []
+        bookie_id, last = run.candidates[run.asked]
+        run.asked += 1
+        run.ask_next_at = now + run.delay_ms
+        run.delay_ms *= 2
+        self.requests += 1
+        run.outstanding[self.requests] = bookie_id
+        self._owners[self.requests] = run
+        return [ReadBatch(self.requests, self.record.ledger_id, bookie_id, run.first, last, self._max_bytes)]
+
+    def _on_bad(self, run: _Run, bookie_id: str, reply: Reply, now: int) -> list[Effect]:
+        """Note why this replica did not serve; a copy that should be there and is not is a task for repair."""
+        if reply is Reply.OK:
+            reply = Reply.DAMAGED  # it answered with something else than the entry that was asked for
+        run.replies.append(reply)
+        if reply in (Reply.DAMAGED, Reply.ABSENT):
+            return [CopyDamaged(self.record.ledger_id, run.first, bookie_id)]
+        self._health.note_failure(bookie_id, now)
+        return []
+
+    def _finish(self) -> list[Effect]:
+        """End when the first run failed, or when every run is over."""
+        head = self._runs[0]
+        if head.is_over and head.entries is None:
+            self.is_done = True
+            return [Failed(self._why(head))]
+        if not all(run.is_over for run in self._runs):
+            return []
+        self.is_done = True
+        return [ReadFinished(self._prefix())]
+
+    def _prefix(self) -> tuple[LedgerEntry, ...]:
+        """The consecutive entries from the first on, cut at ``max_bytes`` but not before one entry."""
+        found: list[LedgerEntry] = []
+        size = 0
+        for run in self._runs:
+            if run.first != self._first + len(found) or run.entries is None:
+                break
+            for entry in run.entries:
+                size += len(entry.payload)
+                if entry.entry_id > self._last or (found and size > self._max_bytes):
+                    return tuple(found)
+                assert entry.entry_id == self._first + len(found), "a batch has no gaps"
+                found.append(entry)
+        return tuple(found)
+
+    def _why(self, run: _Run) -> HeliographError:
+        name = f"entry {run.first} of ledger {self.record.ledger_id}"
+        if all(reply is Reply.ABSENT for reply in run.replies):
+            return NoSuchEntryError(f"no replica has {name}: the ledger was deleted, or its data is lost")
+        if Reply.UNAUTHORIZED in run.replies:
+            return LedgerError(f"the bookies refuse this client's credentials for {name}")
+        if all(reply in (Reply.ABSENT, Reply.DAMAGED) for reply in run.replies):
+            return EntryDamagedError(f"every copy of {name} is damaged or missing")
+        return QuorumLostError(f"no replica could serve {name} now")

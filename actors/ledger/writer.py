@@ -1,0 +1,395 @@
+"""The writer of one ledger: adds in, confirmations in entry order out, failed bookies replaced on the way.
+
+One thread of control for each ledger; every event is one method call. What keeps it safe:
+- an entry is confirmed when Qa bookies that the metadata names for it acknowledged it (I1), in entry order (I2);
+- while an ensemble change is under way the LAC stands still; the new places are used after metadata has them (I8),
+  then all held adds are re-evaluated, and only then is anything confirmed;
+- a change is a compare-and-set that may act on an OPEN ledger only, and so is ``close`` (I5, I9);
+- every accepted add ends in exactly one of AddsConfirmed and AddsFailed.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import replace
+
+from actors.errors import LedgerClosedError, LedgerError, LedgerFencedError, QuorumLostError
+from actors.ledger.effects import (
+    AddsFailed,
+    CloseFailed,
+    Effect,
+    Reply,
+    SendAdd,
+    SendLac,
+    WriterClosed,
+    WriterFailed,
+)
+from actors.ledger.ensemble import Chooser, Replacement, replace_from
+from actors.ledger.limits import WriterLimits
+from actors.ledger.metadata_change import MetadataChange
+from actors.ledger.pipeline import AddPipeline
+from actors.ledger.schedule import WriteSchedule, positions_of
+from heliograph.errors import HeliographError, MessageTooLargeError
+from metadata.model import NO_ENTRY, LedgerMetadata, LedgerState, Versioned
+
+
+class WriterState(enum.Enum):
+    """OPEN takes adds. CLOSING, CLOSED and FAILED do not; FAILED may still be closed."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+class WriterCore:
+    """State machine of a ledger's only writer, from its creation on."""
+
+    def __init__(
+        self, metadata: Versioned[LedgerMetadata], chooser: Chooser, limits: WriterLimits | None = None
+    ) -> None:
+        """Start on a ledger just created: OPEN and empty."""
+        record = metadata.record
+        assert record.state is LedgerState.OPEN, "a writer starts on the ledger that it created"
+        self.ledger_id = record.ledger_id
+        self.limits = limits or WriterLimits()
+        self.state = WriterState.OPEN
+        self.closed_reason: HeliographError | None = None
+        self.ensemble_changes = 0
+        self._chooser = chooser
+        self._schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
+        self._pipeline = AddPipeline(
+            record.ledger_id, self._schedule, record.last_segment.bookies, last_entry_id=NO_ENTRY, length=0
+        )
+        self._metadata = MetadataChange(metadata, self.limits.metadata)
+        self._replacing: dict[int, Replacement] = {}  # not empty while an ensemble change is under way
+        self._change_at: int | None = None  # when to try to fill the places of failed bookies
+        self._is_starved = False  # the last try found no bookie
+        self._broken_since: int | None = None
+        self._last_add_ms = 0
+
+    # What is known
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The record as last seen in the store."""
+        return self._metadata.current.record
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """LAC: every entry up to it is confirmed."""
+        return self._pipeline.last_add_confirmed
+
+    @property
+    def last_add_pushed(self) -> int:
+        """LAP: the last entry accepted."""
+        return self._pipeline.last_add_pushed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to and with the last entry accepted."""
+        return self._pipeline.length
+
+    @property
+    def confirmed_length(self) -> int:
+        """Payload bytes up to and with the LAC."""
+        return self._pipeline.confirmed_length
+
+    @property
+    def entries_held(self) -> int:
+        """Adds held for bookies that have not answered."""
+        return self._pipeline.entries_held
+
+    @property
+    def bytes_held(self) -> int:
+        """Payload bytes of ``entries_held``."""
+        return self._pipeline.bytes_held
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether an ensemble change is under way (the LAC stands still)."""
+        return bool(self._replacing)
+
+    @property
+    def failed_bookies(self) -> tuple[str, ...]:
+        """Members of the ensemble that get no entries now."""
+        return tuple(self._pipeline.bookies[position] for position in positions_of(self._pipeline.failed))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether ``tick`` has nothing to wait for."""
+        if self.state is not WriterState.OPEN:
+            return not self._metadata.is_active
+        pipeline = self._pipeline
+        lac_told = pipeline.lac_sent >= pipeline.last_add_confirmed or not self.limits.explicit_lac_interval_ms
+        return lac_told and not pipeline.entries_held and not pipeline.failed and not self._metadata.is_active
+
+    def has_room(self, payload_bytes: int) -> bool:
+        """Whether an add of that size fits the window (I15). Confirmed adds count until all Qw bookies answered."""
+        held = self._pipeline.bytes_held
+        limits = self.limits
+        return self._pipeline.entries_held < limits.in_flight_entries_max and (
+            held == 0 or held + payload_bytes <= limits.in_flight_bytes_max
+        )
+
+    def check_size(self, payload: bytes | memoryview) -> None:
+        """Raise MessageTooLargeError if no entry may be that big."""
+        limit = self.limits.entry_bytes_max
+        if len(payload) > limit:
+            raise MessageTooLargeError(
+                f"an entry of {len(payload)} bytes is above the limit of {limit} bytes: split it",
+                field="payload",
+                limit=f"{limit} bytes",
+            )
+
+    def why_ended(self) -> HeliographError:
+        """The error for adds that come too late."""
+        if self.closed_reason is not None:
+            return type(self.closed_reason)(str(self.closed_reason))
+        return LedgerClosedError(f"ledger {self.ledger_id} is closed: go on in a new one")
+
+    # Events
+
+    def add(self, payload: bytes | memoryview, now: int) -> SendAdd:
+        """Accept an add. Its id and its place in the order are those of the returned effect.
+
+        Raises:
+            MessageTooLargeError: nothing was accepted.
+            LedgerClosedError, LedgerFencedError, QuorumLostError, ...: the writer ended; nothing was accepted.
+        """
+        if self.state is not WriterState.OPEN:
+            raise self.why_ended()
+        self.check_size(payload)
+        assert self.has_room(len(payload)), "the owner holds back adds that do not fit the window"  # I15
+        self._last_add_ms = now
+        return self._pipeline.add(payload, now)
+
+    def on_add_answer(self, entry_id: int, position: int, epoch: int, reply: Reply, now: int) -> list[Effect]:
+        """A bookie answered a SendAdd of ``epoch``, or will not answer any more."""
+        if reply is not Reply.OK:
+            return self._on_add_failure(entry_id, position, epoch, reply, now)
+        if self._pipeline.on_ack(entry_id, position, epoch) and not self._replacing:
+            return self._confirm()
+        return []
+
+    def on_bookies_changed(self, now: int) -> list[Effect]:
+        """Bookies came or went: places that could not be filled are tried again at once."""
+        if self.state is not WriterState.OPEN or self._replacing or not self._pipeline.failed:
+            return []
+        return self._begin_change(now, may_reinstate=True)
+
+    def tick(self, now: int) -> list[Effect]:
+        """Time has passed. Call at least every 100 ms while ``is_quiet`` is false."""
+        effects: list[Effect] = []
+        if self._metadata.is_active:
+            effects = self._metadata.tick(now) + self._after_metadata(now)
+        if self.state is not WriterState.OPEN:
+            return effects
+        effects += self._check_patience(now)
+        if self.state is not WriterState.OPEN:
+            return effects
+        if self._change_at is not None and now >= self._change_at and not self._replacing:
+            self._change_at = None
+            if self._pipeline.failed:
+                effects += self._begin_change(now, may_reinstate=True)
+        return effects + self._tell_lac(now) + self._pipeline.take_holes()
+
+    def close(self, now: int) -> list[Effect]:
+        """Close the ledger at the LAC. Idempotent; adds without an outcome fail with LedgerClosedError.
+
+        Ends in WriterClosed or CloseFailed. Entries above the LAC may sit on bookies and are out of range for good.
+        """
+        if self.state is WriterState.CLOSED:
+            return [WriterClosed(self.metadata)]
+        if self.state is WriterState.CLOSING:
+            return []
+        adds_wait = self.state is WriterState.OPEN and self._pipeline.has_unconfirmed  # a failed writer's had theirs
+        self._replacing = {}
+        self.state = WriterState.CLOSING
+        effects: list[Effect] = []
+        if adds_wait:
+            error = LedgerClosedError(f"ledger {self.ledger_id} was closed before the add was confirmed")
+            effects += self._fail_adds(error)
+        self._pipeline.drain()
+        effects += self._pipeline.take_holes()
+        return effects + self._metadata.begin(self._closed, now) + self._after_metadata(now)
+
+    def abort(self, error: HeliographError) -> list[Effect]:
+        """The owner stops: nothing more is sent, and adds without an outcome fail with ``error``."""
+        return self._fail(error) if self.state is WriterState.OPEN else []
+
+    def on_metadata_written(self, request: int, version: int, now: int) -> list[Effect]:
+        """A WriteMetadata landed."""
+        return self._metadata.on_written(request, version) + self._after_metadata(now)
+
+    def on_metadata_conflict(self, request: int, now: int) -> list[Effect]:
+        """A WriteMetadata met another version; nothing was written by it."""
+        return self._metadata.on_conflict(request) + self._after_metadata(now)
+
+    def on_metadata_missing(self, request: int, now: int) -> list[Effect]:
+        """The ledger is not in the store."""
+        return self._metadata.on_missing(request) + self._after_metadata(now)
+
+    def on_metadata_unknown(self, request: int, now: int) -> list[Effect]:
+        """The store did not answer: the request may have happened or not."""
+        return self._metadata.on_unknown(request, now) + self._after_metadata(now)
+
+    def on_metadata_read(self, request: int, versioned: Versioned[LedgerMetadata], now: int) -> list[Effect]:
+        """The record as it stands."""
+        return self._metadata.on_read(request, versioned) + self._after_metadata(now)
+
+    def _confirm(self) -> list[Effect]:
+        confirmed = self._pipeline.confirm()
+        if confirmed:
+            self._broken_since = None
+        return confirmed
+
+    # Failed bookies
+
+    def _on_add_failure(self, entry_id: int, position: int, epoch: int, reply: Reply, now: int) -> list[Effect]:
+        pipeline = self._pipeline
+        if self.state is not WriterState.OPEN or not pipeline.awaits(entry_id, position, epoch):
+            return []
+        if reply is Reply.FENCED:
+            return self._fail(LedgerFencedError(f"ledger {self.ledger_id} was taken over by another client"))
+        if reply is Reply.UNAUTHORIZED:
+            return self._fail(LedgerError(f"bookie {pipeline.bookies[position]} refuses this client's credentials"))
+        pipeline.on_failure(entry_id, position)
+        if not pipeline.failed >> position & 1:
+            pipeline.mark_failed(position)
+            self._chooser.note_failure(pipeline.bookies[position], now)
+            delay = 0 if reply is Reply.READ_ONLY else self.limits.ensemble_change_delay_ms
+            at = now + delay
+            self._change_at = at if self._change_at is None or self._is_starved else min(at, self._change_at)
+            self._is_starved = False
+        if self._broken_since is None and pipeline.is_head_broken():
+            self._broken_since = now
+        return self._consider_change(now)
+
+    def _consider_change(self, now: int) -> list[Effect]:
+        """Begin a change if a failed bookie's time is up, or if the next entry cannot be confirmed without one."""
+        if self._replacing or self._change_at is None or not self._pipeline.failed:
+            return []
+        is_pressing = not self._is_starved and self._pipeline.is_head_broken()
+        if now < self._change_at and not is_pressing:
+            return []
+        return self._begin_change(now, may_reinstate=False)
+
+    def _begin_change(self, now: int, may_reinstate: bool) -> list[Effect]:
+        """Fill the places of failed bookies, as far as there are others; the LAC stands still from here on."""
+        pipeline = self._pipeline
+        failed = positions_of(pipeline.failed)
+        chosen = self._chooser.choose_replacements(pipeline.bookies, failed, now)
+        if chosen:
+            self._change_at = None
+            self._is_starved = False
+            self._replacing = {p: Replacement(pipeline.bookies[p], new) for p, new in chosen.items()}
+            return self._metadata.begin(self._with_replacements, now) + self._after_metadata(now)
+        self._change_at = now + self.limits.degraded_retry_ms
+        self._is_starved = True
+        back = [p for p in failed if self._chooser.is_available(pipeline.bookies[p])] if may_reinstate else []
+        if not back:
+            return []
+        # Metadata names these bookies already, so they may be used; what they missed is left to repair.
+        return pipeline.install(pipeline.bookies, back) + self._confirm()
+
+    def _with_replacements(self, record: LedgerMetadata) -> LedgerMetadata | None:
+        """The change of an ensemble change: acts on an OPEN ledger, on places that still name the failed bookie."""
+        if record.state is not LedgerState.OPEN:  # I9
+            raise LedgerFencedError(f"ledger {self.ledger_id} is {record.state.value}: another client took it over")
+        return replace_from(record, self._pipeline.last_add_confirmed + 1, self._replacing)
+
+    def _install(self, record: LedgerMetadata, now: int) -> list[Effect]:
+        """The store has the new segment: use it, re-evaluate every held add, confirm once at the end."""
+        pipeline = self._pipeline
+        segment = record.last_segment
+        tried = set(self._replacing)
+        changed = [p for p, bookie_id in enumerate(segment.bookies) if bookie_id != pipeline.bookies[p]]
+        assert not changed or segment.first_entry_id == pipeline.last_add_confirmed + 1, "LAC stood still"  # I8
+        self._replacing = {}
+        self.ensemble_changes += 1
+        self._broken_since = None
+        effects = pipeline.take_holes() + pipeline.install(segment.bookies, changed)
+        left = positions_of(pipeline.failed)
+        if left:
+            self._is_starved = all(p in tried for p in left)
+            self._change_at = now + self.limits.degraded_retry_ms if self._is_starved else now
+            effects += self._consider_change(now)
+        if not self._replacing and self.state is WriterState.OPEN:
+            effects += self._confirm()
+        return effects
+
+    # Ends
+
+    def _after_metadata(self, now: int) -> list[Effect]:
+        outcome = self._metadata.outcome
+        if outcome is None:
+            return []
+        self._metadata.outcome = None
+        if self.state is WriterState.CLOSING:
+            return self._closing_ended(outcome)
+        if self.state is not WriterState.OPEN:
+            return []
+        if isinstance(outcome, HeliographError):
+            return self._fail(outcome)
+        return self._install(outcome.record, now)
+
+    def _closed(self, record: LedgerMetadata) -> LedgerMetadata | None:
+        """The change of ``close``: only an OPEN ledger may be closed by its writer."""
+        last, length = self._pipeline.last_add_confirmed, self._pipeline.confirmed_length
+        if record.state is LedgerState.OPEN:  # I5
+            return replace(record, state=LedgerState.CLOSED, last_entry_id=last, length=length)
+        if record.state is LedgerState.CLOSED and (record.last_entry_id, record.length) == (last, length):
+            return None
+        raise LedgerFencedError(
+            f"ledger {self.ledger_id} is {record.state.value} at entry {record.last_entry_id}; this writer wanted to "
+            f"close it at entry {last}: another client took it over"
+        )
+
+    def _closing_ended(self, outcome: Versioned[LedgerMetadata] | HeliographError) -> list[Effect]:
+        if isinstance(outcome, HeliographError):
+            self.state = WriterState.FAILED
+            self.closed_reason = self.closed_reason or outcome
+            return [CloseFailed(outcome)]
+        self.state = WriterState.CLOSED
+        return [WriterClosed(outcome.record)]
+
+    def _fail(self, error: HeliographError) -> list[Effect]:
+        """Take no more adds; those without an outcome fail, which for all but the caller's own close is "unknown"."""
+        assert self.state is WriterState.OPEN, "a writer fails once"
+        self.state = WriterState.FAILED
+        self.closed_reason = error
+        self._replacing = {}
+        self._metadata.abandon()
+        effects: list[Effect] = []
+        if self._pipeline.has_unconfirmed:
+            effects += self._fail_adds(error)
+        self._pipeline.drain()
+        return [*effects, *self._pipeline.take_holes(), WriterFailed(error)]
+
+    def _fail_adds(self, error: HeliographError) -> list[Effect]:
+        return [AddsFailed(self._pipeline.last_add_confirmed + 1, self._pipeline.last_add_pushed, error)]
+
+    def _check_patience(self, now: int) -> list[Effect]:
+        """Fail when the next entry waited too long: for bookies that could make up its quorum, or for anything.
+
+        A failed bookie that is tried again does not stop the clock; a confirmation or a replacement does.
+        """
+        head = self._pipeline.head
+        if head is None:
+            self._broken_since = None
+            return []
+        if now - head.accepted_ms >= self.limits.add_timeout_ms:
+            return self._fail(QuorumLostError(f"entry {head.entry_id} had no ack quorum in time"))
+        if self._broken_since is None or now - self._broken_since < self.limits.quorum_wait_ms or self._replacing:
+            return []
+        return self._fail(QuorumLostError(f"entry {head.entry_id} has no ack quorum, and no other bookies can be had"))
+
+    def _tell_lac(self, now: int) -> list[Effect]:
+        pipeline, interval = self._pipeline, self.limits.explicit_lac_interval_ms
+        if not interval or pipeline.lac_sent >= pipeline.last_add_confirmed or now - self._last_add_ms < interval:
+            return []
+        pipeline.lac_sent = pipeline.last_add_confirmed
+        failed = pipeline.failed
+        told = tuple(bookie_id for p, bookie_id in enumerate(pipeline.bookies) if not failed >> p & 1)
+        return [SendLac(self.ledger_id, pipeline.last_add_confirmed, told)]

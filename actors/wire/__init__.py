@@ -1,0 +1,1 @@
+"""What brokers, auditors and readers say to bookies: entries, messages, frames, connections."""

@@ -1,0 +1,331 @@
+"""Connections to bookies: pipelined requests, one connection for each bookie, one clock for all timeouts.
+
+A request is answered exactly once, by a call of its callback: with the bookie's answer, or with an error when the
+connection ends or nothing comes in time (the outcome is unknown then). Requests of one loop iteration leave in one
+write. There is no timer for each request: ``expire`` is called now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from actors.errors import BookieError, BookieUnavailableError, FrameError
+from actors.wire.broken import end_process
+from actors.wire.frame import FrameDecoder, decode_answer, encode_head, encode_request
+from actors.wire.greeting import ClientGreeting
+from actors.wire.messages import PROTOCOL_VERSION, Answer, Op, Request, Status
+
+CONNECT_TIMEOUT_MS = 2_000
+CONNECT_PAUSE_MS = 200  # after a failed attempt, requests fail at once for this long
+PENDING_REQUESTS_MAX = 200_000  # per connection; owners bound what they send long before
+WRITE_PARTS_MAX = 1_024
+
+Body = bytes | memoryview
+OnAnswer = Callable[[Any, Answer | BookieError, memoryview], None]  # context, answer or error, body
+
+_NO_BODY = memoryview(b"")
+
+
+_Pending = tuple[OnAnswer, Any, int]  # callback, its context, deadline in ms
+
+
+class _Link(asyncio.Protocol):
+    """One socket. A connection may have several, one after the other; events of an old one do not count."""
+
+    def __init__(self, connection: BookieConnection) -> None:
+        self._connection = connection
+        self.transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
+        self._connection.on_link(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Answers came."""
+        self._connection.on_data(self, data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket ended."""
+        self._connection.on_link_lost(self, error)
+
+
+class BookieConnection:
+    """One bookie at one address. Connects when first used, and again when used after a loss."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        address: str,
+        now: Callable[[], int],
+        *,
+        secret: str | None = None,
+        on_broken: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        """Args:
+        address: ``host:port``.
+        secret: the cluster's; with one, bookies that do not know it are not talked to.
+        now: the milliseconds clock that deadlines are given in.
+        on_broken: told of an error that a callback raised, which is a broken promise of its owner.
+        """
+        self.bookie_id = bookie_id
+        self.address = address
+        self._now = now
+        self._secret = secret
+        self._greeting: ClientGreeting | None = None  # while a bookie has not proved itself yet
+        self._greeting_timer: asyncio.TimerHandle | None = None
+        self._on_broken = on_broken
+        self._loop = asyncio.get_running_loop()
+        self._link: _Link | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._retry_after_ms = 0
+        self._decoder = FrameDecoder()
+        self._pending: dict[int, _Pending] = {}
+        self._next_id = 1
+        self._parts: list[Body] = []
+        self._is_flush_due = False
+
+    @property
+    def pending_requests(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._pending)
+
+    def request(self, request: Request, body: Body, on_answer: OnAnswer, context: Any, timeout_ms: int) -> None:
+        """Send a request (its ``request_id`` is given here) and have ``on_answer(context, answer, body)`` called.
+
+        The callback runs later, never inside this call. What is sent before the connection stands goes out with it.
+        """
+        self.send(
+            int(request.op),
+            request.ledger_id,
+            request.entry_id,
+            int(request.flags),
+            request.limit,
+            request.last_entry_id,
+            body,
+            on_answer,
+            context,
+            self._now() + timeout_ms,
+        )
+
+    def send(
+        self,
+        op: int,
+        ledger_id: int,
+        entry_id: int,
+        flags: int,
+        limit: int,
+        last_entry_id: int,
+        body: Body,
+        on_answer: OnAnswer,
+        context: Any,
+        deadline_ms: int,
+    ) -> None:
+        """``request`` without its objects, for the path that every entry takes."""
+        if len(self._pending) >= PENDING_REQUESTS_MAX or (self._transport is None and not self._may_connect()):  # I15
+            error = BookieUnavailableError(f"no connection to bookie {self.bookie_id} at {self.address}")
+            self._loop.call_soon(self._tell, on_answer, context, error)
+            return
+        request_id = self._next_id
+        self._next_id = request_id + 1
+        self._pending[request_id] = (on_answer, context, deadline_ms)
+        parts = self._parts
+        parts.append(encode_head([op, request_id, ledger_id, entry_id, flags, limit, last_entry_id], len(body)))
+        if body:
+            parts.append(body)
+        if self._transport is not None and not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def expire(self, now: int) -> None:
+        """Answer requests whose deadline has passed; their late answers are dropped."""
+        late = [request_id for request_id, (_, _, deadline_ms) in self._pending.items() if deadline_ms <= now]
+        for on_answer, context, _ in [self._pending.pop(request_id) for request_id in late]:
+            error = BookieUnavailableError(f"bookie {self.bookie_id} gave no answer in time")
+            self._tell(on_answer, context, error)
+
+    def close(self) -> None:
+        """End the connection for good; waiting requests are answered with an error."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._lose(f"the connection to bookie {self.bookie_id} was closed")
+
+    # Events of the socket
+
+    def on_link(self, link: _Link) -> None:
+        """A socket is open: say hello, then send what waits."""
+        assert link.transport is not None, "a link has its transport before it reports"
+        if self._is_closed:
+            link.transport.abort()
+            return
+        self._link = link
+        self._decoder = FrameDecoder()
+        hello = Request(Op.HELLO, 0, ledger_id=PROTOCOL_VERSION)
+        if self._secret is None:
+            self._transport = link.transport
+            self._transport.write(encode_request(hello))
+            self._flush()
+            return
+        self._greeting = ClientGreeting(self._secret)  # requests wait until both ends are proved
+        self._greeting_timer = self._loop.call_later(
+            CONNECT_TIMEOUT_MS / 1000, self._lose, f"bookie {self.bookie_id} did not finish its greeting in time"
+        )
+        link.transport.write(encode_request(hello, self._greeting.nonce))
+
+    def on_data(self, link: _Link, data: bytes) -> None:
+        """Answers came."""
+        if link is not self._link:
+            return
+        try:
+            for header, body in self._decoder.feed(data):
+                answer = decode_answer(header)
+                if answer.request_id == 0:
+                    self._on_hello(link, answer, bytes(body))
+                    continue
+                waiting = self._pending.pop(answer.request_id, None)
+                if waiting is not None:
+                    waiting[0](waiting[1], answer, body)
+        except FrameError as error:
+            self._lose(f"bookie {self.bookie_id} broke the wire format: {error}")
+        except Exception as error:  # a callback's: the loop would only log it
+            self._on_broken(error)
+
+    def on_link_lost(self, link: _Link, error: Exception | None) -> None:
+        """The socket ended."""
+        if link is self._link:
+            self._lose(f"the connection to bookie {self.bookie_id} was lost: {error or 'closed by the bookie'}")
+
+    # Within
+
+    def _on_hello(self, link: _Link, answer: Answer, body: bytes) -> None:
+        assert link.transport is not None, "an answer came over it"
+        if answer.status is Status.UNAUTHORIZED:
+            raise FrameError("it does not accept our secret, or we have none")
+        if answer.status not in {Status.OK, Status.CHALLENGE}:
+            raise FrameError(f"it refuses protocol version {PROTOCOL_VERSION}: {answer.text}")
+        if answer.text and answer.text != self.bookie_id:
+            raise FrameError(f"another bookie, {answer.text}, answers at {self.address}")
+        if self._greeting is None:
+            return
+        if answer.status is Status.CHALLENGE:
+            proof = self._greeting.prove(body, self.bookie_id)
+            link.transport.write(encode_request(Request(Op.HELLO, 0, ledger_id=PROTOCOL_VERSION), proof))
+            return
+        self._greeting.check_welcome()
+        self._end_greeting()
+        self._transport = link.transport
+        self._flush()
+
+    def _end_greeting(self) -> None:
+        self._greeting = None
+        if self._greeting_timer is not None:
+            self._greeting_timer.cancel()
+            self._greeting_timer = None
+
+    def _may_connect(self) -> bool:
+        if self._is_closed:
+            return False
+        if self._connecting is None and self._greeting is None:
+            if self._now() < self._retry_after_ms:
+                return False
+            self._connecting = self._loop.create_task(self._connect())
+        return True
+
+    async def _connect(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                await self._loop.create_connection(lambda: _Link(self), host, int(port))
+        except (OSError, TimeoutError, ValueError) as error:
+            self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
+            self._lose(f"cannot connect to bookie {self.bookie_id} at {self.address}: {error}")
+        finally:
+            self._connecting = None
+        if self._parts and self._link is None:  # lost again before this task ran on: more was sent since
+            self._connecting = self._loop.create_task(self._connect())
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        parts = self._parts
+        if not parts or self._transport is None:
+            return
+        self._parts = []
+        if len(parts) <= WRITE_PARTS_MAX:
+            self._transport.writelines(parts)
+            return
+        for start in range(0, len(parts), WRITE_PARTS_MAX):
+            self._transport.writelines(parts[start : start + WRITE_PARTS_MAX])
+
+    def _lose(self, why: str) -> None:
+        link, self._transport, self._link = self._link, None, None
+        if self._greeting is not None:  # it failed: do not try again at once
+            self._end_greeting()
+            self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
+        transport = link.transport if link is not None else None
+        self._parts = []
+        if transport is not None:
+            transport.abort()
+        waiting, self._pending = list(self._pending.values()), {}
+        for on_answer, context, _ in waiting:
+            self._tell(on_answer, context, BookieUnavailableError(why))
+
+    def _tell(self, on_answer: OnAnswer, context: Any, error: BookieError) -> None:
+        try:
+            on_answer(context, error, _NO_BODY)
+        except Exception as broken:
+            self._on_broken(broken)
+
+
+class BookieClient:
+    """Connections to all bookies that a process talks to, shared by everything in it that does."""
+
+    def __init__(
+        self,
+        address_of: Callable[[str], str | None],
+        now: Callable[[], int],
+        *,
+        secret: str | None = None,
+        on_broken: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        """Args:
+        address_of: the address of a bookie, None when it is not registered.
+        now: the milliseconds clock for deadlines.
+        secret: the cluster's, if it has one.
+        on_broken: told of an error that a callback raised; by default the process ends.
+        """
+        self._address_of = address_of
+        self._now = now
+        self._secret = secret
+        self._on_broken = on_broken
+        self._connections: dict[str, BookieConnection] = {}
+
+    def connection(self, bookie_id: str) -> BookieConnection | None:
+        """The connection to a bookie, made when first asked for; None when nobody knows its address."""
+        connection = self._connections.get(bookie_id)
+        address = self._address_of(bookie_id)
+        if connection is not None and (address is None or address == connection.address):
+            return connection
+        if connection is not None:
+            connection.close()
+        if address is None:
+            return None
+        connection = self._connections[bookie_id] = BookieConnection(
+            bookie_id, address, self._now, secret=self._secret, on_broken=self._on_broken
+        )
+        return connection
+
+    def expire(self, now: int) -> None:
+        """Answer every request whose deadline has passed."""
+        for connection in list(self._connections.values()):
+            connection.expire(now)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._connections.clear()

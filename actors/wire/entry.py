@@ -1,0 +1,81 @@
+"""One entry, the same bytes on the wire, in the journal and in entry logs (docs/formats.md, "Entry").
+
+    offset  size  field
+    0       1     format version, 1
+    1       3     zero
+    4       4     CRC32C of everything from offset 8 to the end
+    8       8     ledger id
+    16      8     entry id
+    24      8     LAC that the writer knew
+    32      8     ledger length, bytes of payload up to and with this entry
+    40      -     payload
+
+All integers are big-endian, signed where they are ids. Copies of one entry may differ in the LAC, so replicas are
+compared by payload and length, never by bytes (reference/bookkeeper.md 2.1).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import crc32c
+
+from actors.errors import EntryDamagedError
+
+ENTRY_VERSION = 1
+ENTRY_HEADER_BYTES = 40
+_HEAD = struct.Struct(">II")  # the version and its zeros are one word: a bit flipped in either is seen
+_BODY = struct.Struct(">qqqq")
+
+assert _HEAD.size + _BODY.size == ENTRY_HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A decoded entry; ``payload`` may be a view into a larger buffer."""
+
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+    length: int
+    payload: bytes | memoryview
+
+
+def encode_entry(
+    ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: bytes | memoryview
+) -> bytes:
+    """Bytes of one entry."""
+    body = _BODY.pack(ledger_id, entry_id, last_add_confirmed, length)
+    checksum = crc32c.crc32c(payload, crc32c.crc32c(body))
+    return b"".join((_HEAD.pack(ENTRY_VERSION << 24, checksum), body, payload))
+
+
+def entry_ids(data: bytes | memoryview) -> tuple[int, int]:
+    """Ledger id and entry id, without a check of the checksum.
+
+    Raises:
+        EntryDamagedError: the data is too short for a header.
+    """
+    if len(data) < ENTRY_HEADER_BYTES:
+        raise EntryDamagedError(f"an entry of {len(data)} bytes is shorter than its header")
+    ledger_id, entry_id, _, _ = _BODY.unpack_from(data, _HEAD.size)
+    return ledger_id, entry_id
+
+
+def decode_entry(data: bytes | memoryview) -> Entry:
+    """Check and decode one entry.
+
+    Raises:
+        EntryDamagedError: wrong version, length or checksum.
+    """
+    if len(data) < ENTRY_HEADER_BYTES:
+        raise EntryDamagedError(f"an entry of {len(data)} bytes is shorter than its header")
+    version, checksum = _HEAD.unpack_from(data)
+    if version != ENTRY_VERSION << 24:
+        raise EntryDamagedError(f"entry format {version:08x}, this program reads {ENTRY_VERSION << 24:08x}")
+    view = memoryview(data)
+    if crc32c.crc32c(view[_HEAD.size :]) != checksum:
+        raise EntryDamagedError("an entry fails its checksum")
+    ledger_id, entry_id, lac, length = _BODY.unpack_from(data, _HEAD.size)
+    return Entry(ledger_id, entry_id, lac, length, view[ENTRY_HEADER_BYTES:])

@@ -1,0 +1,208 @@
+"""Frames of the bookie protocol as pure functions: bytes <-> header and body (docs/formats.md, "Bookie protocol").
+
+    offset  size  field
+    0       4     length of all that follows
+    4       2     length of the header
+    6       4     CRC32C of the header
+    10      -     header, a msgpack array (the fields of ``messages.Request`` or ``messages.Answer``, in order)
+    -       -     body, raw bytes with a checksum of their own
+
+These functions run for every entry, so they avoid copies: a decoded body is a view into the bytes that were fed, and
+the ``_head`` variants leave out the body, which the caller writes after the head as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import crc32c
+import msgpack
+
+from actors.errors import FrameError
+from actors.wire.messages import Answer, Flag, Op, Request, Status
+
+ENTRY_PAYLOAD_BYTES_MAX = 5 << 20  # default of the cluster's message limit
+FRAME_SLACK_BYTES = 8 << 10  # frame head, header and error text
+FRAME_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX + (64 << 10) + FRAME_SLACK_BYTES
+HEADER_BYTES_MAX = 4 << 10
+TEXT_CHARACTERS_MAX = 512  # an answer's text is cut here
+
+_LENGTH = struct.Struct(">I")
+_HEAD = struct.Struct(">IHI")
+_AFTER_LENGTH_BYTES = _HEAD.size - _LENGTH.size
+_BATCH_LENGTH = _LENGTH
+_OPS = {int(op): op for op in Op}
+_STATUSES = {int(status): status for status in Status}
+_FLAGS = {value: Flag(value) for value in range(2 * max(Flag))}
+
+_pack = msgpack.Packer(autoreset=True).pack
+_crc = crc32c.crc32c
+
+assert 4 * TEXT_CHARACTERS_MAX < HEADER_BYTES_MAX < FRAME_SLACK_BYTES  # I15: a header always fits
+
+
+def encode_request_head(request: Request, body_bytes: int = 0) -> bytes:
+    """A request's frame up to its body, which has ``body_bytes`` bytes and must be written right after."""
+    return encode_head(
+        [
+            int(request.op),
+            request.request_id,
+            request.ledger_id,
+            request.entry_id,
+            int(request.flags),
+            request.limit,
+            request.last_entry_id,
+        ],
+        body_bytes,
+    )
+
+
+def encode_request(request: Request, body: bytes | memoryview = b"") -> bytes:
+    """The whole frame of a request."""
+    head = encode_request_head(request, len(body))
+    return b"".join((head, body)) if body else head
+
+
+def encode_answer_head(answer: Answer, body_bytes: int = 0) -> bytes:
+    """An answer's frame up to its body, which has ``body_bytes`` bytes and must be written right after."""
+    text = answer.text[:TEXT_CHARACTERS_MAX]
+    return encode_head([answer.request_id, int(answer.status), answer.last_add_confirmed, text], body_bytes)
+
+
+def encode_answer(answer: Answer, body: bytes | memoryview = b"") -> bytes:
+    """The whole frame of an answer."""
+    head = encode_answer_head(answer, len(body))
+    return b"".join((head, body)) if body else head
+
+
+def encode_head(header: list[Any], body_bytes: int) -> bytes:
+    """The frame of an already listed header, up to its body."""
+    packed = _pack(header)
+    length = _AFTER_LENGTH_BYTES + len(packed) + body_bytes
+    assert length <= FRAME_BYTES_MAX, "a frame above the limit would be refused by the peer"  # I15
+    return _HEAD.pack(length, len(packed), _crc(packed)) + packed  # type: ignore[no-any-return]
+
+
+def decode_request(header: list[Any]) -> Request:
+    """The request in a header that ``FrameDecoder`` returned.
+
+    Raises:
+        FrameError: unknown operation, wrong number of fields, or a field of another type.
+    """
+    try:
+        op, request_id, ledger_id, entry_id, flags, limit, last_entry_id = header
+        if not all(map(_is_int, header)):
+            raise FrameError(f"a request has a field that is no integer: {header!r:.200}")
+        return Request(_OPS[op], request_id, ledger_id, entry_id, _FLAGS[flags], limit, last_entry_id)
+    except (ValueError, KeyError, TypeError) as error:
+        raise FrameError(f"not a request: {header!r:.200}") from error
+
+
+def decode_answer(header: list[Any]) -> Answer:
+    """The answer in a header that ``FrameDecoder`` returned.
+
+    Raises:
+        FrameError: unknown status, wrong number of fields, or a field of another type.
+    """
+    try:
+        request_id, status, last_add_confirmed, text = header
+        if type(request_id) is not int or type(last_add_confirmed) is not int or type(text) is not str:
+            raise FrameError(f"an answer has a field of a wrong type: {header!r:.200}")
+        return Answer(request_id, _STATUSES[status], last_add_confirmed, text)
+    except (ValueError, KeyError, TypeError) as error:
+        raise FrameError(f"not an answer: {header!r:.200}") from error
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int
+
+
+def encode_batch(entries: list[bytes | memoryview]) -> bytes:
+    """Body of a READ_BATCH answer: entries, each after its u32 length."""
+    parts: list[bytes | memoryview] = []
+    for entry in entries:
+        parts.append(_BATCH_LENGTH.pack(len(entry)))
+        parts.append(entry)
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes | memoryview) -> list[memoryview]:
+    """Entries in the body of a READ_BATCH answer, as views into it.
+
+    Raises:
+        FrameError: the lengths do not add up.
+    """
+    view = memoryview(body)
+    entries: list[memoryview] = []
+    position, end = 0, len(view)
+    while position < end:
+        if end - position < _BATCH_LENGTH.size:
+            raise FrameError("a batch of entries ends inside a length")
+        (length,) = _BATCH_LENGTH.unpack_from(view, position)
+        position += _BATCH_LENGTH.size
+        if length > end - position:
+            raise FrameError(f"a batch of entries ends {length - (end - position)} bytes early")
+        entries.append(view[position : position + length])
+        position += length
+    return entries
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes into frames. After a FrameError the stream cannot be followed: close the connection.
+
+    Bodies are views into the bytes fed, which live as long as the views do: copy what is kept for long. At most one
+    frame (``frame_bytes_max``) and one chunk are held between calls (I15).
+    """
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._chunks: list[bytes] = []
+        self._held_bytes = 0
+        self._wanted_bytes = 0
+
+    def feed(self, data: bytes) -> list[tuple[list[Any], memoryview]]:
+        """Header and body of every frame that ``data`` completes, in order.
+
+        Raises:
+            FrameError: a frame above the limit, or a damaged header.
+        """
+        if self._chunks:
+            self._chunks.append(data)
+            self._held_bytes += len(data)
+            if self._held_bytes < self._wanted_bytes:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        view = memoryview(data)
+        frames: list[tuple[list[Any], memoryview]] = []
+        position, end = 0, len(data)
+        wanted = _HEAD.size
+        while end - position >= _HEAD.size:
+            length, header_bytes, checksum = _HEAD.unpack_from(data, position)
+            if length > self._frame_bytes_max or length < _AFTER_LENGTH_BYTES + header_bytes:
+                raise FrameError(f"a frame of {length} bytes; the limit is {self._frame_bytes_max} bytes")
+            frame_end = position + _LENGTH.size + length
+            if frame_end > end:
+                wanted = frame_end - position
+                break
+            body_start = position + _HEAD.size + header_bytes
+            frames.append((_header(view[position + _HEAD.size : body_start], checksum), view[body_start:frame_end]))
+            position = frame_end
+        if position < end:
+            self._chunks.append(data[position:] if position else data)
+            self._held_bytes = end - position
+            self._wanted_bytes = wanted
+        return frames
+
+
+def _header(packed: memoryview, checksum: int) -> list[Any]:
+    if _crc(packed) != checksum:
+        raise FrameError("a frame's header fails its checksum")
+    try:
+        header = msgpack.unpackb(packed)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise FrameError("a frame's header is no msgpack array") from error
+    if type(header) is not list:
+        raise FrameError("a frame's header is no msgpack array")
+    return header

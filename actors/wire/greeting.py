@@ -1,0 +1,54 @@
+"""The two ends of the handshake of a connection, each a few steps long. Pure but for the nonces."""
+
+from __future__ import annotations
+
+from actors.errors import FrameError
+from actors.wire.handshake import NONCE_BYTES, PROOF_BYTES, bookie_proof, client_proof, is_proof, new_nonce
+from actors.wire.messages import Status
+
+
+class Greeting:
+    """The bookie's end."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._nonce = new_nonce()
+        self._client_nonce = b""
+
+    def answer(self, body: bytes, bookie_id: str) -> tuple[Status, bytes]:
+        """Status and body that answer a HELLO with this body: CHALLENGE, then OK; UNAUTHORIZED ends it."""
+        if not self._client_nonce:
+            if len(body) != NONCE_BYTES:
+                return Status.UNAUTHORIZED, b""
+            self._client_nonce = body
+            return Status.CHALLENGE, self._nonce + bookie_proof(self._secret, body, self._nonce, bookie_id)
+        expected = client_proof(self._secret, self._client_nonce, self._nonce, bookie_id)
+        return (Status.OK if is_proof(body, expected) else Status.UNAUTHORIZED), b""
+
+
+class ClientGreeting:
+    """The client's end. ``nonce`` is the body of its first hello."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._is_proved = False
+        self.nonce = new_nonce()
+
+    def prove(self, body: bytes, bookie_id: str) -> bytes:
+        """Body of the second hello, in answer to a CHALLENGE.
+
+        Raises:
+            FrameError: the bookie does not know the secret, or asks twice.
+        """
+        nonce, proof = body[:NONCE_BYTES], body[NONCE_BYTES:]
+        if self._is_proved or len(nonce) != NONCE_BYTES or len(proof) != PROOF_BYTES:
+            raise FrameError("its challenge is out of place")
+        if not is_proof(proof, bookie_proof(self._secret, self.nonce, nonce, bookie_id)):
+            raise FrameError("it does not know the cluster's secret")
+        self._is_proved = True
+        return client_proof(self._secret, self.nonce, nonce, bookie_id)
+
+    def check_welcome(self) -> None:
+        """Raise FrameError if a bookie that proved nothing says OK: it may be anybody."""
+        if not self._is_proved:
+            raise FrameError("it asks for no proof of the cluster's secret, so it may be anybody's")

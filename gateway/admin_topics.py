@@ -1,0 +1,279 @@
+"""Pulsar's administrative REST interface for persistent topics and their subscriptions."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.errors import MalformedJsonError, MethodNotAllowedError
+from gateway.schemas import ErrorBody, read_body
+from gateway.services import Services, ServicesDep
+from gateway.topics import PersistentTopicInUrl, SubscriptionInUrl, topic_names_in, topics_in
+from heliograph.errors import (
+    BadRequestError,
+    ConflictError,
+    TopicBusyError,
+    TopicNotFoundError,
+    UnsupportedError,
+)
+from heliograph.protocol.topic_name import TopicName
+
+ADMIN_BODY_BYTES_MAX = 64 * 1024
+PARTITIONS_MAX = 10_000
+TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+
+router = APIRouter(
+    tags=["topics"],
+    responses={
+        404: {"model": ErrorBody, "description": "No such topic or subscription"},
+        409: {"model": ErrorBody, "description": "It exists already, or is in use"},
+        412: {"model": ErrorBody, "description": "A name that is not allowed, or something is still attached"},
+    },
+)
+_integer_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "integer"}}}}}
+_position_body = {"requestBody": {"content": {"application/json": {"schema": {"type": ["string", "object"]}}}}}
+_properties_body = {
+    "requestBody": {"content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}}
+}
+
+
+@router.get("/admin/v2/persistent/{tenant}/{namespace}", summary="List topics")
+async def list_topics(services: ServicesDep, tenant: str, namespace: str) -> list[str]:
+    """Full names of the namespace's topics; every partition of a partitioned topic by itself."""
+    return await topic_names_in(services.admin, tenant, namespace)
+
+
+@router.get("/admin/v2/persistent/{tenant}/{namespace}/partitioned", summary="List partitioned topics")
+async def list_partitioned_topics(services: ServicesDep, tenant: str, namespace: str) -> list[str]:
+    """Full names of the namespace's partitioned topics."""
+    return [str(topic) for topic, partitions in await topics_in(services.admin, tenant, namespace) if partitions > 0]
+
+
+@router.get("/admin/v2/non-persistent/{tenant}/{namespace}", summary="List non-persistent topics")
+async def list_non_persistent_topics(tenant: str, namespace: str) -> list[str]:
+    """Always empty: non-persistent topics are not supported."""
+    return []
+
+
+@router.put(TOPIC, status_code=204, summary="Create a topic", openapi_extra=_properties_body)
+async def create_topic(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> Response:
+    """Create a topic without partitions.
+
+    The optional body sets copies: `{"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}`.
+    """
+    body = await _json_body(request)
+    await services.admin.create_topic(str(topic), persistence=_persistence(body))
+    return Response(status_code=204)
+
+
+@router.put(f"{TOPIC}/partitions", status_code=204, summary="Create a partitioned topic", openapi_extra=_integer_body)
+async def create_partitioned_topic(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> Response:
+    """Create a topic with so many partitions; the body is the number, or `{"partitions": n, "properties": {...}}`."""
+    body = await _json_body(request)
+    await services.admin.create_topic(str(topic), _partitions(body), persistence=_persistence(body))
+    return Response(status_code=204)
+
+
+@router.post(f"{TOPIC}/partitions", summary="Add partitions (not supported)", openapi_extra=_integer_body)
+async def grow_partitioned_topic(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> Response:
+    """Not supported: keys would move between partitions. Answers 204 only when the number does not change."""
+    wanted = _partitions(await _json_body(request))
+    present = await services.admin.partitions(str(topic))
+    if present == 0:
+        raise MethodNotAllowedError(f"{topic} is not partitioned", field="topic")
+    if wanted < present:
+        raise BadRequestError(
+            f"{topic} has {present} partitions, it cannot shrink to {wanted}", field="partitions", limit=f">= {present}"
+        )
+    if wanted > present:
+        raise UnsupportedError(
+            f"{topic} has {present} partitions and cannot grow: create another topic with {wanted} and move on to it",
+            field="partitions",
+        )
+    return Response(status_code=204)
+
+
+@router.get(f"{TOPIC}/partitions", summary="Number of partitions")
+async def partitions(
+    services: ServicesDep,
+    topic: PersistentTopicInUrl,
+    check_auto_creation: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
+) -> dict[str, Any]:
+    """`{"partitions": n}`; 0 for a topic without partitions, and for one that a client would create by using it."""
+    try:
+        count = await services.admin.partitions(str(topic))
+    except TopicNotFoundError:
+        if not check_auto_creation:
+            raise
+        count = 0
+    return {"partitions": count, "deleted": False}
+
+
+@router.delete(f"{TOPIC}/partitions", status_code=204, summary="Delete a partitioned topic")
+async def delete_partitioned_topic(
+    services: ServicesDep, topic: PersistentTopicInUrl, force: Annotated[bool, Query()] = False
+) -> Response:
+    """Delete a topic with all its partitions; `force` also with producers and subscriptions attached."""
+    if await services.admin.partitions(str(topic)) == 0:
+        raise TopicNotFoundError(f"{topic} is not partitioned: delete it without /partitions", field="topic")
+    return await _delete(services, topic, force)
+
+
+@router.delete(TOPIC, status_code=204, summary="Delete a topic")
+async def delete_topic(
+    services: ServicesDep, topic: PersistentTopicInUrl, force: Annotated[bool, Query()] = False
+) -> Response:
+    """Delete a topic without partitions; `force` also with producers and subscriptions attached."""
+    if await services.admin.partitions(str(topic)) > 0:
+        raise ConflictError(f"{topic} is partitioned: delete {topic.local_name}/partitions", field="topic")
+    return await _delete(services, topic, force)
+
+
+@router.get(f"{TOPIC}/stats", summary="Statistics")
+async def stats(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+    """Rates, counters, producers, subscriptions and their consumers."""
+    return JSONResponse(dict(await services.admin.topic_stats(str(topic))))
+
+
+@router.get(f"{TOPIC}/partitioned-stats", summary="Statistics of a partitioned topic")
+async def partitioned_stats(
+    services: ServicesDep,
+    topic: PersistentTopicInUrl,
+    per_partition: Annotated[bool, Query(alias="perPartition")] = True,
+) -> JSONResponse:
+    """Sums over all partitions, and each partition's own statistics."""
+    count = await services.admin.partitions(str(topic))
+    if count == 0:
+        raise TopicNotFoundError(f"{topic} is not partitioned", field="topic")
+    body = dict(await services.admin.topic_stats(str(topic)))
+    body["metadata"] = {"partitions": count, "deleted": False}
+    if per_partition and not body.get("partitions"):
+        body["partitions"] = {
+            str(name): dict(await services.admin.topic_stats(str(name))) for name in topic.partitions(count)
+        }
+    if not per_partition:
+        body["partitions"] = {}
+    return JSONResponse(body)
+
+
+@router.get(f"{TOPIC}/internalStats", summary="Ledgers and cursors")
+async def internal_stats(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+    """The topic's ledgers with the bookies that hold them, and its cursors."""
+    return JSONResponse(dict(await services.admin.topic_internal_stats(str(topic))))
+
+
+@router.get(f"{TOPIC}/subscriptions", summary="List subscriptions")
+async def subscriptions(services: ServicesDep, topic: PersistentTopicInUrl) -> list[str]:
+    """Names of the durable subscriptions."""
+    return list(await services.admin.subscriptions(str(topic)))
+
+
+@router.put(f"{TOPIC}/subscription/{{subscription}}", status_code=204, openapi_extra=_position_body)
+async def create_subscription(
+    request: Request, services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl
+) -> Response:
+    """Create a durable subscription that starts at `"latest"` (default), `"earliest"`, or with a message.
+
+    A message is `{"ledgerId": l, "entryId": e}`; with `"isExcluded": true` the subscription starts behind it.
+    """
+    position = _position(await _json_body(request))
+    await services.admin.create_subscription(str(topic), subscription, position)
+    return Response(status_code=204)
+
+
+@router.delete(f"{TOPIC}/subscription/{{subscription}}", status_code=204)
+async def delete_subscription(
+    services: ServicesDep,
+    topic: PersistentTopicInUrl,
+    subscription: SubscriptionInUrl,
+    force: Annotated[bool, Query()] = False,
+) -> Response:
+    """Delete a subscription; `force` also with consumers connected."""
+    try:
+        await services.admin.delete_subscription(str(topic), subscription, force)
+    except ConflictError as error:  # 412 here as Pulsar has it; 409 elsewhere
+        raise TopicBusyError(str(error), field="subscription") from error
+    return Response(status_code=204)
+
+
+async def _delete(services: Services, topic: TopicName, force: bool) -> Response:
+    await services.producers.drop(str(topic))  # ours would make the topic look busy
+    if force:
+        await services.consumers.drop(str(topic))
+    await services.admin.delete_topic(str(topic), force)
+    return Response(status_code=204)
+
+
+async def _json_body(request: Request) -> Any:
+    body = await read_body(request, ADMIN_BODY_BYTES_MAX)
+    if not body.strip():
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedJsonError(f"the body is not JSON: {error}", field="body") from error
+
+
+def _partitions(body: Any) -> int:
+    count = body.get("partitions") if isinstance(body, dict) else body
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= PARTITIONS_MAX:
+        raise BadRequestError(
+            "the body must be the number of partitions", field="partitions", limit=f"1..{PARTITIONS_MAX}"
+        )
+    return count
+
+
+_QUORUMS = {
+    "bookkeeperEnsemble": "ensemble_size",
+    "bookkeeperWriteQuorum": "write_quorum",
+    "bookkeeperAckQuorum": "ack_quorum",
+}
+
+
+def _persistence(body: Any) -> dict[str, int] | None:
+    """Copies from a body's own fields or from its ``properties``; None when it says nothing of them.
+
+    Raises:
+        BadRequestError: some of the three are missing, or are no numbers. Their relation is checked by the broker.
+    """
+    if body is None or isinstance(body, int):
+        return None
+    if not isinstance(body, dict):
+        raise BadRequestError("the body must be a JSON object", field="body")
+    properties = body.get("properties")
+    fields = {**(properties if isinstance(properties, dict) else {}), **body}
+    given = {ours: fields[name] for name, ours in _QUORUMS.items() if name in fields}
+    if not given:
+        return None
+    try:
+        numbers = {name: int(value) for name, value in given.items()}
+    except (TypeError, ValueError) as error:
+        raise BadRequestError(f"copies must be whole numbers: {error}", field=",".join(_QUORUMS)) from error
+    if len(numbers) != len(_QUORUMS):
+        raise BadRequestError(f"give all of {', '.join(_QUORUMS)}", field=",".join(_QUORUMS))
+    return numbers
+
+
+def _position(body: Any) -> str:
+    if body is None:
+        return "latest"
+    if body in ("latest", "earliest"):
+        return str(body)
+    if isinstance(body, dict):
+        ledger_id, entry_id = body.get("ledgerId"), body.get("entryId")
+        if isinstance(ledger_id, int) and isinstance(entry_id, int):
+            return _position_of_id(ledger_id, entry_id, excluded=body.get("isExcluded") is True)
+    raise BadRequestError('the body must be "latest", "earliest" or a message id', field="body")
+
+
+def _position_of_id(ledger_id: int, entry_id: int, *, excluded: bool) -> str:
+    """The two ends as Pulsar's clients name them by ids, or ``ledger:entry`` of the last message not to deliver."""
+    if ledger_id < 0:
+        return "earliest"
+    if ledger_id == 2**63 - 1:
+        return "latest"
+    return f"{ledger_id}:{entry_id if excluded else max(entry_id, 0) - 1}"

@@ -1,0 +1,126 @@
+"""Who serves now, read from the registrations in the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import unquote
+
+from gateway.ports import BookieView, BrokerView
+from metadata import codec, paths
+from metadata.errors import NoNodeError, SessionExpiredError
+from metadata.model import BookieRegistration, BrokerRegistration
+from metadata.store import MetadataStore
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class MetadataClusterView:
+    """A ClusterView over a metadata store: connects when first asked, and anew when its session is lost.
+
+    Args:
+        connect: makes a session with the store, which the view closes with itself.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[MetadataStore]]) -> None:
+        self._connect = connect
+        self._connecting = asyncio.Lock()
+        self._store: MetadataStore | None = None
+
+    async def brokers(self) -> list[BrokerView]:
+        """Registered brokers, by id."""
+        found = await self._records(paths.BROKERS_AVAILABLE, BrokerRegistration)
+        views = [BrokerView(item.broker_id, item.service_url, item.actor_name) for item in found]
+        return sorted(views, key=lambda view: view.broker_id)
+
+    async def bookies(self) -> list[BookieView]:
+        """Registered bookies, by id."""
+        writable, readonly = await asyncio.gather(
+            self._records(paths.BOOKIES_AVAILABLE, BookieRegistration),
+            self._records(paths.BOOKIES_READONLY, BookieRegistration),
+        )
+        views = [_bookie_view(item, writable=True) for item in writable]
+        views += [_bookie_view(item, writable=False) for item in readonly]
+        return sorted(views, key=lambda view: view.bookie_id)
+
+    async def namespaces(self) -> list[str]:
+        """``tenant/namespace`` of each namespace that has policies."""
+        return await self._ask(_namespaces)
+
+    async def close(self) -> None:
+        """End the metadata session."""
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+
+    async def _records(self, parent: str, kind: type[R]) -> list[R]:
+        return await self._ask(lambda store: _records(store, parent, kind))
+
+    async def _ask(self, question: Callable[[MetadataStore], Awaitable[T]]) -> T:
+        store = await self._session()
+        try:
+            return await question(store)
+        except SessionExpiredError:
+            if self._store is store:
+                await self.close()
+            return await question(await self._session())
+
+    async def _session(self) -> MetadataStore:
+        async with self._connecting:
+            if self._store is None:
+                self._store = await self._connect()
+            return self._store
+
+
+class NoClusterView:
+    """A ClusterView for a gateway that was given no metadata address: it knows of nobody."""
+
+    async def brokers(self) -> list[BrokerView]:
+        """None known."""
+        return []
+
+    async def bookies(self) -> list[BookieView]:
+        """None known."""
+        return []
+
+    async def namespaces(self) -> list[str]:
+        """The namespace that every cluster has."""
+        return ["public/default"]
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _bookie_view(item: BookieRegistration, *, writable: bool) -> BookieView:
+    return BookieView(item.bookie_id, item.address, item.rack, writable, item.free_bytes, item.total_bytes)
+
+
+async def _namespaces(store: MetadataStore) -> list[str]:
+    names: list[str] = []
+    for tenant in await _children(store, paths.NAMESPACES):
+        children = await _children(store, f"{paths.NAMESPACES}/{tenant}")
+        names += [f"{unquote(tenant)}/{unquote(name)}" for name in children]
+    return sorted(names)
+
+
+async def _records(store: MetadataStore, parent: str, kind: type[R]) -> list[R]:
+    names = await _children(store, parent)
+    found = await asyncio.gather(*(_record(store, f"{parent}/{name}", kind) for name in names))
+    return [record for record in found if record is not None]
+
+
+async def _record(store: MetadataStore, path: str, kind: type[R]) -> R | None:
+    try:
+        value, _ = await store.get(path)
+    except NoNodeError:
+        return None  # gone between the listing and the read
+    return codec.decode(kind, value)
+
+
+async def _children(store: MetadataStore, path: str) -> list[str]:
+    try:
+        return await store.children(path)
+    except NoNodeError:
+        return []

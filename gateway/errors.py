@@ -1,0 +1,120 @@
+"""How an error of our tree leaves the gateway: one table, from error class to HTTP status and WebSocket close code.
+
+A class that is not in the table takes the row of its nearest ancestor that is; the root's row depends on the advice.
+Every HTTP error body has one shape::
+
+    {"reason": "...", "advice": "retry" | "refresh" | "stop", "field": "..."?, "limit": "..."?}
+
+``reason`` is what Pulsar's tools show. ``field`` names the offending input, ``limit`` the bound that was broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph import errors as tree
+from heliograph.errors import Advice, HeliographError
+
+
+class TooManySessionsError(HeliographError):
+    """The gateway holds as many sessions of this kind as it may; nothing was done."""
+
+    advice = Advice.RETRY
+
+
+class MethodNotAllowedError(HeliographError):
+    """The operation does not exist for this kind of topic."""
+
+
+class MalformedJsonError(tree.BadRequestError):
+    """The body or frame is not JSON, or not a JSON object."""
+
+
+class UnacceptableFieldError(tree.BadRequestError):
+    """Well-formed JSON or a well-formed query with a value that does not fit its field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """What one error class becomes.
+
+    Args:
+        http: status of a plain HTTP answer.
+        upgrade: status with which a WebSocket upgrade is refused, as Pulsar's proxy does.
+        close: close code when it ends a running WebSocket session.
+    """
+
+    http: int
+    upgrade: int
+    close: int
+
+
+# Close codes of RFC 6455: 1008 policy (the peer's doing), 1011 our failure, 1013 try again later.
+_ROWS: dict[type[HeliographError], ErrorRow] = {
+    tree.BadRequestError: ErrorRow(400, 400, 1008),
+    tree.InvalidTopicNameError: ErrorRow(412, 400, 1008),
+    tree.InvalidQuorumError: ErrorRow(412, 400, 1008),
+    tree.MessageTooLargeError: ErrorRow(413, 413, 1009),
+    UnacceptableFieldError: ErrorRow(422, 400, 1008),
+    MethodNotAllowedError: ErrorRow(405, 405, 1008),
+    tree.NotFoundError: ErrorRow(404, 404, 1008),
+    tree.ClusterNotFoundError: ErrorRow(503, 503, 1013),
+    tree.ConflictError: ErrorRow(409, 409, 1008),
+    tree.TopicBusyError: ErrorRow(412, 409, 1008),
+    tree.TopicTerminatedError: ErrorRow(409, 503, 1008),
+    tree.NotPermittedError: ErrorRow(403, 403, 1008),
+    tree.ProtocolError: ErrorRow(502, 502, 1011),
+    tree.QuotaExceededError: ErrorRow(503, 503, 1013),
+    tree.UnsupportedError: ErrorRow(501, 501, 1008),
+    tree.ServiceNotReadyError: ErrorRow(503, 503, 1013),
+    tree.ConnectionLostError: ErrorRow(503, 503, 1013),
+    tree.PersistenceError: ErrorRow(503, 503, 1013),
+    tree.ChecksumError: ErrorRow(503, 503, 1013),
+    tree.RequestTimeoutError: ErrorRow(504, 504, 1013),
+    tree.AlreadyClosedError: ErrorRow(503, 503, 1013),
+    TooManySessionsError: ErrorRow(429, 429, 1013),
+}
+_RETRYABLE = ErrorRow(503, 503, 1013)
+_INTERNAL = ErrorRow(500, 500, 1011)
+
+
+def row_of(error: BaseException) -> ErrorRow:
+    """The table's row for an error; 500 and 1011 for anything outside our tree."""
+    for kind in type(error).__mro__:
+        row = _ROWS.get(kind)
+        if row is not None:
+            return row
+    if isinstance(error, HeliographError) and error.advice is not Advice.STOP:
+        return _RETRYABLE
+    return _INTERNAL
+
+
+def body_of(error: BaseException) -> dict[str, Any]:
+    """The JSON body for an error; says nothing of the inside for an error outside our tree."""
+    if not isinstance(error, HeliographError):
+        return {"reason": "internal error, see the gateway's log", "advice": Advice.STOP.value}
+    body: dict[str, Any] = {"reason": reason_of(error), "advice": error.advice.value}
+    if error.field is not None:
+        body["field"] = error.field
+    if error.limit is not None:
+        body["limit"] = error.limit
+    return body
+
+
+def reason_of(error: BaseException) -> str:
+    """One sentence for a person."""
+    return str(error) or type(error).__name__
+
+
+def validation_body(problems: Sequence[Any]) -> tuple[int, dict[str, Any]]:
+    """Status and body for the problems that the framework found in a request's parameters.
+
+    Args:
+        problems: as ``RequestValidationError.errors()`` gives them: ``loc``, ``msg`` and ``type`` each.
+    """
+    first = problems[0]
+    field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    reason = f"{field}: {first['msg']}"
+    return 422, {"reason": reason, "advice": Advice.STOP.value, "field": field}

@@ -1,0 +1,139 @@
+"""How payloads, times and message ids look in JSON: pure functions, both ways."""
+
+from __future__ import annotations
+
+import binascii
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.errors import MalformedJsonError, UnacceptableFieldError
+from gateway.ports import Message
+from heliograph.errors import BadRequestError, InvalidMessageIdError
+from heliograph.protocol.message_id import MessageId
+
+TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
+
+
+def to_base64(data: bytes) -> str:
+    """Standard base64 with padding."""
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def from_base64(text: object, field: str) -> bytes:
+    """The bytes in strict standard base64; padding may be missing, as Java's decoder has it.
+
+    Raises:
+        BadRequestError: not text, or not base64; names the field.
+    """
+    if not isinstance(text, str):
+        raise BadRequestError(f"{field} must be base64 text", field=field)
+    try:
+        return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadRequestError(f"{field} is not base64: {error}", field=field) from error
+
+
+def text_of(data: bytes) -> str | None:
+    """The payload as text, None when it is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def iso_time(time_ms: int) -> str:
+    """ISO-8601 in UTC with milliseconds, such as ``2013-01-01T05:15:00.000Z``.
+
+    A time outside of 1970 to 9999 becomes the nearest end: any producer may send one, and it must not stop a consumer.
+    """
+    seconds, milliseconds = divmod(min(max(time_ms, 0), TIME_MS_MAX), 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+def from_iso_time(text: object, field: str) -> int:
+    """Milliseconds since the epoch of an ISO-8601 time with an offset.
+
+    Raises:
+        BadRequestError: no such time; names the field.
+    """
+    try:
+        moment = datetime.fromisoformat(text if isinstance(text, str) else "")
+    except ValueError as error:
+        raise BadRequestError(f"{field} is not an ISO-8601 time: {text!r}", field=field) from error
+    if moment.tzinfo is None:
+        raise BadRequestError(f"{field} lacks an offset such as Z or +02:00: {text!r}", field=field)
+    return round(moment.timestamp() * 1000)
+
+
+def id_text(message_id: MessageId) -> str:
+    """The message id as clients carry it: base64 of its serialized form."""
+    return to_base64(message_id.to_bytes())
+
+
+def id_from_text(text: object, field: str = "messageId") -> MessageId:
+    """The message id in such a text.
+
+    Raises:
+        InvalidMessageIdError: not one; names the field.
+    """
+    try:
+        return MessageId.from_bytes(from_base64(text, field))
+    except InvalidMessageIdError as error:
+        raise InvalidMessageIdError(f"{field} is not a message id: {text!r}", field=field) from error
+    except BadRequestError as error:
+        raise InvalidMessageIdError(str(error), field=field) from error
+
+
+def message_json(message: Message, id_: str) -> dict[str, Any]:
+    """What every transport says of a message, in Pulsar's names; ``key`` and ``eventTime`` only when set."""
+    body: dict[str, Any] = {
+        "messageId": id_,
+        "payload": to_base64(message.value),
+        "properties": dict(message.properties or {}),
+        "publishTime": iso_time(message.publish_time_ms),
+        "redeliveryCount": message.redelivery_count,
+    }
+    if message.event_time_ms:
+        body["eventTime"] = iso_time(message.event_time_ms)
+    if message.key is not None:
+        body["key"] = message.key
+    return body
+
+
+def properties_of(value: object, field: str = "properties") -> dict[str, str] | None:
+    """Properties from parsed JSON: text to text; None when absent.
+
+    Raises:
+        UnacceptableFieldError: not an object, or a value is no text.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise UnacceptableFieldError(f"{field} must be an object with text values", field=field)
+    for name, text in value.items():
+        check_encodable(name, field)
+        check_encodable(text, field)
+    return value
+
+
+def check_encodable(text: str, field: str) -> None:
+    """JSON can name half of a surrogate pair, which is no character and has no UTF-8.
+
+    Raises:
+        UnacceptableFieldError: the text holds one.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnacceptableFieldError(f"{field} holds half of a surrogate pair: {error}", field=field) from error
+
+
+def json_object(value: object, what: str) -> dict[str, Any]:
+    """The value itself.
+
+    Raises:
+        MalformedJsonError: it is not an object.
+    """
+    if not isinstance(value, dict):
+        raise MalformedJsonError(f"{what} must be a JSON object, not {type(value).__name__}", field=what)
+    return value

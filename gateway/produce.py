@@ -1,0 +1,165 @@
+"""REST produce, in Pulsar's shape: several messages in one request, one result for each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import body_of, reason_of, row_of
+from gateway.json_forms import from_base64, id_text
+from gateway.metrics import REST
+from gateway.ports import Producer
+from gateway.schemas import ErrorBody, ProduceAnswer, ProduceMessage, ProduceRequest, body_schema, parsed, read_body
+from gateway.services import Services, ServicesDep
+from gateway.topics import TopicInUrl, partition_of
+from heliograph.errors import (
+    Advice,
+    AlreadyClosedError,
+    BadRequestError,
+    ConflictError,
+    HeliographError,
+    MessageTooLargeError,
+    NotFoundError,
+    UnsupportedError,
+)
+from heliograph.protocol.message_id import MessageId
+
+STORED, TRY_AGAIN, REFUSED = 0, 1, 2  # PublishResult.errorCode
+_TEXT_SCHEMAS = ("STRING", "JSON", "BYTES", "NONE")  # types whose encoding is the payload's own text
+_PRODUCER_IS_OVER = (AlreadyClosedError, ConflictError, NotFoundError)
+
+router = APIRouter(tags=["produce"])
+_answers: dict[int | str, dict[str, Any]] = {
+    200: {"model": ProduceAnswer},
+    400: {"model": ErrorBody, "description": "Malformed JSON or base64"},
+    404: {"model": ErrorBody, "description": "The topic does not exist: produce creates none"},
+    413: {"model": ErrorBody, "description": "A message, or the whole body, is too large"},
+    422: {"model": ErrorBody, "description": "A field does not fit"},
+    503: {"model": ErrorBody, "description": "None of the messages could be stored now"},
+}
+
+
+@router.post(
+    "/topics/{domain}/{tenant}/{namespace}/{topic}",
+    summary="Publish messages",
+    responses=_answers,
+    openapi_extra=body_schema(ProduceRequest),
+)
+async def publish(request: Request, services: ServicesDep, topic: TopicInUrl) -> Response:
+    """Publish one or many messages to an existing topic.
+
+    Messages with the same key are stored in the order of the request. A result with `errorCode` 0 is durable on the
+    ack quorum. With `errorCode` 1 the outcome is unknown and the message may be sent again; with 2 it was refused.
+    The status is 200 when at least one message was stored, else that of the first failure.
+    """
+    return await _publish(request, services, str(topic))
+
+
+@router.post(
+    "/topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}",
+    summary="Publish messages to one partition",
+    responses=_answers,
+    openapi_extra=body_schema(ProduceRequest),
+)
+async def publish_to_partition(
+    request: Request,
+    services: ServicesDep,
+    topic: TopicInUrl,
+    partition: Annotated[int, Path(ge=0, description="Number of the partition, from 0")],
+) -> Response:
+    """As above, to one partition of a partitioned topic, whatever the keys are."""
+    return await _publish(request, services, str(partition_of(topic, partition)))
+
+
+async def _publish(request: Request, services: Services, topic: str) -> Response:
+    body = parsed(ProduceRequest, await read_body(request, services.config.request_bytes_max))
+    _check_schemas(body)
+    limit = services.config.max_message_bytes
+    payloads = [_payload(message, f"messages.{index}", limit) for index, message in enumerate(body.messages)]
+    async with services.producers.lease(topic, body.producerName) as producer:
+        outcomes = await _send(producer, body.messages, payloads)
+    if any(isinstance(item, _PRODUCER_IS_OVER) for item in outcomes):
+        await services.producers.drop(topic)  # the next request opens another, or learns why it cannot
+    return _answer(services, payloads, outcomes)
+
+
+async def _send(
+    producer: Producer, messages: list[ProduceMessage], payloads: list[bytes]
+) -> list[MessageId | BaseException]:
+    """Hand over all messages in order, then wait for all of them."""
+    sending: list[asyncio.Future[MessageId]] = []
+    for message, payload in zip(messages, payloads, strict=True):
+        try:
+            future = await producer.enqueue(
+                payload, key=message.key, properties=message.properties or None, event_time_ms=message.eventTime
+            )
+        except HeliographError as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+        sending.append(future)
+    return await asyncio.gather(*sending, return_exceptions=True)
+
+
+def _payload(message: ProduceMessage, where: str, limit: int) -> bytes:
+    """The payload's bytes; everything that cannot be honoured is refused before anything is stored."""
+    if message.deliverAt is not None or message.deliverAfterMs is not None:
+        raise UnsupportedError("delayed delivery is not supported", field=f"{where}.deliverAt")
+    if message.replicationClusters:
+        raise UnsupportedError("there is one cluster only", field=f"{where}.replicationClusters")
+    if (message.payload is None) == (message.payloadBase64 is None):
+        raise BadRequestError(f"{where} needs payload or payloadBase64, and not both", field=f"{where}.payload")
+    if message.payload is not None:
+        payload = message.payload.encode()
+    else:
+        payload = from_base64(message.payloadBase64, f"{where}.payloadBase64")
+    if len(payload) > limit:
+        raise MessageTooLargeError(
+            f"{where}.payload has {len(payload)} bytes, the limit is {limit}: nothing of this request was stored",
+            field=f"{where}.payload",
+            limit=f"{limit} bytes",
+        )
+    return payload
+
+
+def _check_schemas(body: ProduceRequest) -> None:
+    if body.keySchema:
+        raise UnsupportedError("key schemas are not supported: send without keySchema", field="keySchema")
+    if body.valueSchema:
+        try:
+            kind = str(json.loads(body.valueSchema)["type"]).upper()
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadRequestError("valueSchema is not the JSON of a SchemaInfo", field="valueSchema") from error
+        if kind not in _TEXT_SCHEMAS:
+            raise UnsupportedError(f"schema type {kind} is not supported: encode the payload", field="valueSchema")
+
+
+def _answer(services: Services, payloads: list[bytes], outcomes: list[MessageId | BaseException]) -> Response:
+    stored = [len(payload) for payload, item in zip(payloads, outcomes, strict=True) if isinstance(item, MessageId)]
+    services.metrics.produced(REST, len(stored), sum(stored))
+    services.metrics.failed(REST, len(outcomes) - len(stored))
+    answer: dict[str, Any] = {"messagePublishResults": [_result(item) for item in outcomes], "schemaVersion": 0}
+    status = 200
+    first = next((item for item in outcomes if isinstance(item, BaseException)), None)
+    if first is not None and not stored:
+        status = row_of(first).http
+        answer = {**body_of(first), **answer}
+    return Response(json.dumps(answer), status_code=status, media_type="application/json")
+
+
+def _result(outcome: MessageId | BaseException) -> dict[str, Any]:
+    if isinstance(outcome, MessageId):
+        return {
+            "messageId": f"{outcome.ledger_id}:{outcome.entry_id}:{outcome.partition}",
+            "messageIdBase64": id_text(outcome),
+            "errorCode": STORED,
+            "schemaVersion": 0,
+        }
+    if not isinstance(outcome, HeliographError):
+        raise outcome  # not the world's doing: answer 500 and log it
+    code = REFUSED if outcome.advice is Advice.STOP else TRY_AGAIN
+    return {"errorCode": code, "errorMsg": reason_of(outcome), "schemaVersion": 0}

@@ -1,0 +1,100 @@
+"""From the segments of a URL to a topic's full name, checked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Path
+
+from gateway.ports import Admin
+from gateway.url_segments import decoded
+from heliograph.errors import BadRequestError, InvalidTopicNameError, UnsupportedError
+from heliograph.protocol.topic_name import TopicName
+
+PERSISTENT = "persistent"
+NON_PERSISTENT = "non-persistent"
+
+
+def topic_name(domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
+    """The topic that four URL segments name.
+
+    Raises:
+        UnsupportedError: a non-persistent topic.
+        InvalidTopicNameError: no such domain, or a part that no topic may have.
+    """
+    domain, tenant, namespace, topic = (decoded(part) for part in (domain, tenant, namespace, topic))
+    if domain == NON_PERSISTENT:
+        raise UnsupportedError("non-persistent topics are not supported: use persistent", field="domain")
+    if domain != PERSISTENT:
+        raise InvalidTopicNameError(f"unknown topic domain {domain!r}: use persistent", field="domain")
+    return TopicName.parse(f"{PERSISTENT}://{tenant}/{namespace}/{topic}")
+
+
+def partition_of(topic: TopicName, partition: int) -> TopicName:
+    """One partition of a partitioned topic.
+
+    Raises:
+        InvalidTopicNameError: the topic is a partition itself.
+    """
+    if topic.partition >= 0:
+        raise InvalidTopicNameError(f"{topic} is a partition itself", field="topic")
+    return topic.of_partition(partition)
+
+
+def subscription_name(segment: str) -> str:
+    """The subscription that a URL segment names.
+
+    Raises:
+        BadRequestError: it is empty.
+    """
+    name = decoded(segment)
+    if not name.strip():
+        raise BadRequestError("the subscription's name is empty", field="subscription")
+    return name
+
+
+async def topics_in(admin: Admin, tenant: str, namespace: str) -> list[tuple[TopicName, int]]:
+    """The topics of the namespace that two URL segments name, by name, each with its number of partitions.
+
+    Raises:
+        InvalidTopicNameError: a part that no tenant or namespace may be.
+        NamespaceNotFoundError: there is no such namespace.
+    """
+    checked = topic_name(PERSISTENT, tenant, namespace, "any")
+    found = await admin.list_topics(checked.namespace)
+    pairs = [(TopicName.parse(item["name"]), int(item["partitions"])) for item in found]
+    return sorted(pairs, key=lambda pair: str(pair[0]))
+
+
+async def topic_names_in(admin: Admin, tenant: str, namespace: str) -> list[str]:
+    """Full names of the same topics, with every partition by itself."""
+    pairs = await topics_in(admin, tenant, namespace)
+    return [str(name) for topic, count in pairs for name in topic.partitions(count)]
+
+
+async def _topic_in_url(
+    tenant: Annotated[str, Path(description="Tenant, such as `public`")],
+    namespace: Annotated[str, Path(description="Namespace, such as `default`")],
+    topic: Annotated[str, Path(description="Local name of the topic; a `/` in it is written `%2F`")],
+    domain: Annotated[str, Path(description="`persistent`")],
+) -> TopicName:
+    return topic_name(domain, tenant, namespace, topic)
+
+
+async def _persistent_topic_in_url(
+    tenant: Annotated[str, Path(description="Tenant, such as `public`")],
+    namespace: Annotated[str, Path(description="Namespace, such as `default`")],
+    topic: Annotated[str, Path(description="Local name of the topic; a `/` in it is written `%2F`")],
+) -> TopicName:
+    return topic_name(PERSISTENT, tenant, namespace, topic)
+
+
+async def _subscription_in_url(
+    subscription: Annotated[str, Path(description="Name of the subscription; a `/` in it is written `%2F`")],
+) -> str:
+    return subscription_name(subscription)
+
+
+TopicInUrl = Annotated[TopicName, Depends(_topic_in_url)]
+PersistentTopicInUrl = Annotated[TopicName, Depends(_persistent_topic_in_url)]
+SubscriptionInUrl = Annotated[str, Depends(_subscription_in_url)]

@@ -1,0 +1,70 @@
+"""What all async handles share: they open when first needed, by ``await handle`` or ``async with handle``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Self
+
+from heliograph.errors import AlreadyClosedError
+
+
+class AsyncHandle:
+    """A handle that opens at its first use and can be opened ahead by awaiting it.
+
+    A failed opening is tried again at the next use. A closed handle stays closed.
+    """
+
+    def __init__(self) -> None:
+        self._opening: asyncio.Task[None] | None = None
+        self._is_open = False
+        self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened and not closed since."""
+        return self._is_open and not self._is_closed
+
+    async def open(self) -> Self:
+        """Opens the handle if it is not open yet; the class says what that can raise.
+
+        Raises:
+            AlreadyClosedError: the handle was closed.
+        """
+        if self._is_closed:
+            raise AlreadyClosedError(f"this {type(self).__name__} was closed")
+        if not self._is_open:
+            if self._opening is None or (self._opening.done() and not self._is_open):
+                self._opening = asyncio.get_running_loop().create_task(self._do_open())
+            await asyncio.shield(self._opening)
+            self._is_open = True
+        return self
+
+    async def close(self) -> None:
+        """Closes the handle; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        opening, self._opening = self._opening, None
+        if opening is not None and not opening.done():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        await self._do_close()
+
+    async def _do_open(self) -> None:
+        raise AssertionError("each handle says how it opens")
+
+    async def _do_close(self) -> None:
+        raise AssertionError("each handle says how it closes")
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,369 @@
+"""A producer of one topic or one partition: sequence ids, pending entries, reconnecting."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from heliograph.aio.connection import Connection
+from heliograph.aio.outgoing import OpenBatch, PendingEntry
+from heliograph.aio.send_window import SendWindow
+from heliograph.aio.session import Session
+from heliograph.errors import (
+    Advice,
+    AlreadyClosedError,
+    ConnectionLostError,
+    HeliographError,
+    ProducerBusyError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from heliograph.options import ProducerOptions
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_batch, encode_single
+from heliograph.protocol.compression import NAMES as CODECS
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX, encode_payload_frame
+from heliograph.protocol.message_id import MessageId, to_signed
+from heliograph.protocol.server_error import exception_of
+from heliograph.protocol.topic_name import TopicName
+from heliograph.types import AccessMode
+
+_T = pb.BaseCommand
+_log = logging.getLogger(__name__)
+_ACCESS_MODES: dict[AccessMode, pb.ProducerAccessMode] = {
+    "shared": pb.ACCESS_SHARED,
+    "exclusive": pb.ACCESS_EXCLUSIVE,
+    "wait_for_exclusive": pb.ACCESS_WAIT_FOR_EXCLUSIVE,
+    "exclusive_with_fencing": pb.ACCESS_EXCLUSIVE_WITH_FENCING,
+}
+
+
+class State(enum.Enum):
+    CONNECTING = "connecting"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class PartitionProducer:
+    """Sends entries in order and keeps each until it is confirmed.
+
+    After a lost connection or a change of owner it looks the topic up again and sends everything unconfirmed once
+    more, in the same order with the same sequence ids, so that a broker with deduplication stores nothing twice.
+    Receipts come in the order of the entries (I2); one out of order ends the connection.
+    """
+
+    def __init__(self, session: Session, topic: TopicName, options: ProducerOptions, window: SendWindow) -> None:
+        self.topic = topic
+        self.name = options.name or ""
+        self.max_message_bytes = MESSAGE_BYTES_MAX
+        self.batch: OpenBatch | None = None
+        self.pending: deque[PendingEntry] = deque()
+        self.failure: HeliographError | None = None
+        self._full_name = str(topic)
+        self._session = session
+        self._options = options
+        self._codec = CODECS[options.compression]
+        self._window = window
+        self._id = session.next_id()
+        self._epoch = 0
+        self._topic_epoch: int | None = None
+        self._next_sequence_id = 0
+        self._state = State.CONNECTING
+        self._connection: Connection | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush: asyncio.Handle | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        """Registers with the topic's owner.
+
+        Raises:
+            ProducerBusyError, TopicNotFoundError, ...: what the broker answered.
+            ConnectionLostError, RequestTimeoutError: no broker could be reached within the operation timeout.
+        """
+        await self._session.retry(self._register)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes at which a batch is full: as the options want it, and never above what the broker takes."""
+        return min(self._options.batch_bytes, self.max_message_bytes)
+
+    # ------------------------------------------------------------ sending
+
+    def add(self, head: bytes, payload: bytes, key: str | None) -> asyncio.Future[MessageId]:
+        """Puts a message into the open batch and returns the future of its id. Its room in the window is taken."""
+        batch = self.batch
+        size = len(head) + len(payload)
+        if batch is not None and not self._fits(batch, size, key):
+            self.flush_batch()
+            batch = None
+        if batch is None:
+            batch = self.batch = OpenBatch(key)
+            self._schedule_flush()
+        waiter: asyncio.Future[MessageId] = self._session.loop.create_future()
+        batch.heads.append(head)
+        batch.payloads.append(payload)
+        batch.waiters.append(waiter)
+        batch.size += size
+        if len(batch.payloads) >= self._options.batch_messages or batch.size >= self.batch_bytes:
+            self.flush_batch()
+        return waiter
+
+    def flush_batch(self) -> None:
+        """Sends the open batch, if there is one."""
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        batch, self.batch = self.batch, None
+        if batch is not None:
+            key = batch.key if self._options.batch_by_key else None
+            self.push(batch.heads, batch.payloads, batch.waiters, key)
+
+    def push(
+        self,
+        heads: Sequence[bytes],
+        payloads: Sequence[bytes],
+        waiters: list[asyncio.Future[MessageId]],
+        key: str | None = None,
+    ) -> None:
+        """Sends one entry. Its room in the window is taken: a message's head and payload each count."""
+        size = sum(map(len, heads)) + sum(map(len, payloads))
+        deadline = self._session.loop.time() + self._options.send_timeout_ms / 1000
+        entry = PendingEntry(0, 0, len(payloads), size, b"", waiters, deadline)
+        try:
+            self._check_usable()
+            self._encode(entry, heads, payloads, key)
+        except HeliographError as error:
+            self._window.release(entry.messages, entry.size)
+            entry.fail(error)
+            return
+        self.pending.append(entry)
+        if self._timer is None and self._options.send_timeout_ms > 0:
+            self._timer = self._session.loop.call_at(deadline, self._expire)
+        if self._state is State.READY and self._connection is not None:
+            self._connection.write(entry.frame)
+
+    async def drain(self) -> None:
+        """Waits until everything sent so far is confirmed or failed."""
+        self.flush_batch()
+        while self.pending:
+            if self._drained is None or self._drained.done():
+                self._drained = self._session.loop.create_future()
+            await asyncio.shield(self._drained)
+
+    async def close(self) -> None:
+        """Sends what is left, waits for its confirmation, and leaves the topic."""
+        if self._state is State.CLOSED:
+            return
+        if self.failure is None:
+            await self.drain()
+        connection, self._connection = self._connection, None
+        self._state = State.CLOSED
+        self._stop_timers()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        self._fail_pending(AlreadyClosedError("the producer was closed"))
+        if connection is not None and connection.producers.pop(self._id, None) is not None:
+            try:
+                await connection.request(self._close_command)
+            except HeliographError as error:
+                _log.debug("closing the producer of %s: %s", self.topic, error)
+
+    # ------------------------------------------------------------ told by the connection
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        pending = self.pending
+        if not pending or receipt.sequence_id < pending[0].sequence_id:
+            return  # of an entry that was given up or was confirmed before a reconnect
+        entry = pending[0]
+        if receipt.sequence_id not in (entry.sequence_id, entry.last_sequence_id):  # I2
+            if self._connection is not None:
+                error = ProtocolError(f"receipt {receipt.sequence_id} came before {entry.sequence_id}'s")
+                self._connection.abort(error)
+            return
+        pending.popleft()
+        self._window.release(entry.messages, entry.size)
+        place = receipt.message_id
+        entry.confirm(to_signed(place.ledger_id), to_signed(place.entry_id), self.topic.partition, self._full_name)
+        if not pending:
+            self._when_empty()
+
+    def on_send_error(self, answer: pb.CommandSendError) -> None:
+        error = exception_of(answer.error, answer.message)
+        if error.advice is Advice.STOP and self.pending and self.pending[0].sequence_id == answer.sequence_id:
+            entry = self.pending.popleft()
+            self._window.release(entry.messages, entry.size)
+            entry.fail(error)
+            if not self.pending:
+                self._when_empty()
+            return
+        connection = self._connection
+        if connection is not None and connection.producers.pop(self._id, None) is not None:
+            # The broker may still read what follows on this connection: only a new one surely keeps the order.
+            connection.abort(ConnectionLostError(f"the broker could not store an entry of {self.topic}: {error}"))
+            self._reconnect(pause=True)
+
+    def on_closed_by_broker(self) -> None:
+        _log.info("the broker closed the producer of %s; looking for its new owner", self.topic)
+        self._reconnect(pause=False)
+
+    def on_connection_lost(self, error: HeliographError) -> None:
+        if self._state is State.READY:
+            _log.info("producer of %s lost its connection: %s", self.topic, error)
+            self._reconnect(pause=False)
+
+    # ------------------------------------------------------------ inside
+
+    def _fits(self, batch: OpenBatch, size: int, key: str | None) -> bool:
+        if self._options.batch_by_key and key != batch.key:
+            return False
+        return batch.size + size <= self.batch_bytes
+
+    def _schedule_flush(self) -> None:
+        """An idle producer sends at the end of this turn of the loop; a busy one lets the batch fill."""
+        loop = self._session.loop
+        if self.pending and self._options.linger_ms > 0:
+            self._flush = loop.call_later(self._options.linger_ms / 1000, self.flush_batch)
+        else:
+            self._flush = loop.call_soon(self.flush_batch)
+
+    def _when_empty(self) -> None:
+        if self.batch is not None:
+            self.flush_batch()
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.pending and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _encode(self, entry: PendingEntry, heads: Sequence[bytes], payloads: Sequence[bytes], key: str | None) -> None:
+        first = self._next_sequence_id
+        last = first + len(payloads) - 1
+        metadata = pb.MessageMetadata(
+            producer_name=self.name, sequence_id=first, publish_time=time.time_ns() // 1_000_000
+        )
+        send = pb.CommandSend(producer_id=self._id, sequence_id=first, num_messages=len(payloads))
+        if last > first:
+            metadata.highest_sequence_id = last
+            send.highest_sequence_id = last
+        if key is not None:
+            metadata.partition_key = key
+        if last > first:
+            packed = encode_batch(metadata, heads, payloads, self._codec)
+        else:
+            packed = encode_single(metadata, heads[0], payloads[0], self._codec)
+        entry.frame = encode_payload_frame(pb.BaseCommand(type=_T.SEND, send=send), packed)
+        entry.sequence_id, entry.last_sequence_id = first, last
+        self._next_sequence_id = last + 1
+
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._state is State.CLOSED:
+            raise AlreadyClosedError("the producer was closed")
+
+    async def _register(self) -> None:
+        """One attempt to become a producer of the topic; on success everything unconfirmed is sent again."""
+        connection = await self._session.lookup.owner(self.topic)
+        connection.producers[self._id] = self
+        try:
+            answer = await connection.request(self._producer_command)
+        except BaseException as error:
+            if connection.producers.pop(self._id, None) is not None and not isinstance(error, HeliographError):
+                connection.request(self._close_command)  # cancelled half-way
+            raise
+        if connection.closed or self._id not in connection.producers:
+            raise ConnectionLostError(f"the connection to the owner of {self.topic} ended")
+        self.name = answer.producer_name
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
+        if self._epoch == 0:
+            self._next_sequence_id = max(self._next_sequence_id, answer.last_sequence_id + 1)
+        self._epoch += 1
+        self.max_message_bytes = connection.max_message_bytes
+        self._connection = connection
+        self._state = State.READY
+        for entry in self.pending:
+            connection.write(entry.frame)
+
+    def _reconnect(self, *, pause: bool) -> None:
+        if self._state is State.CLOSED:
+            return
+        self._state = State.CONNECTING
+        self._connection = None
+        if self._reconnecting is None or self._reconnecting.done():
+            self._reconnecting = self._session.loop.create_task(self._reconnect_until_ready(pause))
+
+    async def _reconnect_until_ready(self, pause: bool) -> None:
+        backoff = self._session.backoff()
+        while True:
+            if pause:
+                await asyncio.sleep(backoff.pause())
+            pause = True
+            try:
+                await self._register()
+                return
+            except HeliographError as error:
+                # the broker may take a while to notice that this producer's old connection is dead
+                if error.advice is Advice.STOP and not isinstance(error, ProducerBusyError):
+                    self._fail(error)
+                    return
+                _log.debug("producer of %s is not back yet: %s", self.topic, error)
+
+    def _fail(self, error: HeliographError) -> None:
+        _log.warning("producer of %s failed for good: %s", self.topic, error)
+        self.failure = error
+        self._stop_timers()
+        self._fail_pending(error)
+
+    def _fail_pending(self, error: HeliographError) -> None:
+        batch, self.batch = self.batch, None
+        if batch is not None:
+            self._window.release(len(batch.payloads), batch.size)
+            PendingEntry(0, 0, 0, 0, b"", batch.waiters, 0).fail(error)
+        while self.pending:
+            entry = self.pending.popleft()
+            self._window.release(entry.messages, entry.size)
+            entry.fail(error)
+        self._when_empty()
+
+    def _expire(self) -> None:
+        self._timer = None
+        if not self.pending:
+            return
+        if self.pending[0].deadline > self._session.loop.time():
+            self._timer = self._session.loop.call_at(self.pending[0].deadline, self._expire)
+            return
+        # Later entries fail with the first: they must not arrive without it.
+        limit = f"{self._options.send_timeout_ms} ms"
+        self._fail_pending(RequestTimeoutError(f"sending to {self.topic} was not confirmed in time", limit=limit))
+
+    def _stop_timers(self) -> None:
+        for handle in (self._timer, self._flush):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._flush = None
+
+    def _producer_command(self, request_id: int) -> pb.BaseCommand:
+        producer = pb.CommandProducer(
+            topic=self._full_name,
+            producer_id=self._id,
+            request_id=request_id,
+            epoch=self._epoch,
+            user_provided_producer_name=self._options.name is not None,
+            producer_access_mode=_ACCESS_MODES[self._options.access_mode],
+        )
+        if self.name:
+            producer.producer_name = self.name
+        if self._topic_epoch is not None:
+            producer.topic_epoch = self._topic_epoch
+        return pb.BaseCommand(type=_T.PRODUCER, producer=producer)
+
+    def _close_command(self, request_id: int) -> pb.BaseCommand:
+        close = pb.CommandCloseProducer(producer_id=self._id, request_id=request_id)
+        return pb.BaseCommand(type=_T.CLOSE_PRODUCER, close_producer=close)

@@ -1,0 +1,5 @@
+"""``helio``: the command line."""
+
+from heliograph.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,45 @@
+"""The commands put together, and the one place where failures become lines and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from heliograph.cli import bookie, cluster, consume, perf, produce, topics
+from heliograph.cli.output import EXIT_FAILED, Output
+
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="helio",
+    help="Heliograph: durable, ordered, replicated messaging inside a Ray cluster.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("up")(cluster.up)
+app.command("down")(cluster.down)
+app.command("status")(cluster.status)
+app.add_typer(topics.app, name="topics")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(perf.app, name="perf")
+app.add_typer(bookie.app, name="bookie")
+
+
+def main() -> None:
+    """Run one command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+    except Exception as error:
+        if os.environ.get("HELIOGRAPH_DEBUG"):
+            raise
+        sys.exit(Output(as_json="--json" in sys.argv).error(error))

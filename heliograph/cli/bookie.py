@@ -1,0 +1,182 @@
+"""``helio bookie``: look into the folders of a bookie that is down. Nothing is changed, whatever is found."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from actors.bookie import inspect
+from actors.bookie.entry_log import log_path
+from actors.bookie.offline import Folders, find_folders, held
+from actors.errors import BookieStorageError, JournalCorruptError
+from actors.wire.entry import Entry
+from heliograph.cli.options import Json
+from heliograph.cli.output import EXIT_FAILED, Output
+
+SHOWN_BYTES = 60  # of each payload, for people
+MIB = 1 << 20
+
+app = typer.Typer(
+    help="Look into the folders of a bookie that is down; nothing is changed.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Directories = Annotated[
+    list[Path],
+    typer.Argument(help="The bookie's folder, or each of its journal and data directories.", metavar="DIRECTORY..."),
+]
+
+
+@app.command("inspect")
+def inspect_(directories: Directories, as_json: Json = False) -> None:
+    """Show cookie, mark, journals and entry logs, damage included."""
+    output = Output(as_json)
+    with _opened(directories) as folders:
+        found = _inspected(folders)
+    output.result(found)
+    identity = found["cookie"] or {}
+    output.table(
+        "",
+        ("", ""),
+        [
+            ("bookie", identity.get("bookie_id", "unknown")),
+            ("cluster instance", identity.get("instance_id", "unknown")),
+            ("journal directories", ", ".join(found["journal_directories"])),
+            ("data directories", ", ".join(found["data_directories"])),
+            ("checkpoint", (found["mark"] or {}).get("checkpoint", "none")),
+            ("ledgers", found["ledgers"]),
+        ],
+    )
+    columns = ("journal", "needed", "batches", "entries", "fences", "end", "damage")
+    rows = [
+        (j["path"], j["is_needed"], j["batches"], j["entries"], j["fences"], j["end"], j["damage"])
+        for j in found["journals"]
+    ]
+    output.table("journals", columns, rows)
+    logs = [(log["path"], log["ledgers"], f"{log['bytes'] / MIB:.2f}") for log in found["entry_logs"]]
+    output.table("entry logs", ("log", "ledgers", "MiB"), logs)
+    for line in found["damage"]:
+        output.progress(f"damaged: {line}")
+
+
+@app.command()
+def verify(directories: Directories, as_json: Json = False) -> None:
+    """Read every entry, index row and journal record and check them. Exit code 1 when something is damaged."""
+    output = Output(as_json)
+    with _opened(directories) as folders:
+        report = inspect.verify(folders.data, folders.journals)
+    damaged = [*folders.damage, *report.damaged]
+    output.result(
+        {
+            "is_sound": not damaged,
+            "entries_checked": report.entries_checked,
+            "bytes_checked": report.bytes_checked,
+            "journals_checked": sum(journal.is_needed for journal in report.journals),
+            "damage": damaged,
+        }
+    )
+    output.progress(
+        f"{report.entries_checked} entries and {len(report.journals)} journal files checked, "
+        f"{report.bytes_checked / MIB:.2f} MiB of entries: {len(damaged) or 'nothing'} damaged"
+    )
+    for line in damaged:
+        output.progress(f"damaged: {line}")
+    if damaged:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command("list-ledgers")
+def list_ledgers(directories: Directories, as_json: Json = False) -> None:
+    """List the ledgers in the index with their flags and spans; entries still in the journals are not counted."""
+    output = Output(as_json)
+    with _opened(directories) as folders:
+        views = inspect.list_ledgers(folders.data)
+    output.result({"ledgers": [asdict(view) for view in views]})
+    rows = []
+    for view in views:
+        flags = [name for name in ("fenced", "limbo", "deleted") if getattr(view, f"is_{name}")]
+        spans = ", ".join(f"{first}-{last}" for first, last in view.spans)
+        rows.append((view.ledger_id, " ".join(flags), view.last_add_confirmed, spans, view.bytes_stored))
+    output.table("", ("ledger", "flags", "LAC", "entries", "bytes"), rows)
+
+
+@app.command()
+def read(
+    directories: Directories,
+    ledger: Annotated[int, typer.Option(help="Ledger id.", min=0)],
+    first: Annotated[int, typer.Option(help="First entry.", min=0)] = 0,
+    last: Annotated[int, typer.Option(help="Last entry; -1: to the end.", min=-1)] = -1,
+    limit: Annotated[int, typer.Option(help="Entries at most.", min=1, max=100_000)] = 100,
+    as_json: Json = False,
+) -> None:
+    """Print entries of a ledger, those in the journals included. With --json payloads are in base64."""
+    output = Output(as_json)
+    end = last if last >= 0 else (1 << 63) - 1
+    with _opened(directories) as folders:
+        mark = inspect.read_mark(folders.data)
+        newer = inspect.unflushed_entries(folders.journals, mark, ledger)
+        entries = {entry.entry_id: entry for entry in newer if first <= entry.entry_id <= end}
+        # Of the flushed ones `limit` are enough: those of the journals can only come before or among them.
+        for entry in islice(inspect.read_entries(folders.data, ledger, first, end), limit):
+            entries.setdefault(entry.entry_id, entry)
+    found = [entries[entry_id] for entry_id in sorted(entries)[:limit]]
+    output.result({"ledger_id": ledger, "entries": [_as_json(entry) for entry in found]})
+    rows = [(e.entry_id, e.last_add_confirmed, len(e.payload), repr(bytes(e.payload[:SHOWN_BYTES]))) for e in found]
+    output.table("", ("entry", "LAC", "bytes", "payload"), rows)
+
+
+@contextlib.contextmanager
+def _opened(directories: list[Path]) -> Iterator[Folders]:
+    folders = find_folders(directories)
+    with held(folders):
+        yield folders
+
+
+def _inspected(folders: Folders) -> dict[str, Any]:
+    damage = list(folders.damage)
+    mark, ledgers = None, 0
+    try:
+        mark = inspect.read_mark(folders.data)
+    except BookieStorageError as error:
+        damage.append(str(error))
+    try:
+        ledgers = len(inspect.list_ledgers(folders.data))
+    except BookieStorageError as error:
+        damage.append(str(error))
+    journals = inspect.list_journals(folders.journals, mark)
+    damage += [journal.damage for journal in journals if journal.damage and journal.is_needed]
+    logs: list[dict[str, Any]] = []
+    for directory in folders.data:
+        try:
+            for log_id, usage in inspect.list_logs(directory).items():
+                path = str(log_path(directory, log_id))
+                logs.append({"path": path, "ledgers": len(usage), "bytes": sum(usage.values())})
+        except (BookieStorageError, JournalCorruptError) as error:
+            damage.append(str(error))
+    return {
+        "cookie": asdict(folders.cookie) if folders.cookie else None,
+        "journal_directories": [str(path) for path in folders.journals],
+        "data_directories": [str(path) for path in folders.data],
+        "mark": {"checkpoint": mark.checkpoint, "positions": mark.positions} if mark else None,
+        "ledgers": ledgers,
+        "journals": [asdict(journal) for journal in journals],
+        "entry_logs": logs,
+        "damage": damage,
+    }
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "entry_id": entry.entry_id,
+        "last_add_confirmed": entry.last_add_confirmed,
+        "length": entry.length,
+        "payload": base64.b64encode(entry.payload).decode(),
+    }

@@ -1,0 +1,62 @@
+"""What a command prints: tables and lines for people, one JSON object for programs.
+
+With ``--json`` standard output carries that object and nothing else; without, progress and results go to standard
+output. Errors are one line on standard error, or an object with an ``error`` on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from heliograph.errors import BadRequestError, HeliographError
+
+WIDTH_IN_FILES = 200  # columns, where there is no terminal to ask
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+class Output:
+    """Where one command's results go."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
+
+    def progress(self, line: str) -> None:
+        """A step, for people."""
+        if not self.as_json:
+            self._console.print(line, markup=False)
+
+    def result(self, fields: Mapping[str, Any]) -> None:
+        """The result, for programs."""
+        if self.as_json:
+            print(json.dumps(fields, default=str), flush=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """A table, for people."""
+        if self.as_json:
+            return
+        table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*("" if cell is None else str(cell) for cell in row))
+        self._console.print(table)
+
+    def error(self, error: BaseException) -> int:
+        """Report a failure; the exit code that fits it."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        if not isinstance(error, HeliographError):
+            text = f"unexpected {type(error).__name__}: {text} (HELIOGRAPH_DEBUG=1 shows where)"
+        if self.as_json:
+            details = {"type": type(error).__name__, "message": text, "field": getattr(error, "field", None)}
+            print(json.dumps({"error": details}), flush=True)
+        else:
+            print(f"error: {text}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, BadRequestError) else EXIT_FAILED

@@ -1,0 +1,98 @@
+"""``helio produce``: messages from arguments or from the lines of standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.cli.options import Address, Home, Json, Namespace, Target
+from heliograph.cli.output import Output
+from heliograph.errors import BadRequestError
+
+READ_BYTES = 64 * 1024
+BATCH_LINES_MAX = 1000
+
+Keyed = tuple[str | None, bytes]
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="Topic; created if the namespace allows it.")],
+    messages: Annotated[list[str] | None, typer.Argument(help="Messages. [default: lines of standard input]")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of every message.")] = None,
+    key_separator: Annotated[str | None, typer.Option(help="Each line is key, separator, message.")] = None,
+    properties: Annotated[list[str] | None, typer.Option("--property", "-p", help="name=value, repeatable.")] = None,
+    address: Address = None,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Publish messages and wait until all are acknowledged."""
+    if key is not None and key_separator is not None:
+        raise BadRequestError("give --key or --key-separator, not both", field="key")
+    target = Target.of(namespace, home, address)
+    source = _arguments(messages) if messages else _lines_of_stdin()
+    work = _produce(target, topic, source, key, key_separator, _properties(properties or []))
+    count, last = asyncio.run(work)
+    output = Output(as_json)
+    output.result({"topic": topic, "messages": count, "last_message_id": last})
+    output.progress(
+        f"{count} message{'' if count == 1 else 's'} published to {topic}" + (f", last {last}" if last else "")
+    )
+
+
+async def _produce(
+    target: Target,
+    topic: str,
+    source: AsyncIterator[list[bytes]],
+    key: str | None,
+    key_separator: str | None,
+    properties: dict[str, str],
+) -> tuple[int, str | None]:
+    count, last = 0, None
+    async with target.client() as client:
+        producer = await client.producer(topic)
+        async for lines in source:
+            keyed = [_split(line, key, key_separator) for line in lines]
+            sent = [await producer.enqueue(value, key=own, properties=properties) for own, value in keyed]
+            ids = await asyncio.gather(*sent)
+            count, last = count + len(ids), str(ids[-1])
+        await producer.close()
+    return count, last
+
+
+def _split(line: bytes, key: str | None, separator: str | None) -> Keyed:
+    if separator is None:
+        return key, line
+    head, found, tail = line.partition(separator.encode())
+    if not found:
+        raise BadRequestError(f"line without the separator {separator!r}: {line[:60]!r}", field="key_separator")
+    return head.decode(errors="replace"), tail
+
+
+def _properties(pairs: Sequence[str]) -> dict[str, str]:
+    split = [pair.partition("=") for pair in pairs]
+    for name, found, _ in split:
+        if not name or not found:
+            raise BadRequestError(f"--property {name!r} is not of the form name=value", field="property")
+    return {name: value for name, _, value in split}
+
+
+async def _arguments(messages: Sequence[str]) -> AsyncIterator[list[bytes]]:
+    for first in range(0, len(messages), BATCH_LINES_MAX):
+        yield [message.encode() for message in messages[first : first + BATCH_LINES_MAX]]
+
+
+async def _lines_of_stdin() -> AsyncIterator[list[bytes]]:
+    """Lines as they come, without their ends, a bounded number at a time; a last line may lack its end."""
+    stream: Any = sys.stdin.buffer
+    rest = b""
+    while chunk := await asyncio.to_thread(stream.read1, READ_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for first in range(0, len(lines), BATCH_LINES_MAX):
+            yield [line.removesuffix(b"\r") for line in lines[first : first + BATCH_LINES_MAX]]
+    if rest:
+        yield [rest]

@@ -1,0 +1,70 @@
+"""What turns one of our plain actor classes into an actor that runs by itself under Ray.
+
+Ray restarts a killed actor by running its constructor again, and nobody calls ``start()`` then. A hosted actor calls
+it itself, and lets other calls wait until it is through. An actor whose start fails ends its process, so that Ray's
+restart begins from nothing: a half-started bookie would still hold its directory's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from heliograph.errors import ServiceNotReadyError
+
+START_METHOD = "start"
+READY_WAIT_SECONDS = 10.0  # how long a call waits for a start under way
+FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next, in which callers can learn its reason
+_UNGATED = frozenset({START_METHOD, "pid", "stop"})
+
+
+def hosted(actor_class: type[Any]) -> type[Any]:
+    """A subclass to give to ``ray.remote``: starts by itself, and holds calls back until it has started.
+
+    ``start`` may be called too, any number of times: it returns what the one real start returned, or raises what it
+    raised. Any other async method raises ServiceNotReadyError when the start takes longer than 10 s.
+    """
+
+    class Hosted(actor_class):  # type: ignore[misc]  # its base is known only now
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            assert __debug__, "our checks are asserts: do not run with python -O"
+            super().__init__(*arguments, **options)
+            # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle
+            # would do for the first start only: Ray drops such a call when it restarts the actor.
+            self._hosted_start = asyncio.get_running_loop().create_task(super().start())
+            self._hosted_start.add_done_callback(_end_process_if_failed)
+
+        async def start(self) -> Any:
+            return await asyncio.shield(self._hosted_start)
+
+        async def pid(self) -> int:
+            return os.getpid()
+
+    for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
+        if not name.startswith("_") and name not in _UNGATED:
+            setattr(Hosted, name, _gated(method))
+    Hosted.__name__ = Hosted.__qualname__ = actor_class.__name__
+    Hosted.__doc__ = actor_class.__doc__
+    return Hosted
+
+
+def _gated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)
+    async def when_started(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not self._hosted_start.done():
+            try:
+                await asyncio.wait_for(self.start(), READY_WAIT_SECONDS)
+            except TimeoutError:
+                raise ServiceNotReadyError(f"{self!r} is starting still: try again") from None
+        return await method(self, *arguments, **options)
+
+    return when_started
+
+
+def _end_process_if_failed(start: asyncio.Task[Any]) -> None:
+    if not start.cancelled() and start.exception() is not None:
+        asyncio.get_running_loop().call_later(FAILED_START_PAUSE_SECONDS, os._exit, 1)

@@ -1,0 +1,85 @@
+"""Which nodes an actor may run on: Ray's node labels, turned into label selectors. Pure.
+
+A bookie's and the embedded store's data lie on the disk of one node, so their selectors are hard: without a node that
+matches, the actor waits. A node is labelled with ``heliograph.io/bookie=<bookie id>``, or with ``true`` when it is
+the only node for bookies (which is then all of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from heliograph.errors import ResourceError
+
+BOOKIE = "heliograph.io/bookie"
+BROKER = "heliograph.io/broker"
+METADATA = "heliograph.io/metadata"
+RACK = "heliograph.io/rack"
+ANY = "true"
+
+ONE_MACHINE = {BOOKIE: ANY, BROKER: ANY, METADATA: ANY}
+
+Selector = dict[str, str]
+NodeLabels = Mapping[str, str]
+
+
+def bookie_selector(bookie_id: str, nodes: Sequence[NodeLabels]) -> Selector:
+    """Where a bookie may run, given the labels of all living nodes.
+
+    Raises:
+        ResourceError: no node has the label, or several nodes are labelled ``true``, which names no one disk.
+    """
+    if any(node.get(BOOKIE) == bookie_id for node in nodes):
+        return {BOOKIE: bookie_id}
+    general = [node for node in nodes if node.get(BOOKIE) == ANY]
+    if len(general) > 1:
+        raise ResourceError(
+            f"{len(general)} nodes are labelled {BOOKIE}={ANY}: label the node that holds the disk of {bookie_id} with "
+            f"{BOOKIE}={bookie_id}, so that it returns to it after a restart",
+            field="labels",
+        )
+    if not general:
+        raise ResourceError(_missing(BOOKIE, bookie_id), field="labels")
+    return {BOOKIE: ANY}
+
+
+def broker_selector(nodes: Sequence[NodeLabels]) -> Selector:
+    """Where brokers, the auditor and the gateway may run: they keep nothing on disk.
+
+    Raises:
+        ResourceError: no node has the label.
+    """
+    if not any(node.get(BROKER) == ANY for node in nodes):
+        raise ResourceError(_missing(BROKER, "a broker"), field="labels")
+    return {BROKER: ANY}
+
+
+def metadata_selector(nodes: Sequence[NodeLabels]) -> Selector:
+    """Where the embedded store may run: the node labelled for it, else the first bookie's.
+
+    Raises:
+        ResourceError: neither exists, or several nodes are labelled for it.
+    """
+    named = [node for node in nodes if node.get(METADATA) == ANY]
+    if len(named) > 1:
+        raise ResourceError(f"{len(named)} nodes are labelled {METADATA}={ANY}: leave one", field="labels")
+    if named:
+        return {METADATA: ANY}
+    return bookie_selector("bookie-1", nodes)
+
+
+def describe(selector: Mapping[str, str]) -> str:
+    """A selector in words: ``a node labelled heliograph.io/bookie=true``."""
+    return "a node labelled " + " and ".join(f"{key}={value}" for key, value in selector.items())
+
+
+def matches(selector: Mapping[str, str], node: NodeLabels) -> bool:
+    """Whether a node has all labels of a selector made here."""
+    return all(node.get(key) == value for key, value in selector.items())
+
+
+def _missing(label: str, part: str) -> str:
+    return (
+        f"no node of this Ray cluster is labelled for {part}: start one with `ray start --labels {label}={ANY}`, "
+        "or pass --no-require-labels to use any node"
+    )

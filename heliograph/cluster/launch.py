@@ -1,0 +1,169 @@
+"""A Ray of our own on this machine: its head started as a child in its own session, with its own ports and files.
+
+It is ended by the name of that process (never with ``ray stop``, which ends every Ray of the machine).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from heliograph.cluster import labels, ports
+from heliograph.cluster.home import ClusterHome, delete_tree
+from heliograph.cluster.processes import ProcessName, end_session, wait_until
+from heliograph.config import ClusterConfig
+from heliograph.errors import ResourceError
+from heliograph.java import java_environment
+
+START_TIMEOUT_SECONDS = 90.0  # on an idle machine it takes 5
+USUAL_DASHBOARD_PORT = 8265
+# A socket's path holds at most 107 bytes, and Ray adds "/session_<date>_<pid>/sockets/plasma_store" to ours.
+TEMPORARY_PATH_BYTES_MAX = 40
+_LOG_LINES_SHOWN = 5
+
+_children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this very process started, to be reaped
+
+
+@dataclass(frozen=True, slots=True)
+class RayHead:
+    """A Ray head that we started."""
+
+    process: ProcessName
+    address: str  # of its GCS, what RAY_ADDRESS takes
+    dashboard_url: str
+    temporary_directory: Path
+    auth_mode: str
+
+
+def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
+    """Start the processes of a Ray head, without waiting for them: ``address`` is empty still.
+
+    Raises:
+        ResourceError: a port, a path or Ray's token cannot be used; nothing was started.
+    """
+    dashboard_port = _dashboard_port(config)
+    auth_mode = os.environ.get("RAY_AUTH_MODE") or "token"
+    if auth_mode == "token":
+        _make_token()
+    temporary = _temporary_directory()
+    with home.ray_log.open("wb") as log:
+        child = subprocess.Popen(
+            _command(config, temporary, dashboard_port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=home.directory,
+            env=_environment(auth_mode),
+            start_new_session=True,
+        )
+    _children[child.pid] = child
+    process = ProcessName.of(child.pid)
+    assert process is not None, "a child has a name until it is waited for"
+    return RayHead(process, "", f"http://127.0.0.1:{dashboard_port}", temporary, auth_mode)
+
+
+def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
+    """Wait until a spawned head can be joined, and return its address.
+
+    Raises:
+        ResourceError: it did not come up, with the last lines of its log.
+    """
+    address_file = head.temporary_directory / "ray_current_cluster"  # written when the head can be joined
+    wait_until(lambda: _has_text(address_file) or not head.process.is_alive(), START_TIMEOUT_SECONDS)
+    if not head.process.is_alive() or not _has_text(address_file):
+        raise ResourceError(f"Ray did not start: {_last_lines(home.ray_log)} (log: {home.ray_log})")
+    return address_file.read_text().strip()
+
+
+def stop_ray(process: ProcessName, temporary_directory: str) -> None:
+    """End a Ray head that we started, with everything it started, and remove its files.
+
+    Raises:
+        ResourceError: a process survives SIGKILL.
+    """
+    if not end_session(process):
+        raise ResourceError(f"processes of Ray's session {process.pid} do not end: see `ps -s {process.pid}`")
+    if (child := _children.pop(process.pid, None)) is not None:
+        child.wait()
+    if temporary_directory:
+        delete_tree(Path(temporary_directory))
+
+
+def _command(config: ClusterConfig, temporary: Path, dashboard_port: int) -> list[str]:
+    chosen: set[int] = {dashboard_port}
+    client_port = ports.pick_free(taken=chosen)
+    chosen.add(client_port)
+    agent_port = ports.pick_free(taken=chosen)
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *("--port=0", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
+        f"--ray-client-server-port={client_port}",
+        f"--dashboard-agent-listen-port={agent_port}",
+        f"--temp-dir={temporary}",
+        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
+        f"--num-cpus={config.ray_cpus}",
+        f"--object-store-memory={config.ray_object_store_bytes}",
+        "--labels=" + ",".join(f"{key}={value}" for key, value in labels.ONE_MACHINE.items()),
+    ]
+
+
+def _environment(auth_mode: str) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment["RAY_AUTH_MODE"] = auth_mode
+    environment["RAY_USAGE_STATS_ENABLED"] = "0"
+    environment["RAY_worker_niceness"] = "0"  # Ray's default of 15 lets anything else on the machine starve a broker
+    environment["RAY_prestart_worker_first_driver"] = "0"  # one idle Python for each logical CPU, all at once
+    with contextlib.suppress(ResourceError):  # an unsuitable JAVA_HOME matters to Spark alone, which says so
+        environment |= java_environment(environment)
+    return environment
+
+
+def _dashboard_port(config: ClusterConfig) -> int:
+    """The configured port; a free one for 0, or when another Ray's dashboard sits on the usual one."""
+    port = config.dashboard_port
+    if port == 0 or (port == USUAL_DASHBOARD_PORT and not ports.is_free(port)):
+        return ports.pick_free()
+    ports.require_free(port, "127.0.0.1", "dashboard_port")
+    return port
+
+
+def _temporary_directory() -> Path:
+    root = tempfile.gettempdir()
+    if len(root.encode()) + len("/hg-12345678") > TEMPORARY_PATH_BYTES_MAX:
+        root = "/tmp"
+    try:
+        return Path(tempfile.mkdtemp(prefix="hg-", dir=root))
+    except OSError as error:
+        raise ResourceError(f"no temporary directory can be made in {root}: {error.strerror}") from error
+
+
+def _make_token() -> None:
+    """Have Ray write its token file if there is none: without it, whoever reaches a port of Ray can run code."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
+    token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+    if os.environ.get("RAY_AUTH_TOKEN") or token_file.exists():
+        return
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise ResourceError(f"Ray cannot write its token file {token_file}: {_last_line(result.stderr)}")
+
+
+def _has_text(file: Path) -> bool:
+    try:
+        return bool(file.read_text().strip())
+    except FileNotFoundError:
+        return False
+
+
+def _last_lines(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-_LOG_LINES_SHOWN:]) or "it printed nothing"
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rsplit("\n", 1)[-1]

@@ -1,0 +1,193 @@
+"""Starting and stopping a whole cluster from one machine: Ray if it is ours, the actors, the note that finds them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from heliograph import discovery
+from heliograph.cluster import launch, ports
+from heliograph.cluster.home import ClusterHome, ClusterState, boot_id, delete_tree, require_writable
+from heliograph.config import ClusterConfig
+from heliograph.errors import ClusterNotFoundError, ConflictError, HeliographError, UnsupportedError
+
+Progress = Callable[[str], None]
+
+
+def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterState:
+    """Start the cluster, or complete one that is up in part; a running one stays as it is.
+
+    Uses the Ray that this process is in, else the one that RAY_ADDRESS names, else starts one of its own. This process
+    is in that Ray afterwards.
+
+    Returns:
+        what was noted on this machine, with the addresses of Ray, the dashboard, the metadata store and the gateway.
+
+    Raises:
+        ResourceError: a port, path, label or part is not available; names it. A Ray started by this call is stopped.
+        ClusterNotFoundError: the Ray that RAY_ADDRESS names cannot be joined.
+        ConflictError: the cluster runs in another Ray than the one that this process is in, or another ``up`` or
+            ``down`` of the same cluster is under way.
+    """
+    home = ClusterHome(config.home_directory)
+    with home.locked():
+        known = _still_valid(home)
+        if known is not None and known.namespace != config.namespace:
+            raise ConflictError(
+                f"{home.directory} belongs to the cluster {known.namespace!r}, which runs: stop it first, or give "
+                f"{config.namespace!r} another --home",
+                field="home",
+            )
+        is_given = discovery.is_attached() or os.environ.get("RAY_ADDRESS")
+        started = None if known or is_given else _start_ray(config, home, progress)
+        state = known or started or _joined(config)
+        try:
+            return _deploy(config, home, state, progress)
+        except BaseException:
+            if started is not None:
+                discovery.detach()
+                _stop_ray(started)
+                home.forget()
+            raise
+
+
+def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = lambda _: None) -> None:
+    """Stop what ``up`` started: the actors, and Ray if it is ours. Data stays unless asked.
+
+    Raises:
+        ClusterNotFoundError: nothing is noted in ``home``.
+        ConflictError: another ``up`` or ``down`` of the same cluster is under way.
+    """
+    if not home.directory.exists():
+        raise ClusterNotFoundError(f"no cluster was started from {home.directory}: nothing to stop")
+    with home.locked():
+        state = home.load()
+        if state is None:
+            raise ClusterNotFoundError(f"no cluster was started from {home.directory}: nothing to stop")
+        _remove_actors(state, progress)
+        _stop_ray(state)
+        if state.ray_pid:
+            progress(f"Ray at {state.ray_address} has stopped")
+        if delete_data and state.data_root:
+            delete_tree(Path(state.data_root))
+            progress(f"{state.data_root} is deleted")
+            home.ray_log.unlink(missing_ok=True)
+        home.forget()
+
+
+def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progress: Progress) -> ClusterState:
+    from heliograph.cluster.deployment import deploy
+
+    discovery.attach(config.namespace, address=state.ray_address)
+    deployed = deploy(config, progress, dashboard_url=state.dashboard_url)
+    state = replace(
+        state,
+        metadata_url=deployed.metadata_url,
+        service_url=_joined_urls(deployed.addresses),
+        gateway_url=deployed.addresses.get(discovery.GATEWAY, ""),
+        data_root=str(config.data_root),
+    )
+    home.save(state)
+    return state
+
+
+def _joined_urls(addresses: Mapping[str, str]) -> str:
+    """``pulsar://host:port,host:port`` of all brokers, in the order of their names whichever was ready first."""
+    urls = [url for name, url in sorted(addresses.items()) if name.startswith(discovery.BROKER_PREFIX)]
+    return ",".join([*urls[:1], *(url.partition("://")[2] for url in urls[1:])])
+
+
+def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> ClusterState:
+    require_writable(config.data_root, "data_directory")
+    for setting in ("metadata_port", "broker_port", "gateway_port"):
+        if setting != "gateway_port" or config.gateway:
+            ports.require_free(getattr(config, setting), config.host, setting)
+    progress("starting Ray on this machine")
+    head = launch.spawn_ray(config, home)
+    state = ClusterState(
+        namespace=config.namespace,
+        ray_address="",
+        ray_auth_mode=head.auth_mode,
+        dashboard_url=head.dashboard_url,
+        data_root=str(config.data_root),
+        ray_pid=head.process.pid,
+        ray_start_ticks=head.process.start_ticks,
+        ray_temporary_directory=str(head.temporary_directory),
+        boot_id=boot_id(),
+    )
+    home.save(state)  # from here on `down` can stop it, whatever becomes of this process
+    try:
+        state = replace(state, ray_address=launch.wait_for_ray(head, home))
+    except BaseException:
+        _stop_ray(state)
+        home.forget()
+        raise
+    home.save(state)
+    progress(f"Ray runs at {state.ray_address}, its dashboard at {state.dashboard_url}")
+    return state
+
+
+def _joined(config: ClusterConfig) -> ClusterState:
+    if (named := os.environ.get("RAY_ADDRESS", "")).startswith("ray://"):
+        raise UnsupportedError(
+            f"{named} is for Ray Client, which cannot start a cluster: run this on a node, with RAY_ADDRESS=host:port"
+        )
+    discovery.attach(config.namespace)
+    address, dashboard = discovery.ray_addresses()
+    return ClusterState(
+        namespace=config.namespace,
+        ray_address=address,
+        ray_auth_mode=os.environ.get("RAY_AUTH_MODE", ""),
+        dashboard_url=dashboard,
+    )
+
+
+def _still_valid(home: ClusterHome) -> ClusterState | None:
+    """The noted state, if its Ray runs still; one of ours that died, or never came up, is cleaned up first."""
+    state = home.load()
+    if state is None:
+        return None
+    if state.ray_pid:
+        process = state.ray_process
+        if process is not None and process.is_alive() and state.ray_address:
+            return state
+        _stop_ray(state)
+        return None
+    return state if _answers(state.ray_address) else None
+
+
+def _answers(ray_address: str) -> bool:
+    """Whether the joined Ray that was noted is there still, and the one that we would join now."""
+    if discovery.is_attached():
+        return discovery.ray_addresses()[0] == ray_address
+    named = os.environ.get("RAY_ADDRESS")
+    return named in (None, "", ray_address) and discovery.can_reach(ray_address)
+
+
+def _remove_actors(state: ClusterState, progress: Progress) -> None:
+    """Ask the actors to stop and end them; where Ray is ours to stop, trouble with that is not in the way."""
+    from heliograph.cluster.removal import remove
+
+    if not state.ray_address:
+        return  # its Ray never came up
+    stays = discovery.is_attached() and not state.ray_pid
+    try:
+        discovery.attach(state.namespace, address=state.ray_address)
+        names = discovery.actor_names(state.namespace)
+        remove(names, state.namespace)
+        progress(f"{len(names)} actors have stopped")
+    except ClusterNotFoundError:
+        progress(f"no actors of {state.namespace} are left in the Ray at {state.ray_address}")
+    except HeliographError:
+        if not state.ray_pid:
+            raise
+    finally:
+        if not stays:
+            discovery.detach()
+
+
+def _stop_ray(state: ClusterState) -> None:
+    if (process := state.ray_process) is not None:
+        launch.stop_ray(process, state.ray_temporary_directory)

@@ -1,0 +1,71 @@
+"""What a cluster is made of: the name, place and settings of each actor, in the order in which they start. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heliograph.cluster import labels
+from heliograph.config import ClusterConfig
+from heliograph.discovery import AUDITOR, BOOKIE_PREFIX, BROKER_PREFIX, GATEWAY, METADATA
+
+START_ORDER = ("metadata", "bookie", "broker", "auditor", "gateway")
+# Kinds that start side by side, most of a start being Python's; each group needs the ones before it.
+START_GROUPS = (("metadata",), ("bookie", "broker", "auditor"), ("gateway",))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One actor to be."""
+
+    name: str
+    kind: str  # one of START_ORDER
+    selector: labels.Selector = field(default_factory=dict)
+    port: int = 0
+    rack: str = "default"
+    directory: Path | None = None
+
+
+def parts_of(config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> list[Part]:
+    """Every actor of the cluster, in starting order, but the embedded store when ``metadata_url`` names another.
+
+    Args:
+        nodes: the labels of Ray's living nodes.
+
+    Raises:
+        ResourceError: no node has a label that one of the parts needs.
+    """
+    parts = []
+    if config.metadata_url is None:
+        selector = labels.metadata_selector(nodes) if config.require_labels else {}
+        parts.append(Part(METADATA, "metadata", selector, config.metadata_port, directory=config.data_root / METADATA))
+    parts += [_bookie(f"{BOOKIE_PREFIX}{number}", config, nodes) for number in range(1, config.bookies + 1)]
+    anywhere = labels.broker_selector(nodes) if config.require_labels else {}
+    parts += [
+        Part(f"{BROKER_PREFIX}{number}", "broker", anywhere, config.broker_port if number == 1 else 0)
+        for number in range(1, config.brokers + 1)
+    ]
+    if config.auditor:
+        parts.append(Part(AUDITOR, "auditor", anywhere))
+    if config.gateway:
+        parts.append(Part(GATEWAY, "gateway", anywhere, config.gateway_port))
+    return parts
+
+
+def _bookie(name: str, config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> Part:
+    selector = labels.bookie_selector(name, nodes) if config.require_labels else {}
+    racks = [node.get(labels.RACK, "default") for node in nodes if labels.matches(selector, node)]
+    return Part(name, "bookie", selector, rack=racks[0] if racks else "default", directory=config.data_root / name)
+
+
+def kind_of(actor_name: str) -> str:
+    """``bookie`` for ``bookie-3``, ``gateway`` for ``gateway``."""
+    return actor_name.partition("-")[0]
+
+
+def sort_key(actor_name: str) -> tuple[int, int, str]:
+    """Orders actor names by start order, then by number."""
+    kind, _, number = actor_name.partition("-")
+    place = START_ORDER.index(kind) if kind in START_ORDER else len(START_ORDER)
+    return place, int(number) if number.isdigit() else 0, actor_name

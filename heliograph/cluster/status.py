@@ -1,0 +1,170 @@
+"""What is running, gathered from Ray, the metadata store and the brokers; what cannot be asked is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from heliograph import discovery
+from heliograph.admin import Admin
+from heliograph.cluster import diagnosis
+from heliograph.cluster.home import ClusterState
+from heliograph.cluster.parts import kind_of, sort_key
+from heliograph.errors import HeliographError
+from metadata import paths
+from metadata.codec import decode
+from metadata.connect import connect_store
+from metadata.errors import NoNodeError
+from metadata.model import BookieRegistration, BrokerRegistration
+from metadata.store import MetadataStore
+
+ANSWER_TIMEOUT_SECONDS = 5.0
+# What an address comes from: the registration for bookies and brokers, the idempotent start for the rest.
+_START_RETURNS_ADDRESS = (discovery.METADATA, discovery.GATEWAY)
+
+
+@dataclass(slots=True)
+class ActorStatus:
+    """One actor. ``note`` says what is wrong, or is empty."""
+
+    name: str
+    kind: str
+    state: str = "UNKNOWN"
+    pid: int | None = None
+    restarts: int | None = None
+    address: str = ""
+    note: str = ""
+
+
+@dataclass(slots=True)
+class ClusterStatus:
+    """A cluster at one moment. Lists are sorted; ``topics`` counts those of public/default, -1 when unknown."""
+
+    namespace: str
+    ray_address: str
+    dashboard_url: str
+    metadata_url: str = ""
+    gateway_url: str = ""
+    actors: list[ActorStatus] = field(default_factory=list)
+    bookies_available: list[str] = field(default_factory=list)
+    bookies_readonly: list[str] = field(default_factory=list)
+    service_urls: list[str] = field(default_factory=list)
+    underreplicated_ledgers: int = -1
+    ledgers_in_repair: int = -1
+    topics: int = -1
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every actor serves and no copies are known to be missing."""
+        return all(not actor.note for actor in self.actors) and self.underreplicated_ledgers == 0
+
+
+def gather(namespace: str, state: ClusterState | None = None) -> ClusterStatus:
+    """The cluster's status. Joins its Ray.
+
+    Raises:
+        ClusterNotFoundError: there is no Ray, or no Heliograph in it.
+    """
+    names = sorted(discovery.actor_names(namespace), key=sort_key)
+    address, dashboard = discovery.ray_addresses()
+    status = ClusterStatus(namespace, address, dashboard, metadata_url=state.metadata_url if state else "")
+    status.actors = [ActorStatus(name, kind_of(name)) for name in names]
+    _ask_ray(status)
+    asyncio.run(_ask_cluster(status))
+    _explain(status)
+    return status
+
+
+def _ask_ray(status: ClusterStatus) -> None:
+    states = diagnosis.actor_states(status.namespace)
+    calls: dict[Any, ActorStatus] = {}
+    for actor in status.actors:
+        known = states.get(actor.name)
+        if known is not None:
+            actor.state, actor.pid, actor.restarts = known["state"], known["pid"], known["num_restarts"]
+            if actor.state != "ALIVE":
+                actor.note = diagnosis.why_not_running(actor.name, known["label_selector"], status.namespace)
+                continue
+        method = "start" if actor.name in _START_RETURNS_ADDRESS else "pid"
+        with contextlib.suppress(HeliographError):
+            calls[getattr(discovery.actor(actor.name, status.namespace), method).remote()] = actor
+    done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_SECONDS) if calls else ([], [])
+    for call in late:
+        calls[call].note = f"does not answer within {ANSWER_TIMEOUT_SECONDS:.0f} s"
+    for call in done:
+        _take_answer(calls[call], call)
+
+
+def _take_answer(actor: ActorStatus, call: Any) -> None:
+    try:
+        answer = ray.get(call)
+    except ray.exceptions.RayError as error:
+        actor.note = diagnosis.reason(error)
+        return
+    actor.state = "ALIVE"
+    if actor.name in _START_RETURNS_ADDRESS:
+        actor.address = str(answer)
+    else:
+        actor.pid = int(answer)
+
+
+async def _ask_cluster(status: ClusterStatus) -> None:
+    for actor in status.actors:
+        if actor.name == discovery.METADATA and actor.address:
+            status.metadata_url = f"embedded://{actor.address}"
+        if actor.name == discovery.GATEWAY:
+            status.gateway_url = actor.address
+    with contextlib.suppress(HeliographError, TimeoutError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
+            await _ask_metadata(status)
+    with contextlib.suppress(HeliographError, TimeoutError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
+            status.topics = len(await Admin(status.namespace).list_topics())
+
+
+async def _ask_metadata(status: ClusterStatus) -> None:
+    if not status.metadata_url:
+        return
+    store = await connect_store(status.metadata_url)
+    try:
+        status.bookies_available = await store.children(paths.BOOKIES_AVAILABLE)
+        status.bookies_readonly = await store.children(paths.BOOKIES_READONLY)
+        status.underreplicated_ledgers = len(await store.children(paths.UNDERREPLICATED))
+        status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
+        await _take_addresses(status, store)
+    finally:
+        await store.close()
+
+
+async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
+    addresses = {}
+    for parent in (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY):
+        for name in await store.children(parent):
+            with contextlib.suppress(NoNodeError):
+                addresses[name] = decode(BookieRegistration, (await store.get(f"{parent}/{name}"))[0]).address
+    for name in await store.children(paths.BROKERS_AVAILABLE):
+        with contextlib.suppress(NoNodeError):
+            value, _ = await store.get(paths.broker_available(name))
+            broker = decode(BrokerRegistration, value)
+            addresses[broker.actor_name] = broker.service_url
+            status.service_urls.append(broker.service_url)
+    for actor in status.actors:
+        actor.address = actor.address or addresses.get(actor.name, "")
+
+
+def _explain(status: ClusterStatus) -> None:
+    """Notes for actors that run, yet are not registered to serve."""
+    if status.underreplicated_ledgers < 0:
+        return  # the store did not answer: nothing is known of registrations
+    for actor in status.actors:
+        if actor.note:
+            continue
+        if actor.name in status.bookies_readonly:
+            actor.note = "read-only: its disk is nearly full"
+        elif actor.kind in ("bookie", "broker") and not actor.address:
+            actor.note = "runs, but is not registered in metadata yet"

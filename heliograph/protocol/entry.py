@@ -1,0 +1,135 @@
+"""An entry: what a producer sends, a broker stores verbatim and a consumer gets (docs/formats-pulsar.md).
+
+    u16 magic 0x0e01 | u32 CRC32C of the rest | u32 length of the metadata | MessageMetadata | payload
+
+Magic and checksum may be absent on input. The payload of an entry whose metadata has ``num_messages_in_batch`` (even
+of 1) is a batch, compressed as a whole: a run of u32 length | SingleMessageMetadata | message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+import crc32c
+from google.protobuf.message import DecodeError
+
+from heliograph.errors import ChecksumError, ProtocolError
+from heliograph.protocol.compression import decompress
+from heliograph.protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+
+ENTRY_MAGIC = 0x0E01
+_MAGIC = struct.Struct(">H")
+_HEAD = struct.Struct(">HII")
+_U32 = struct.Struct(">I")
+_CHECKED_FROM = 6  # the checksum covers everything from here on
+
+_crc = crc32c.crc32c
+# protobuf reads any buffer, its stubs only name bytes
+_parse: Callable[[memoryview], MessageMetadata] = MessageMetadata.FromString  # type: ignore[assignment]
+
+
+def encode_entry(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """The entry of an already batched and compressed ``payload``."""
+    packed = metadata.SerializeToString()
+    length = _U32.pack(len(packed))
+    checksum = _crc(payload, _crc(packed, _crc(length)))
+    return b"".join((_HEAD.pack(ENTRY_MAGIC, checksum, len(packed)), packed, payload))
+
+
+def has_checksum(section: bytes | memoryview) -> bool:
+    """Whether the section starts with the magic, so that ``verify`` has something to check."""
+    return len(section) >= 2 and _MAGIC.unpack_from(section)[0] == ENTRY_MAGIC
+
+
+def verify(section: bytes | memoryview) -> None:
+    """Compares an entry with its checksum; one without a checksum passes.
+
+    Raises:
+        ChecksumError: the bytes were damaged.
+        ProtocolError: the entry is cut short.
+    """
+    if not has_checksum(section):
+        return
+    if len(section) < _HEAD.size:
+        raise ProtocolError("an entry is cut short", field="entry")
+    (expected,) = _U32.unpack_from(section, 2)
+    if _crc(memoryview(section)[_CHECKED_FROM:]) != expected:
+        raise ChecksumError("an entry does not match its checksum")
+
+
+def metadata_of(section: bytes | memoryview) -> MessageMetadata:
+    """The metadata of an entry, its checksum left alone.
+
+    Raises:
+        ProtocolError: these bytes are no entry.
+    """
+    return split(section)[0]
+
+
+def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
+    """Metadata and payload (as it lies there, maybe compressed) of an entry, its checksum left alone.
+
+    Raises:
+        ProtocolError: these bytes are no entry.
+    """
+    view = memoryview(section)
+    start = _CHECKED_FROM if has_checksum(view) else 0
+    if len(view) < start + 4:
+        raise ProtocolError("an entry is cut short", field="entry")
+    (length,) = _U32.unpack_from(view, start)
+    start += 4
+    if start + length > len(view):
+        raise ProtocolError(f"metadata of {length} bytes does not fit its entry", field="entry")
+    try:
+        return _parse(view[start : start + length]), view[start + length :]
+    except DecodeError as error:
+        raise ProtocolError(f"the metadata of an entry cannot be read: {error}", field="entry") from error
+
+
+def message_count(metadata: MessageMetadata) -> int:
+    """Messages in the entry, at least 1."""
+    return max(1, metadata.num_messages_in_batch)
+
+
+def is_batch(metadata: MessageMetadata) -> bool:
+    """Whether the payload is a batch. An encrypted payload is opaque, so it counts as one message."""
+    return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
+
+
+def plain_payload(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
+    """The payload as the producer had it before compression.
+
+    Raises:
+        UnsupportedError: compressed by a codec whose library is not installed.
+        ChecksumError: it cannot be unpacked.
+    """
+    if metadata.encryption_keys:
+        return bytes(payload)
+    return decompress(metadata.compression, payload, metadata.uncompressed_size)
+
+
+def iterate_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
+    """The messages of a batch, in order, one at a time; ``plain`` comes from ``plain_payload``.
+
+    Neighbours with equal metadata share one object: do not change what this yields.
+
+    Raises:
+        ProtocolError: the batch does not hold what its metadata promises.
+    """
+    position, packed, single = 0, b"", SingleMessageMetadata()
+    for _ in range(metadata.num_messages_in_batch):
+        try:
+            start = position + 4
+            (length,) = _U32.unpack_from(plain, position)
+            position = start + length
+            if plain[start:position] != packed:
+                packed = plain[start:position]
+                single = SingleMessageMetadata.FromString(packed)
+        except (struct.error, DecodeError) as error:
+            raise ProtocolError(f"a batch cannot be read: {error}", field="entry") from error
+        end = position + single.payload_size
+        if not position <= end <= len(plain):
+            raise ProtocolError("a message of a batch does not fit its entry", field="entry")
+        yield single, plain[position:end]
+        position = end

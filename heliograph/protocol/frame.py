@@ -1,0 +1,153 @@
+"""Frames of Pulsar's binary protocol as pure functions (docs/formats-pulsar.md).
+
+    simple frame   u32 length of what follows | u32 length of the command | command
+    payload frame  the same, then a payload section that runs to the end of the frame
+
+A payload section is an entry (see ``entry.py``), optionally with a block of broker metadata in front of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError, EncodeError
+
+from heliograph.errors import BadRequestError, ProtocolError
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+
+PROTOCOL_VERSION = 20  # the newest version whose commands pulsar.proto describes
+MESSAGE_BYTES_MAX = 5 << 20  # default limit of one entry's payload
+FRAME_SLACK_BYTES = 10 << 10  # command and metadata on top of the payload
+BROKER_METADATA_MAGIC = b"\x0e\x02"
+
+_HEAD = struct.Struct(">II")
+_U32 = struct.Struct(">I")
+# protobuf reads any buffer, its stubs only name bytes
+_parse: Callable[[memoryview], BaseCommand] = BaseCommand.FromString  # type: ignore[assignment]
+
+
+def encode_command(command: BaseCommand) -> bytes:
+    """A simple frame.
+
+    Raises:
+        BadRequestError: a required field of the command is not set.
+    """
+    body = _serialize(command)
+    return _HEAD.pack(4 + len(body), len(body)) + body
+
+
+def encode_payload_head(command: BaseCommand, section_bytes: int) -> bytes:
+    """A payload frame up to its payload section, which has ``section_bytes`` bytes and must be written right after."""
+    body = _serialize(command)
+    return _HEAD.pack(4 + len(body) + section_bytes, len(body)) + body
+
+
+def encode_payload_frame(command: BaseCommand, section: bytes | memoryview) -> bytes:
+    """A whole payload frame; ``section`` is an entry from its magic on."""
+    return b"".join((encode_payload_head(command, len(section)), section))
+
+
+def _serialize(command: BaseCommand) -> bytes:
+    try:
+        return command.SerializeToString()
+    except EncodeError as error:
+        raise BadRequestError(f"the command is not complete: {error}", field="command") from error
+
+
+class FrameDecoder:
+    """Cuts a byte stream into commands.
+
+    Bytes that were fed are copied at most once more, when a frame spans several of them. The payload sections
+    returned are views into what was fed and keep it alive.
+
+    Args:
+        frame_bytes_max: the greatest frame accepted, its length field left out. A longer one is refused as soon as
+            its length is known, so that no peer can make the buffer grow beyond this and one read. # I15
+    """
+
+    def __init__(self, frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_SLACK_BYTES) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._pieces: list[bytes | memoryview] = []
+        self._buffered = 0
+        self._needed = 4
+        self._broken: ProtocolError | None = None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held back for a frame that is not complete yet."""
+        return self._buffered
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[BaseCommand, memoryview | None]]:
+        """The commands that ``data`` completes, each with its payload section or None.
+
+        Raises:
+            ProtocolError: a frame is above the limit, its lengths contradict each other, or its command cannot be
+                read. The stream cannot be followed any further; each later call raises the same.
+        """
+        if self._broken is not None:
+            raise self._broken
+        chunk = data if type(data) is bytes else bytes(data)
+        if self._pieces:
+            self._pieces.append(chunk)
+            self._buffered += len(chunk)
+            if self._buffered < self._needed:
+                return []
+            chunk = b"".join(self._pieces)
+        try:
+            return self._cut(chunk)
+        except ProtocolError as error:
+            self._broken = error
+            self._pieces, self._buffered = [], 0
+            raise
+
+    def _cut(self, chunk: bytes) -> list[tuple[BaseCommand, memoryview | None]]:
+        view = memoryview(chunk)
+        size, start, needed = len(chunk), 0, 4
+        frames = []
+        while size - start >= 4:
+            (length,) = _U32.unpack_from(chunk, start)
+            if not 4 <= length <= self.frame_bytes_max:
+                raise ProtocolError(
+                    f"a frame of {length} bytes is outside 4..{self.frame_bytes_max}",
+                    field="frame",
+                    limit=f"{self.frame_bytes_max} bytes",
+                )
+            end = start + 4 + length
+            if end > size:
+                needed = 4 + length
+                break
+            frames.append(_read_frame(view[start + 4 : end]))
+            start = end
+        self._pieces = [view[start:]] if start < size else []
+        self._buffered = size - start
+        self._needed = needed
+        return frames
+
+
+def _read_frame(frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
+    (length,) = _U32.unpack_from(frame)
+    end = 4 + length
+    if end > len(frame):
+        raise ProtocolError(f"a command of {length} bytes does not fit its frame of {len(frame)}", field="frame")
+    try:
+        command = _parse(frame[4:end])
+    except DecodeError as error:
+        raise ProtocolError(f"a command cannot be read: {error}", field="command") from error
+    if command.type == BaseCommand.CONNECT and not command.HasField("type"):
+        # what protobuf makes of a type that pulsar.proto does not know
+        raise ProtocolError("a command is of an unknown type", field="command")
+    if end == len(frame):
+        return command, None
+    return command, _without_broker_metadata(frame[end:])
+
+
+def _without_broker_metadata(section: memoryview) -> memoryview:
+    if section[:2] != BROKER_METADATA_MAGIC:
+        return section
+    if len(section) < 6:
+        raise ProtocolError("a block of broker metadata is cut short", field="frame")
+    (length,) = _U32.unpack_from(section, 2)
+    if 6 + length > len(section):
+        raise ProtocolError("a block of broker metadata is longer than its frame", field="frame")
+    return section[6 + length :]

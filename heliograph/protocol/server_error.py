@@ -1,0 +1,94 @@
+"""One table between the error codes on the wire and the classes of ``heliograph.errors``, read in both directions."""
+
+from __future__ import annotations
+
+from heliograph.errors import (
+    Advice,
+    AlreadyClosedError,
+    BadRequestError,
+    ChecksumError,
+    ConflictError,
+    ConnectionLostError,
+    ConsumerBusyError,
+    HeliographError,
+    IncompatibleSchemaError,
+    InvalidTopicNameError,
+    NamespaceNotFoundError,
+    NotFoundError,
+    NotPermittedError,
+    PersistenceError,
+    ProducerBusyError,
+    ProducerFencedError,
+    ProtocolError,
+    QuotaExceededError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+    SubscriptionExistsError,
+    SubscriptionNotFoundError,
+    TopicBusyError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+    UnsupportedError,
+)
+from heliograph.protocol import pulsar_pb2 as pb
+
+# The first class of a code is the one that a client raises; every listed class is sent as that code by a broker.
+_TABLE: tuple[tuple[pb.ServerError, tuple[type[HeliographError], ...]], ...] = (
+    (pb.UNKNOWN_ERROR, (HeliographError,)),
+    (pb.METADATA_ERROR, (ConflictError, TopicBusyError, SubscriptionExistsError)),
+    (pb.PERSISTENCE_ERROR, (PersistenceError,)),
+    (pb.AUTHENTICATION_ERROR, (NotPermittedError,)),
+    (pb.AUTHORIZATION_ERROR, (NotPermittedError,)),
+    (pb.CONSUMER_BUSY, (ConsumerBusyError,)),
+    (pb.SERVICE_NOT_READY, (ServiceNotReadyError, ConnectionLostError, RequestTimeoutError)),
+    (pb.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR, (QuotaExceededError,)),
+    (pb.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION, (QuotaExceededError,)),
+    (pb.CHECKSUM_ERROR, (ChecksumError,)),
+    (pb.UNSUPPORTED_VERSION_ERROR, (UnsupportedError,)),
+    (pb.TOPIC_NOT_FOUND, (TopicNotFoundError, NamespaceNotFoundError)),
+    (pb.SUBSCRIPTION_NOT_FOUND, (SubscriptionNotFoundError,)),
+    (pb.CONSUMER_NOT_FOUND, (NotFoundError,)),
+    (pb.TOO_MANY_REQUESTS, (QuotaExceededError,)),
+    (pb.TOPIC_TERMINATED_ERROR, (TopicTerminatedError,)),
+    (pb.PRODUCER_BUSY, (ProducerBusyError,)),
+    (pb.INVALID_TOPIC_NAME, (InvalidTopicNameError,)),
+    (pb.INCOMPATIBLE_SCHEMA, (IncompatibleSchemaError,)),
+    (pb.CONSUMER_ASSIGN_ERROR, (ConflictError,)),
+    (pb.TRANSACTION_COORDINATOR_NOT_FOUND, (UnsupportedError,)),
+    (pb.INVALID_TXN_STATUS, (UnsupportedError,)),
+    (pb.NOT_ALLOWED_ERROR, (UnsupportedError, BadRequestError, AlreadyClosedError)),
+    (pb.TRANSACTION_CONFLICT, (UnsupportedError,)),
+    (pb.TRANSACTION_NOT_FOUND, (UnsupportedError,)),
+    (pb.PRODUCER_FENCED, (ProducerFencedError,)),
+)
+
+_CLASS_OF_CODE: dict[int, type[HeliographError]] = {code: classes[0] for code, classes in _TABLE}
+_CODE_OF_CLASS: dict[type[BaseException], pb.ServerError] = {}
+for _code, _classes in _TABLE:
+    for _class in _classes:
+        _CODE_OF_CLASS.setdefault(_class, _code)
+# Codes that share a class: these are the ones a broker sends for it.
+_CODE_OF_CLASS[NotPermittedError] = pb.AUTHORIZATION_ERROR
+_CODE_OF_CLASS[UnsupportedError] = pb.NOT_ALLOWED_ERROR
+_CODE_OF_CLASS[ProtocolError] = pb.UNSUPPORTED_VERSION_ERROR
+_CODE_OF_CLASS[QuotaExceededError] = pb.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION
+
+
+def code_of(error: BaseException) -> pb.ServerError:
+    """The code that a broker sends for ``error``: that of its class or of the nearest base class with one.
+
+    Errors of other branches (metadata, ledgers, bookies) and of other trees are sent by what a client should do:
+    retry and refresh become SERVICE_NOT_READY, so that the client looks the topic up again; the rest is UNKNOWN_ERROR.
+    """
+    for kind in type(error).__mro__:
+        code = _CODE_OF_CLASS.get(kind)
+        if code is not None and kind is not HeliographError:
+            return code
+    if isinstance(error, HeliographError) and error.advice is not Advice.STOP:
+        return pb.SERVICE_NOT_READY
+    return pb.UNKNOWN_ERROR
+
+
+def exception_of(code: int, message: str) -> HeliographError:
+    """The exception that a client raises for an error that a broker sent."""
+    return _CLASS_OF_CODE.get(code, HeliographError)(message)

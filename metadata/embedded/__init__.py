@@ -1,0 +1,1 @@
+"""The embedded backend: a small server on RocksDB, and its client."""

@@ -1,0 +1,313 @@
+"""What the embedded server does with each request. It decides at once, in memory; the committer says when to tell."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from heliograph.errors import BadRequestError, HeliographError
+from metadata.embedded.committer import Committer
+from metadata.embedded.connection import Connection
+from metadata.embedded.limits import (
+    CONNECTIONS_MAX,
+    HELD_BYTES_MAX,
+    SESSIONLESS_MS_MAX,
+    WATCHES_PER_CONNECTION_MAX,
+    ServerLimits,
+)
+from metadata.embedded.protocol import (
+    MAGIC,
+    NO_NODE_ZXID,
+    OK,
+    PROTOCOL_VERSION,
+    Notice,
+    Op,
+    check_arguments,
+    decode_operation,
+    encode_error,
+    encode_frame,
+    encode_stat,
+    event_code,
+)
+from metadata.embedded.storage import Storage
+from metadata.errors import ProtocolError, SessionExpiredError
+from metadata.store import EventType, Stat, WatchEvent
+from metadata.tree import Session, Transaction, ZnodeTree
+from metadata.watches import WatchKind, WatchTable
+from metadata.znode import Znode, check_path
+
+_READS = (Op.GET, Op.EXISTS, Op.CHILDREN)
+
+Answer = tuple[Any, int]  # a result and the zxid that it reveals
+
+
+class Service:
+    """One tree, its watches and its clients."""
+
+    def __init__(
+        self,
+        tree: ZnodeTree,
+        storage: Storage,
+        limits: ServerLimits,
+        now_ms: Callable[[], int],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.tree = tree
+        self.committer = Committer(tree, storage, self._resume_readers, on_failure)
+        self.connections: set[Connection] = set()
+        self._limits = limits
+        self._now_ms = now_ms
+        self._watches: WatchTable[tuple[Connection, int]] = WatchTable()
+        self._by_session: dict[int, Connection] = {}
+        self._handlers: dict[int, tuple[tuple[type, ...], Callable[..., Answer]]] = {
+            Op.PING: ((), lambda _: (None, 0)),
+            Op.APPLY: ((list,), self._apply),
+            Op.GET: ((str, int), self._get),
+            Op.EXISTS: ((str, int), self._exists),
+            Op.CHILDREN: ((str, int), self._children),
+            Op.WATCH: ((str, int), self._watch),
+            Op.UNWATCH: ((int,), self._unwatch),
+            Op.RESET_WATCHES: ((list,), self._reset_watches),
+            Op.SYNC: ((str,), self._sync),
+            Op.END_SESSION: ((int, str), self._end_session),
+            Op.CLOSE: ((), self._close),
+        }
+
+    @property
+    def watches(self) -> int:
+        """How many watches stand."""
+        return len(self._watches)
+
+    def handle(self, connection: Connection, frame: list[Any]) -> None:
+        """Do what a client asks and answer it, now or when it is durable.
+
+        Raises:
+            ProtocolError: the frame makes no sense; the connection is of no more use.
+        """
+        request_id, op, *arguments = frame
+        try:
+            if op == Op.HELLO:
+                check_arguments(arguments, (str, int, int, int, str))
+                result, zxid = self._hello(connection, *arguments)
+            else:
+                types, handler = self._handlers.get(op, ((), None))
+                if handler is None:
+                    raise ProtocolError(f"unknown request {op}")
+                check_arguments(arguments, types)
+                if not self.tree.touch(connection.session_id, self._now_ms()):
+                    raise SessionExpiredError("the session is over")
+                result, zxid = handler(connection, *arguments)
+            answer = encode_frame([request_id, OK, result])
+        except ProtocolError:
+            raise
+        except HeliographError as error:
+            # An error may reveal any of the changes that are not durable yet.
+            answer, zxid = encode_error(request_id, error), self.tree.zxid
+            if op in _READS:
+                self._unwatch(connection, arguments[1])
+        self.committer.send(connection, zxid, answer)
+        if self.committer.held_bytes > HELD_BYTES_MAX:  # I15
+            connection.pause()
+
+    def expire_sessions(self) -> None:
+        """End the sessions whose time is up, and cut off connections that have had none for too long."""
+        now_ms = self._now_ms()
+        for connection in list(self.connections):
+            if connection.paused:  # we do not listen, so its silence means nothing
+                self.tree.touch(connection.session_id, now_ms)
+            if connection.session_id in self.tree.sessions:
+                connection.alive_ms = now_ms
+            elif now_ms - connection.alive_ms > SESSIONLESS_MS_MAX:
+                connection.abort()
+        for session_id in self.tree.expired(now_ms):
+            self._end(session_id)
+
+    def on_connected(self, connection: Connection) -> None:
+        """A client has connected."""
+        connection.alive_ms = self._now_ms()
+        self.connections.add(connection)
+        if len(self.connections) > CONNECTIONS_MAX:  # I15
+            connection.abort()
+
+    def on_disconnected(self, connection: Connection) -> None:
+        """Its session stands until it expires; its watches are the client's to set again."""
+        self.connections.discard(connection)
+        self._drop_watches(connection)
+        if self._by_session.get(connection.session_id) is connection:
+            del self._by_session[connection.session_id]
+
+    def _hello(
+        self, connection: Connection, magic: str, version: int, timeout_ms: int, session_id: int, password: str
+    ) -> Answer:
+        if magic != MAGIC or connection.session_id:
+            raise ProtocolError("a connection begins with one HELLO")
+        if version != PROTOCOL_VERSION:
+            raise BadRequestError(
+                f"the client speaks version {version} of the metadata protocol, this server speaks "
+                f"{PROTOCOL_VERSION}: use the same release on both sides",
+                field="protocol version",
+                limit=str(PROTOCOL_VERSION),
+            )
+        session = self._known_session(session_id, password) if session_id else self._new_session(timeout_ms)
+        session_id = session.session_id
+        earlier = self._by_session.pop(session_id, None)
+        if earlier is not None:
+            # Requests that it sent and nobody read must not be done after those of the new connection.
+            earlier.session_id = 0
+            earlier.abort()
+            self.on_disconnected(earlier)
+        connection.session_id = session_id
+        self._by_session[session_id] = connection
+        return [session_id, session.password, session.timeout_ms], self.tree.zxid
+
+    def _known_session(self, session_id: int, password: str) -> Session:
+        session = self.tree.sessions.get(session_id)
+        if session is None or not _same(session.password, password):
+            raise SessionExpiredError(f"session {session_id:#x} is over")
+        self.tree.touch(session_id, self._now_ms())
+        return session
+
+    def _new_session(self, timeout_ms: int) -> Session:
+        session_id = 0
+        while session_id == 0 or session_id in self.tree.sessions:
+            session_id = secrets.randbits(62)
+        timeout_ms = min(max(timeout_ms, self._limits.session_timeout_ms_min), self._limits.session_timeout_ms_max)
+        self._publish(self.tree.open_session(session_id, secrets.token_hex(16), timeout_ms, self._now_ms()))
+        return self.tree.sessions[session_id]
+
+    def _apply(self, connection: Connection, items: list[Any]) -> Answer:
+        operations = [decode_operation(item) for item in items]
+        transaction = self.tree.apply(connection.session_id, operations, _wall_ms())
+        self._publish(transaction, sum(len(getattr(operation, "value", b"")) for operation in operations))
+        results = [encode_stat(result) if isinstance(result, Stat) else result for result in transaction.results]
+        return results, transaction.zxid
+
+    def _get(self, connection: Connection, path: str, watch_id: int) -> Answer:
+        node = self.tree.node(path)
+        self._set_watch(connection, WatchKind.DATA, path, watch_id)
+        return [node.value, encode_stat(node.stat())], node.last_zxid
+
+    def _exists(self, connection: Connection, path: str, watch_id: int) -> Answer:
+        node = self.tree.find(path)
+        self._set_watch(connection, WatchKind.DATA, path, watch_id)
+        if node is None:
+            return None, self.tree.zxid
+        return encode_stat(node.stat()), node.last_zxid
+
+    def _children(self, connection: Connection, path: str, watch_id: int) -> Answer:
+        names, node = self.tree.children(path), self.tree.node(path)
+        self._set_watch(connection, WatchKind.CHILD, path, watch_id)
+        return [names, encode_stat(node.stat())], node.last_zxid
+
+    def _watch(self, connection: Connection, path: str, watch_id: int) -> Answer:
+        check_path(path)
+        self._set_watch(connection, WatchKind.RECURSIVE, path, watch_id)
+        return None, self.tree.zxid
+
+    def _unwatch(self, connection: Connection, watch_id: int) -> Answer:
+        entry = connection.watches.pop(watch_id, None)
+        if entry is not None:
+            self._watches.remove(entry)
+        return None, 0
+
+    def _reset_watches(self, connection: Connection, items: list[Any]) -> Answer:
+        """Set a reconnected client's watches again, firing those whose node changed while it was away."""
+        for item in items:
+            check_arguments(item, (int, int, str, int, int))
+            watch_id, number, path, czxid, zxid = item
+            if number not in WatchKind.__members__.values():
+                raise ProtocolError(f"unknown kind of watch {number}")
+            kind = WatchKind(number)
+            missed = _missed_event(kind, self.tree.find(path), czxid, zxid)
+            if missed is None:
+                self._set_watch(connection, kind, path, watch_id)
+            else:
+                self._tell(connection, watch_id, WatchEvent(missed, path), self.tree.zxid)
+        return None, self.tree.zxid
+
+    def _sync(self, connection: Connection, path: str) -> Answer:
+        check_path(path)
+        return None, self.tree.zxid
+
+    def _end_session(self, connection: Connection, session_id: int, password: str) -> Answer:
+        session = self.tree.sessions.get(session_id)
+        if session is not None:
+            if not _same(session.password, password):
+                raise BadRequestError("the token's password is not this session's", field="token")
+            self._end(session_id)
+        return None, self.tree.zxid
+
+    def _close(self, connection: Connection) -> Answer:
+        del self._by_session[connection.session_id]
+        self._drop_watches(connection)
+        transaction = self.tree.end_session(connection.session_id, _wall_ms())
+        self._publish(transaction)
+        return None, transaction.zxid
+
+    def _end(self, session_id: int) -> None:
+        transaction = self.tree.end_session(session_id, _wall_ms())
+        connection = self._by_session.pop(session_id, None)
+        if connection is not None:
+            self._drop_watches(connection)
+            # I13: the owner is told first.
+            self.committer.send(connection, transaction.zxid, encode_frame([0, Notice.SESSION_ENDED]))
+        self._publish(transaction)
+
+    def _publish(self, transaction: Transaction, value_bytes: int = 0) -> None:
+        self.committer.record(transaction, value_bytes)
+        for event in transaction.events:
+            for entry in self._watches.fire(event):
+                connection, watch_id = entry.owner
+                if entry.kind is not WatchKind.RECURSIVE:
+                    del connection.watches[watch_id]
+                self._tell(connection, watch_id, event, transaction.zxid)
+
+    def _tell(self, connection: Connection, watch_id: int, event: WatchEvent, zxid: int) -> None:
+        frame = encode_frame([0, Notice.EVENT, watch_id, event_code(event.type), event.path])
+        self.committer.send(connection, zxid, frame)
+
+    def _drop_watches(self, connection: Connection) -> None:
+        for entry in connection.watches.values():
+            self._watches.remove(entry)
+        connection.watches.clear()
+
+    def _set_watch(self, connection: Connection, kind: WatchKind, path: str, watch_id: int) -> None:
+        if watch_id == 0:
+            return
+        if watch_id in connection.watches:
+            raise ProtocolError(f"watch {watch_id} is set already")
+        if len(connection.watches) >= WATCHES_PER_CONNECTION_MAX:  # I15
+            raise BadRequestError(
+                "too many watches", field="watcher", limit=f"{WATCHES_PER_CONNECTION_MAX} watches of one session"
+            )
+        connection.watches[watch_id] = self._watches.add(kind, path, (connection, watch_id))
+
+    def _resume_readers(self) -> None:
+        if self.committer.held_bytes <= HELD_BYTES_MAX // 2:
+            for connection in self.connections:
+                if connection.paused:
+                    connection.resume()
+
+
+def _missed_event(kind: WatchKind, node: Znode | None, czxid: int, zxid: int) -> EventType | None:
+    """What a one-shot watch missed, given what its client last saw of the node (NO_NODE_ZXID: that there was none)."""
+    if kind is WatchKind.RECURSIVE:
+        return None
+    if czxid == NO_NODE_ZXID:
+        return EventType.CREATED if node is not None else None
+    if node is None or node.czxid != czxid:
+        return EventType.DELETED
+    if kind is WatchKind.DATA:
+        return EventType.CHANGED if node.mzxid != zxid else None
+    return EventType.CHILD if node.pzxid != zxid else None
+
+
+def _same(expected: str, given: str) -> bool:
+    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass"))
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

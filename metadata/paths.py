@@ -1,0 +1,107 @@
+"""Every family of nodes that Heliograph keeps, one function each. All paths are absolute below the store's root."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+CLUSTER = "/cluster"
+BOOKIES_AVAILABLE = "/bookies/available"
+BOOKIES_READONLY = "/bookies/readonly"
+BOOKIES_COOKIES = "/bookies/cookies"
+BROKERS_AVAILABLE = "/brokers/available"
+BUNDLES = "/brokers/bundles"
+LEDGERS = "/ledgers"
+LEDGER_IDS = "/ledger-ids"
+NAMESPACES = "/namespaces"
+TOPICS = "/topics"
+PARTITIONED_TOPICS = "/partitioned-topics"
+UNDERREPLICATED = "/underreplication/ledgers"
+UNDERREPLICATION_LOCKS = "/underreplication/locks"
+UNDERREPLICATION_DISABLED = "/underreplication/disabled"
+ELECTIONS = "/elections"
+
+PERSISTENT_NODES = (
+    BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BROKERS_AVAILABLE, BUNDLES, LEDGERS, LEDGER_IDS, NAMESPACES,
+    TOPICS, PARTITIONED_TOPICS, UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
+)  # fmt: skip
+
+
+def bookie_available(bookie_id: str) -> str:
+    """Ephemeral BookieRegistration of a writable bookie."""
+    return f"{BOOKIES_AVAILABLE}/{bookie_id}"
+
+
+def bookie_readonly(bookie_id: str) -> str:
+    """Ephemeral BookieRegistration of a read-only bookie."""
+    return f"{BOOKIES_READONLY}/{bookie_id}"
+
+
+def bookie_cookie(bookie_id: str) -> str:
+    """Cookie of a bookie, kept for as long as its data counts."""
+    return f"{BOOKIES_COOKIES}/{bookie_id}"
+
+
+def broker_available(broker_id: str) -> str:
+    """Ephemeral BrokerRegistration."""
+    return f"{BROKERS_AVAILABLE}/{broker_id}"
+
+
+def bundle(tenant: str, namespace: str, index: int) -> str:
+    """Ephemeral BundleOwner of one bundle of a namespace."""
+    return f"{BUNDLES}/{_part(tenant)}/{_part(namespace)}/{index:08x}"
+
+
+def ledger(ledger_id: int) -> str:
+    """LedgerMetadata; the ten-digit (or longer) id is split 2-4-rest so that no node has too many children."""
+    digits = f"{ledger_id:010d}"
+    return f"{LEDGERS}/{digits[:-8]}/{digits[-8:-4]}/L{digits[-4:]}"
+
+
+def ledger_id_of(path: str) -> int:
+    """The id in a path made by ``ledger``."""
+    high, middle, low = path.split("/")[-3:]
+    return int(high + middle + low[1:])
+
+
+def namespace(tenant: str, name: str) -> str:
+    """NamespacePolicies."""
+    return f"{NAMESPACES}/{_part(tenant)}/{_part(name)}"
+
+
+def topic(tenant: str, name_space: str, local_name: str) -> str:
+    """TopicRecord; its children are its cursors."""
+    return f"{TOPICS}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
+
+
+def cursor(topic_path: str, subscription: str) -> str:
+    """CursorRecord below its topic's path."""
+    return f"{topic_path}/{_part(subscription)}"
+
+
+def partitioned_topic(tenant: str, name_space: str, local_name: str) -> str:
+    """PartitionedTopicRecord."""
+    return f"{PARTITIONED_TOPICS}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
+
+
+def underreplicated(ledger_id: int) -> str:
+    """UnderReplicatedLedger."""
+    return f"{UNDERREPLICATED}/{ledger_id:010d}"
+
+
+def underreplication_lock(ledger_id: int) -> str:
+    """Ephemeral lock of the worker that repairs the ledger."""
+    return f"{UNDERREPLICATION_LOCKS}/{ledger_id:010d}"
+
+
+def election(name: str) -> str:
+    """Parent of the votes of one election."""
+    return f"{ELECTIONS}/{name}"
+
+
+def last_part(path: str) -> str:
+    """The decoded last name of a path."""
+    return unquote(path.rsplit("/", 1)[1])
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")

@@ -1,0 +1,79 @@
+"""One node of the tree as it is kept in memory, and which paths a node may have (ZooKeeper's rules)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from metadata.errors import InvalidPathError
+from metadata.store import Stat
+
+ROOT = "/"
+# Control characters, surrogates, private use, specials, all beyond the basic plane; "." and ".."; empty parts.
+_FORBIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]|//|/\\.{1,2}(?:/|\\Z)",
+)
+
+
+@dataclass(slots=True)
+class Znode:
+    """A node. ``creations`` counts the children ever created: the number that the next sequence gets.
+
+    ``children`` is None until the first child, which keeps leaves small.
+    """
+
+    value: bytes
+    czxid: int
+    mzxid: int
+    pzxid: int
+    version: int
+    creations: int
+    ephemeral_owner: int
+    created_ms: int
+    modified_ms: int
+    children: set[str] | None = None
+
+    @property
+    def last_zxid(self) -> int:
+        """The newest transaction that a reader of this node can see."""
+        return max(self.mzxid, self.pzxid)
+
+    def stat(self) -> Stat:
+        """What the store tells of this node. ``cversion`` counts creations and deletions of children."""
+        count = len(self.children) if self.children else 0
+        return Stat(
+            czxid=self.czxid,
+            mzxid=self.mzxid,
+            version=self.version,
+            cversion=2 * self.creations - count,
+            ephemeral_owner=self.ephemeral_owner,
+            data_length=len(self.value),
+            num_children=count,
+            pzxid=self.pzxid,
+            created_ms=self.created_ms,
+            modified_ms=self.modified_ms,
+        )
+
+
+def check_path(path: str) -> None:
+    """Raise InvalidPathError unless ``path`` may name a node."""
+    if path == ROOT:
+        return
+    if not path.startswith("/") or path.endswith("/") or _FORBIDDEN.search(path):
+        raise InvalidPathError(f"{path!r} is no path of a node", field="path")
+
+
+def parent_of(path: str) -> str:
+    """The path of the parent of a valid path that is not the root."""
+    return path.rpartition("/")[0] or ROOT
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def ancestors_of(path: str) -> list[str]:
+    """The paths above ``path``, without the root, from the top down."""
+    parts = path.strip("/").split("/")[:-1]
+    return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]

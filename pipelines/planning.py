@@ -1,0 +1,155 @@
+"""Plans: asks brokers what is acknowledged, and metadata where it lies. Runs on the driver, which is in Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from heliograph import discovery
+from heliograph.admin import Admin
+from heliograph.cluster.home import ClusterHome
+from heliograph.config import default_state_root
+from heliograph.errors import ClusterNotFoundError
+from heliograph.protocol.topic_name import TopicName
+from metadata import paths
+from metadata.connect import connect_store
+from metadata.errors import NoNodeError
+from metadata.model import BookieRegistration, LedgerMetadata
+from metadata.store import MetadataStore
+from metadata.update_loop import read
+from pipelines.ranges import LedgerRange, Position, cut, range_of
+
+R = TypeVar("R")
+
+LEDGER_READS_MAX = 64  # records asked for at once (I15)
+
+
+def plan_topic(
+    topic: str,
+    *,
+    start: Mapping[int, Position] | None = None,
+    end: Mapping[int, Position] | None = None,
+    namespace: str = "heliograph",
+) -> list[LedgerRange]:
+    """Everything acknowledged of a topic now, from ``start`` (included) to ``end`` (excluded), as ranges.
+
+    Args:
+        topic: a topic or partitioned topic.
+        start, end: positions (ledger id, entry id) per partition, -1 for a topic without partitions.
+        namespace: the cluster's Ray namespace.
+
+    Raises:
+        TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+    """
+    discovery.attach(namespace)
+    return _run(_plan(topic, start, end, namespace, _metadata_url(namespace)))
+
+
+def refresh_addresses(ranges: Sequence[LedgerRange], *, namespace: str = "heliograph") -> list[LedgerRange]:
+    """The same ranges with their ledgers' bookies and addresses of now, for plans that were kept.
+
+    Raises:
+        ClusterNotFoundError: there is no such cluster.
+        NoNodeError: a ledger was deleted meanwhile.
+    """
+    if not ranges:
+        return []
+    discovery.attach(namespace)
+    return _run(_refresh(ranges, _metadata_url(namespace)))
+
+
+async def _plan(
+    topic: str,
+    start: Mapping[int, Position] | None,
+    end: Mapping[int, Position] | None,
+    namespace: str,
+    metadata_url: str,
+) -> list[LedgerRange]:
+    admin = Admin(namespace)
+    name = TopicName.parse(topic)
+    names = name.partitions(await admin.partitions(str(name)))
+    acknowledged = await asyncio.gather(*(admin.ledger_ranges(str(part)) for part in names))
+    spans = [
+        (str(part), part.partition, span["ledger_id"], span["first_entry_id"], span["last_entry_id"])
+        for part, ranges in zip(names, acknowledged, strict=True)
+        for span in ranges
+        if span["first_entry_id"] <= span["last_entry_id"]
+    ]
+    store = await connect_store(metadata_url)
+    try:
+        # After the brokers were asked: these records name the segments that hold what is acknowledged. # I8
+        records = await _ledgers(store, {span[2] for span in spans})
+        addresses = await _addresses(store)
+    finally:
+        await store.close()
+    ranges = [
+        range_of(topic_name, partition, records[ledger_id], first, last, addresses)
+        for topic_name, partition, ledger_id, first, last in spans
+    ]
+    return cut(ranges, start, end)
+
+
+async def _refresh(ranges: Sequence[LedgerRange], metadata_url: str) -> list[LedgerRange]:
+    store = await connect_store(metadata_url)
+    try:
+        records = await _ledgers(store, {piece.ledger_id for piece in ranges})
+        addresses = await _addresses(store)
+    finally:
+        await store.close()
+    fresh = []
+    for piece in ranges:
+        record = records[piece.ledger_id]
+        found = range_of(piece.topic, piece.partition, record, piece.first_entry_id, piece.last_entry_id, addresses)
+        assert replace(found, segments=piece.segments, addresses=piece.addresses) == piece, "only the places may differ"
+        fresh.append(found)
+    return fresh
+
+
+async def _ledgers(store: MetadataStore, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata]:
+    room = asyncio.Semaphore(LEDGER_READS_MAX)
+
+    async def one(ledger_id: int) -> LedgerMetadata:
+        async with room:
+            return (await read(store, paths.ledger(ledger_id), LedgerMetadata)).record
+
+    wanted = sorted(ledger_ids)
+    return dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
+
+
+async def _addresses(store: MetadataStore) -> dict[str, str]:
+    """Address of every bookie that serves now, the read-only ones included."""
+    addresses: dict[str, str] = {}
+    for folder in (paths.BOOKIES_READONLY, paths.BOOKIES_AVAILABLE):
+        for name in await store.children(folder):
+            try:
+                bookie = (await read(store, f"{folder}/{name}", BookieRegistration)).record
+            except NoNodeError:
+                continue  # gone since it was listed
+            addresses[bookie.bookie_id] = bookie.address
+    return addresses
+
+
+def _metadata_url(namespace: str) -> str:
+    try:
+        address = _ask(discovery.actor(discovery.METADATA, namespace).address)
+        return f"embedded://{address}"
+    except ClusterNotFoundError:
+        state = ClusterHome(default_state_root() / namespace).load()  # the store is none of our actors
+        if state is None or not state.metadata_url:
+            raise
+        return state.metadata_url
+
+
+def _ask(method: Any) -> Any:
+    import ray
+
+    return ray.get(method.remote(), timeout=discovery.CALL_TIMEOUT_SECONDS)
+
+
+def _run(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run it, also where an event loop runs already, as in a notebook."""
+    with ThreadPoolExecutor(1, thread_name_prefix="planning") as thread:
+        return thread.submit(asyncio.run, coroutine).result()

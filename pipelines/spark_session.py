@@ -1,0 +1,162 @@
+"""One Spark session on the Ray cluster, through RayDP, with everything set that Java 17 and Arrow need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from heliograph.errors import ResourceError
+from heliograph.java import java_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXECUTORS = 1
+EXECUTOR_CORES = 1
+EXECUTOR_MEMORY = "512M"
+
+# Arrow and Spark's conversion from and to Ray look into these packages. A list that is too short fails far from its
+# cause ("Object at idx 0 was not stored").
+_OPENED_PACKAGES = (
+    *(
+        f"java.base/{package}"
+        for package in (
+            "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.math",
+            "java.text", "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch",
+            "sun.security.action",
+        )
+    ),
+    "java.sql/java.sql",
+)  # fmt: skip
+JAVA_OPTIONS = " ".join(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES)
+_JAVA_OPTION_KEYS = (
+    "spark.ray.raydp_app_master.extraJavaOptions",
+    "spark.executor.extraJavaOptions",
+    "spark.driver.extraJavaOptions",
+)
+# One Python worker start costs a second, and a small table has no use for 200 shuffle partitions.
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def start_spark(
+    app_name: str = "heliograph",
+    *,
+    executors: int = EXECUTORS,
+    executor_cores: int = EXECUTOR_CORES,
+    executor_memory: str = EXECUTOR_MEMORY,
+    configs: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A Spark session whose executors are Ray actors. Ray must be initialised; one session per process.
+
+    ``JAVA_HOME``, ``PATH`` and ``PYSPARK_PYTHON`` are set in this process's environment, where Spark's driver looks
+    for them. What Java 17 must be told goes through Spark's own settings, so that it also holds for executors on nodes
+    that somebody else started.
+
+    Args:
+        executors: Ray actors to run, each with ``executor_cores`` CPUs of Ray's and ``executor_memory`` (Java's way
+            of writing: ``512M``, ``2G``).
+        configs: Spark settings, which win over the defaults here.
+
+    Raises:
+        ResourceError: the extra [spark] is not installed, no Java can be found, or a Ray node was started without
+            one; names what is missing. Nothing was started.
+    """
+    require_spark()
+    _prepare_environment()
+    _require_java_on_nodes()
+    import raydp  # only now: it brings Spark's JVM gateway along
+
+    settings = _DEFAULTS | dict(configs or {})
+    for key in _JAVA_OPTION_KEYS:
+        settings[key] = f"{JAVA_OPTIONS} {settings.get(key, '')}".strip()
+    session: SparkSession = raydp.init_spark(
+        app_name,
+        num_executors=executors,
+        executor_cores=executor_cores,
+        executor_memory=executor_memory,
+        configs=settings,
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def stop_spark() -> None:
+    """Stop the session of ``start_spark`` and its Ray actors. Nothing happens when there is none."""
+    if find_spec("raydp") is not None:
+        import raydp
+
+        raydp.stop_spark()
+
+
+@contextmanager
+def spark_session(app_name: str = "heliograph", **options: Any) -> Iterator[SparkSession]:
+    """``start_spark`` (same arguments and errors) for the length of a ``with`` block."""
+    session = start_spark(app_name, **options)
+    try:
+        yield session
+    finally:
+        stop_spark()
+
+
+def require_spark() -> None:
+    """Raise ResourceError, saying what to install, unless Spark and RayDP are installed."""
+    missing = [name for name in ("pyspark", "raydp", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        raise ResourceError(
+            f"{', '.join(missing)} not installed: pip install 'heliograph-ray[spark]'", field=missing[0]
+        )
+
+
+def _prepare_environment() -> None:
+    os.environ.update(java_environment(os.environ))
+    if shutil.which("java") is None:
+        raise ResourceError(
+            "no Java was found: set JAVA_HOME to a Java 11 or 17, or pip install 'heliograph-ray[spark]', "
+            "which brings one",
+            field="JAVA_HOME",
+        )
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
+
+
+def _require_java_on_nodes() -> None:
+    """A raylet that was started without Java aborts, and takes its node down, when a Java driver registers with it."""
+    if not ray.is_initialized():
+        raise ResourceError("Ray is not initialised: call ray.init() before Spark is started", field="ray")
+    check = ray.remote(num_cpus=0)(_node_runs_java)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    pins = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+    answers = [check.options(scheduling_strategy=pin).remote() for pin in pins]
+    without = [node for node, runs_java in zip(nodes, ray.get(answers), strict=True) if not runs_java]
+    if without:
+        raise ResourceError(
+            f"{len(without)} of {len(nodes)} Ray nodes were started without Java, so they cannot run Spark executors: "
+            "put a Java 11 or 17 on the PATH of `ray start` and start them again (`helio up` does so)",
+            field="PATH",
+        )
+
+
+def _node_runs_java() -> bool:
+    """Whether the raylet above this worker was given a command to start Java workers with."""
+    import psutil  # type: ignore[import-untyped]
+
+    for process in psutil.Process().parents():
+        for argument in process.cmdline():
+            name, is_option, value = argument.partition("=")
+            if name == "--java_worker_command" and is_option:
+                return bool(value)
+    return True  # not started by a raylet that we can see: let RayDP try

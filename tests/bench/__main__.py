@@ -1,0 +1,86 @@
+"""``python -m tests.bench``: measure, print a table, write bench-results/."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench import machine, report
+from tests.bench.bench import Bench
+from tests.bench.process import end_in_order
+from tests.bench.sections import SECTIONS
+
+RESULTS = machine.ROOT / "bench-results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the chosen sections; 0 when all of them could be measured, whatever came out."""
+    options = _parse(arguments)
+    end_in_order()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="run-", dir=options.directory))
+    facts = machine.machine_facts(directory)
+    bench = Bench(directory, is_quick=options.quick)
+    begun = time.monotonic()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # Ray tells of each killed actor
+        try:
+            failures = _run(bench, options.only or list(SECTIONS))
+        finally:
+            bench.close()
+            shutil.rmtree(directory, ignore_errors=True)
+    run = report.document(
+        facts,
+        machine.code_facts(),
+        bench.figures,
+        failures,
+        seconds=time.monotonic() - begun,
+        is_quick=options.quick,
+    )
+    path = report.save(RESULTS, run)
+    if options.json:
+        print(json.dumps(run))
+    elif options.markdown:
+        print(report.markdown(bench.figures))
+    else:
+        report.show(bench.figures, failures)
+        print(f"\n{run['seconds']:.0f} s; written to {path}")
+    return 1 if failures else 0
+
+
+def _run(bench: Bench, names: Sequence[str]) -> list[str]:
+    """Measure section after section; one that cannot be measured does not keep the others from it."""
+    failures = []
+    for name in names:
+        begun = time.monotonic()
+        try:
+            SECTIONS[name](bench)
+        except Exception as error:
+            traceback.print_exc()
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+        bench.say(f"{name}: {time.monotonic() - begun:.1f} s")
+    return failures
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true", help="shorter runs and fewer rounds: rough figures soon")
+    parser.add_argument("--json", action="store_true", help="print the JSON document instead of the table")
+    parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md has it")
+    parser.add_argument(
+        "--directory", type=Path, default=RESULTS, help="where the data goes: its disk is what is measured"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Reading from a real cluster: at the tail while messages are published, and through a backlog."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import uvloop
+
+import heliograph
+from heliograph.cli.measure import Run
+from tests.bench.bench import Bench
+from tests.bench.figure import Limit, at_least
+from tests.bench.private_cluster import PrivateCluster
+from tests.bench.process import Child
+from tests.bench.publish import LIST_MESSAGES, SIZE, send_lists
+
+SECTION = "consume"
+BACKLOG_BYTES = 512 << 20  # far more than the broker's cache of 64 MiB
+TAIL_TOPIC, BACKLOG_TOPIC = "tail", "backlog"
+
+
+def report(bench: Bench) -> None:
+    """Rows of the section."""
+    bench.measure_limits()
+    cluster = bench.cluster()
+    bench.say("measuring consumers")
+    _measure_tail(bench, cluster)
+    _measure_catch_up(bench, cluster)
+
+
+def _measure_tail(bench: Bench, cluster: PrivateCluster) -> None:
+    """A reader in another process follows a producer that goes as fast as it can."""
+    seconds = bench.seconds(4.0)
+    with _reader("ours", cluster, TAIL_TOPIC, "latest", seconds) as reader:
+        assert reader.said() == "ready"
+        published = uvloop.run(_publish(cluster, TAIL_TOPIC, seconds + 0.5))
+        read = _result(reader)
+    against = Limit(published.messages / published.seconds, "published meanwhile")
+    rate = read.messages / read.seconds
+    mb_per_s = read.bytes / read.seconds / 1e6
+    bench.add(
+        SECTION, "tail read, our client", rate, "msgs/s", against, aim=at_least(0.95 * against.value), mb_per_s=mb_per_s
+    )
+
+
+def _measure_catch_up(bench: Bench, cluster: PrivateCluster) -> None:
+    """Readers in another process, one after the other, go through a backlog that no cache holds."""
+    messages = bench.count(BACKLOG_BYTES // SIZE)
+    uvloop.run(_fill(cluster, messages))
+    bench.say("measuring catch-up reads")
+    seconds = bench.seconds(4.0)
+    runs = {}
+    for kind in ("ours", "stock"):
+        before = cluster.usage()
+        with _reader(kind, cluster, BACKLOG_TOPIC, "earliest", seconds) as reader:
+            assert reader.said() == "ready"
+            run = runs[kind] = _result(reader)
+        cpu = cluster.usage().since(before).cpu.total
+        against = Limit(bench.peer.small_rate.value, "bare log's adds, 1 KiB")
+        if kind == "stock":
+            against = Limit(runs["ours"].messages / runs["ours"].seconds, "our client")
+        bench.add(
+            SECTION,
+            f"catch-up read, {'our' if kind == 'ours' else 'stock'} client",
+            run.messages / run.seconds,
+            "msgs/s",
+            against,
+            mb_per_s=run.bytes / run.seconds / 1e6,
+            servers_cpu_s_per_million=cpu / run.messages * 1e6,
+        )
+
+
+def _reader(kind: str, cluster: PrivateCluster, topic: str, start: str, seconds: float) -> Child:
+    return Child("tests.bench.topic_reader", kind, cluster.service_url, topic, start, seconds)
+
+
+def _result(reader: Child) -> Run:
+    found = json.loads(reader.said())
+    assert found["messages"], "the reader read something"
+    return Run(messages=found["messages"], bytes=found["bytes"], seconds=found["seconds"])
+
+
+async def _publish(cluster: PrivateCluster, topic: str, seconds: float) -> Run:
+    client = await heliograph.connect_async(cluster.service_url)
+    try:
+        return await send_lists(await client.producer(topic), seconds)
+    finally:
+        await client.close()
+
+
+async def _fill(cluster: PrivateCluster, messages: int) -> Run:
+    client = await heliograph.connect_async(cluster.service_url)
+    try:
+        producer = await client.producer(BACKLOG_TOPIC)
+        values = [os.urandom(SIZE) for _ in range(LIST_MESSAGES)]
+        begun = time.perf_counter()
+        for _ in range(messages // LIST_MESSAGES + 1):
+            await producer.send_many(values)
+        return Run(messages=messages, seconds=time.perf_counter() - begun)
+    finally:
+        await client.close()

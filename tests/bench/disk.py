@@ -1,0 +1,180 @@
+"""This disk's own limit: what appending and overwriting with fdatasync cost, without anything of ours in the way."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from heliograph.cli.measure import Latencies
+from tests.bench.bench import Bench
+from tests.bench.figure import Limit
+
+SECTION = "disk"
+KIB = 1 << 10
+SIZES = (4 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB)
+FILE_BYTES = 64 << 20  # as a bookie's journal file
+FILES_AT_ONCE = 3  # three bookies share this disk in a cluster on one machine
+SHARED_BYTES = 256 * KIB
+PASSES = 2  # over everything; the faster one counts, because a limit is what the disk can do
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRun:
+    """One way of writing: bytes per second, and the time of one write with its sync."""
+
+    bytes_per_second: float
+    latencies: Latencies
+
+    @property
+    def mb_per_second(self) -> float:
+        """10^6 bytes per second."""
+        return self.bytes_per_second / 1e6
+
+    @property
+    def p50_ms(self) -> float:
+        """Median of one write with its sync."""
+        return self.latencies.percentile(0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """All of them. ``overwrite`` and ``append`` are by block size; ``shared`` is the sum of three files at once."""
+
+    append: dict[int, DiskRun]
+    overwrite: dict[int, DiskRun]
+    shared_bytes_per_second: float
+    cache_cpu_per_byte: float  # seconds that the kernel takes to put a byte of a growing file into its page cache
+    recache_cpu_per_byte: float  # the same for a file that is in the cache already
+
+    @property
+    def best(self) -> Limit:
+        """The most MB/s that one file took, whatever the block size."""
+        return Limit(max(run.mb_per_second for run in self.overwrite.values()), "best overwrite of one file")
+
+    def of_blocks(self, size: float) -> Limit:
+        """MB/s of one file overwritten in blocks of the measured size that is nearest to ``size`` bytes."""
+        nearest = min(SIZES, key=lambda each: abs(math.log(each / size)))
+        return Limit(self.overwrite[nearest].mb_per_second, f"overwrite of one file, {nearest // KIB} KiB")
+
+    @property
+    def shared(self) -> Limit:
+        """MB/s of three files overwritten at once in 256 KiB blocks."""
+        return Limit(self.shared_bytes_per_second / 1e6, "three files overwritten at once, 256 KiB")
+
+
+def measure(directory: Path, seconds: float, bytes_cached: int) -> DiskLimits:
+    """Measure each way of writing for ``seconds``, and what caching that many bytes takes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    used = [_prewritten(directory / f"overwrite-{number}") for number in range(FILES_AT_ONCE)]
+    append: dict[int, DiskRun] = {}
+    overwrite: dict[int, DiskRun] = {}
+    shared = 0.0
+    for _ in range(PASSES):
+        for size in SIZES:
+            _keep_faster(append, size, _append(directory / "append", size, seconds / PASSES))
+            _keep_faster(overwrite, size, _overwrite(used[0], size, seconds / PASSES))
+        shared = max(shared, _overwrite_together(used, seconds / PASSES))
+    cache, recache = _cache_cpu(directory / "cached", bytes_cached)
+    limits = DiskLimits(append, overwrite, shared, cache, recache)
+    for path in used:
+        path.unlink()
+    return limits
+
+
+def report(bench: Bench) -> None:
+    """Rows of the section."""
+    limits = bench.disk
+    for size in SIZES:
+        for way, run in (("append", limits.append[size]), ("overwrite", limits.overwrite[size])):
+            bench.add(
+                SECTION,
+                f"{way} + fdatasync, {size // KIB} KiB",
+                run.mb_per_second,
+                "MB/s",
+                limits.best,
+                p50_ms=run.p50_ms,
+                p99_ms=run.latencies.percentile(0.99),
+            )
+    bench.add(SECTION, limits.shared.name, limits.shared.value, "MB/s", limits.best)
+    again = Limit(limits.recache_cpu_per_byte * 1e9, "overwriting the cached file")
+    bench.add(SECTION, "kernel's CPU for caching a new file", limits.cache_cpu_per_byte * 1e9, "s/GB", again)
+
+
+def _append(path: Path, size: int, seconds: float) -> DiskRun:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        return _write(fd, size, seconds, wraps=False)
+    finally:
+        os.close(fd)
+        path.unlink()
+
+
+def _keep_faster(runs: dict[int, DiskRun], size: int, run: DiskRun) -> None:
+    if size not in runs or run.bytes_per_second > runs[size].bytes_per_second:
+        runs[size] = run
+
+
+def _overwrite(path: Path, size: int, seconds: float) -> DiskRun:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return _write(fd, size, seconds, wraps=True)
+    finally:
+        os.close(fd)
+
+
+def _write(fd: int, size: int, seconds: float, *, wraps: bool) -> DiskRun:
+    data = os.urandom(size)
+    latencies = Latencies()
+    offset, written = 0, 0
+    begun = now = time.perf_counter()
+    while now - begun < seconds:
+        os.pwrite(fd, data, offset)
+        os.fdatasync(fd)
+        before, now = now, time.perf_counter()
+        latencies.add((now - before) * 1000)
+        written += size
+        offset += size
+        if wraps and offset + size > FILE_BYTES:
+            offset = 0
+    return DiskRun(written / (now - begun), latencies)
+
+
+def _overwrite_together(paths: list[Path], seconds: float) -> float:
+    """Bytes per second of all files together, each written by a thread of its own (system calls release the GIL)."""
+    with ThreadPoolExecutor(len(paths)) as threads:
+        return sum(run.bytes_per_second for run in threads.map(lambda p: _overwrite(p, SHARED_BYTES, seconds), paths))
+
+
+def _cache_cpu(path: Path, size: int) -> tuple[float, float]:
+    """Kernel seconds per byte of appending to a new file without a sync, and of overwriting it.
+
+    Where a hypervisor hands out memory at first touch, the first is many times the second.
+    """
+    data = os.urandom(1 << 20)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        costs = []
+        for _ in range(2):
+            before = os.times().system
+            for offset in range(0, size, len(data)):
+                os.pwrite(fd, data, offset)
+            costs.append((os.times().system - before) / size)
+    finally:
+        os.close(fd)
+        path.unlink()
+    return costs[0], costs[1]
+
+
+def _prewritten(path: Path) -> Path:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        for offset in range(0, FILE_BYTES, 1 << 20):
+            os.pwrite(fd, os.urandom(1 << 20), offset)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return path

@@ -1,0 +1,20 @@
+"""The sections of a run, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tests.bench import bookie, consume, disk, failover, idle_topics, metadata_store, peer, publish, writer_core
+from tests.bench.bench import Bench
+
+SECTIONS: Mapping[str, Callable[[Bench], None]] = {
+    "disk": disk.report,
+    "peer": peer.report,
+    "writer": writer_core.report,
+    "bookie": bookie.report,
+    "metadata": metadata_store.report,
+    "publish": publish.report,
+    "consume": consume.report,
+    "topics": idle_topics.report,
+    "failover": failover.report,
+}

@@ -1,0 +1,92 @@
+"""Makes the sample of the formats that this program writes: ``python -m tests.bookie_samples.generate``.
+
+A sample is the folder of a bookie as a kill leaves it, packed. One is kept for each layout version, for ever, and every
+later program must read all of them; so an existing one is never replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from actors.bookie.bookie import Bookie
+from actors.wire.messages import Flag, Op, Status
+from metadata.model import Cookie
+from tests.cluster.bookie_peer import BookiePeer, serving, small_config
+
+FOLDER = Path(__file__).parent
+FLUSHED = 40  # entries of ledger 1 that are in entry logs, the first of which is full and has its map
+IN_JOURNAL = 5  # entries of ledger 1 behind them, only in the journal
+ENTRY_BYTES = 200
+FENCED, LIMBO, DELETED, EXPLICIT_LAC, FENCED_IN_JOURNAL = 2, 3, 4, 5, 6
+LAC = 41  # of ledger EXPLICIT_LAC
+
+
+def payload(entry_id: int) -> bytes:
+    """What ledger 1 holds."""
+    return (b"sample entry %d " % entry_id * ENTRY_BYTES)[:ENTRY_BYTES]
+
+
+def sample(version: int) -> Path:
+    """Where the sample of a layout version is kept."""
+    return FOLDER / f"v{version}.tar.gz"
+
+
+async def work(bookie: Bookie, peer: BookiePeer) -> None:
+    """Leave something of everything that the formats can hold."""
+    for entry_id in range(FLUSHED):
+        answer, _ = await peer.add(1, entry_id, payload(entry_id))
+        assert answer.status is Status.OK
+    await peer.add(DELETED, 0, b"gone")
+    await peer.status(Op.READ_LAC, FENCED, flags=Flag.FENCE)
+    await peer.call(Op.WRITE_LAC, EXPLICIT_LAC, LAC)
+    assert bookie._opened is not None
+    storage = bookie._opened.storage
+    storage.put_into_limbo(LIMBO, is_fenced=True)
+    await bookie.checkpoint()
+    storage.ledgers.drop(DELETED)
+    storage.directory_of(DELETED).delete_ledgers([DELETED])
+    for entry_id in range(FLUSHED, FLUSHED + IN_JOURNAL):
+        await peer.add(1, entry_id, payload(entry_id))
+    await peer.status(Op.READ_LAC, FENCED_IN_JOURNAL, flags=Flag.FENCE)
+    await peer.call(Op.WRITE_LAC, EXPLICIT_LAC, LAC + 1)
+
+
+async def generate(target: Path) -> None:
+    """Run a bookie, and pack its folder while it runs."""
+    with tempfile.TemporaryDirectory(prefix="heliograph-sample-") as name:
+        home, copy = Path(name) / "home", Path(name) / "copy"
+        config = small_config(home, journal_file_bytes=16 << 10, entry_log_bytes=4 << 10)
+        async with serving(config) as (bookie, peer):
+            await work(bookie, peer)
+            shutil.copytree(home, copy, ignore=shutil.ignore_patterns("LOG*", "LOCK", "lock", "*.draft"))
+        pack(copy, target)
+
+
+def pack(folder: Path, target: Path) -> None:
+    """The folder's files, nothing of this machine with them."""
+    with tarfile.open(target, "w:gz") as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            member = tarfile.TarInfo(str(path.relative_to(folder)))
+            member.size = path.stat().st_size
+            with path.open("rb") as content:
+                archive.addfile(member, content)
+
+
+def main() -> int:
+    """The command line."""
+    target = sample(Cookie("", "", (), ()).layout_version)
+    if target.exists():
+        print(f"{target} is kept for ever: raise the layout version first", file=sys.stderr)
+        return 1
+    asyncio.run(generate(target))
+    print(f"{target}: {target.stat().st_size} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

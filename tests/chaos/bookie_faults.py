@@ -1,0 +1,38 @@
+"""EIO and ENOSPC at each write, sync, rename and creation of a run, one at a time.
+
+``python -m tests.chaos.bookie_faults`` does all of them, the tests every second one. Exit code 1: something
+acknowledged was lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.cluster.test_bookie_faults import fail_each
+
+
+def main() -> int:
+    """The command line."""
+    logging.disable(logging.CRITICAL)  # every failure is meant
+    for number in (errno.EIO, errno.ENOSPC):
+        started = time.monotonic()
+        try:
+            failed = fail_each(number, 1)
+        except AssertionError:
+            traceback.print_exc()
+            return 1
+        kinds = ", ".join(f"{count} {verb}" for verb, count in Counter(what.split(" ")[0] for what in failed).items())
+        took = time.monotonic() - started
+        print(
+            f"{errno.errorcode[number]}: {len(failed)} operations failed in turn ({kinds}), nothing lost, {took:.0f} s"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

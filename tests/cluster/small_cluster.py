@@ -1,0 +1,33 @@
+"""A real cluster for a test module: its own Ray, three bookies and one broker, gone at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from heliograph.cluster.home import ClusterHome
+from heliograph.cluster.lifecycle import down, up
+from heliograph.config import ClusterConfig
+
+NAMESPACE = "heliograph"
+
+
+@contextmanager
+def small_cluster(directory: Path) -> Iterator[ClusterConfig]:
+    """Up for the length of the block; this process is in its Ray meanwhile."""
+    config = ClusterConfig(
+        namespace=NAMESPACE,
+        home=directory,
+        brokers=1,
+        gateway=False,
+        auditor=False,
+        broker_port=0,
+        dashboard_port=0,
+    )
+    try:
+        up(config)
+        yield config
+    finally:
+        if ClusterHome(directory).load() is not None:
+            down(ClusterHome(directory), delete_data=True)

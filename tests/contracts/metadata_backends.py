@@ -1,0 +1,131 @@
+"""The backends that the metadata contract is tested on, each with what the tests do to it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from metadata.chroot import ChrootStore
+from metadata.embedded.client import EmbeddedStore
+from metadata.embedded.limits import ServerLimits
+from metadata.embedded.server import EmbeddedServer
+from metadata.memory import MemoryServer
+from metadata.store import MetadataStore
+
+DEADLINE_SECONDS = 10
+
+
+class Backend(Protocol):
+    """One store, empty at the start."""
+
+    async def start(self) -> None: ...
+
+    async def open(self) -> MetadataStore:
+        """A new session."""
+
+    async def expire(self, store: MetadataStore) -> None:
+        """End a session as if its time had run out."""
+
+    async def stop(self) -> None:
+        """Leave nothing behind."""
+
+
+class MemoryBackend:
+    """Everything in this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.server = MemoryServer()
+
+    async def start(self) -> None:
+        pass
+
+    async def open(self) -> MetadataStore:
+        return self.server.open_session()
+
+    async def expire(self, store: MetadataStore) -> None:
+        self.server.expire_session(store.session_id)
+
+    async def stop(self) -> None:
+        pass
+
+
+class ChrootBackend(MemoryBackend):
+    """The same, below a node of the store."""
+
+    async def open(self) -> MetadataStore:
+        return await ChrootStore.below(self.server.open_session(), "/deep/root")
+
+
+class EmbeddedBackend:
+    """The server on a real disk and a real socket, in this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "metadata"
+        self.server = self._new_server()
+        self.stores: list[MetadataStore] = []
+
+    def _new_server(self) -> EmbeddedServer:
+        limits = ServerLimits(session_timeout_ms_min=100)
+        return EmbeddedServer(self.directory, "127.0.0.1", limits=limits, lock_wait_ms=0)
+
+    async def start(self) -> None:
+        await self.server.start()
+
+    async def open(self, timeout_ms: int = 10_000) -> MetadataStore:
+        host, port = self.server.address.split(":")
+        store = await EmbeddedStore.connect(host, int(port), session_timeout_ms=timeout_ms)
+        self.stores.append(store)
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        service = self.server._service
+        assert service is not None
+        service.tree.sessions[store.session_id].deadline_ms = 0
+        await eventually(lambda: store.session_id not in service.tree.sessions)
+
+    async def restart(self) -> None:
+        await self.server.stop()
+        self.server = self._new_server()
+        await self.server.start()
+
+    async def stop(self) -> None:
+        for store in self.stores:
+            await store.close()
+        await self.server.stop()
+
+
+BACKENDS: dict[str, Callable[[Path], Backend]] = {
+    "memory": MemoryBackend,
+    "memory-chroot": ChrootBackend,
+    "embedded": EmbeddedBackend,
+}
+_numbers = itertools.count()
+
+
+def run_on(make: Callable[[Path], Backend], directory: Path, scenario: Callable[[Backend], Awaitable[None]]) -> None:
+    """Run a scenario on a fresh backend, on a loop of its own; an error in a callback fails it too."""
+
+    async def whole() -> None:
+        reported: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        backend = make(directory / f"backend-{next(_numbers)}")
+        await backend.start()
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS * 2):
+                await scenario(backend)
+        finally:
+            await backend.stop()
+        assert not reported, reported
+
+    asyncio.run(whole())
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until it holds, or fail."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)

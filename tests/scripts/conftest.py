@@ -1,0 +1,9 @@
+"""``pytest tests/scripts --rewrite`` writes the traces anew; the diff is what gets reviewed."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", default=False, help="write the expected traces of scripts anew")

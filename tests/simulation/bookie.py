@@ -1,0 +1,333 @@
+"""A simulated bookie: the real fencing core over a simulated journal, index and disk.
+
+What was written and not synced is lost or kept as the seed decides when the bookie crashes: a prefix survives. The
+journal is trimmed only when the index holds what it held (the mark). A lost disk comes back empty, with every ledger
+that metadata gives it in limbo, and fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+
+from actors.bookie.fencing import Fence, FenceEffect
+from actors.ledger.effects import LedgerEntry, Reply
+from tests.simulation.disk import Copy, Image, Record
+from tests.simulation.world import Action, Process, World
+
+SESSION_MS = 1_000
+FLUSH_MS_MAX = 50
+UNSYNCED = ("fence", "entry", "recovered entry")
+
+LacReply = Callable[[Reply, int, LedgerEntry | None], None]
+EntryReply = Callable[[Reply, LedgerEntry | None], None]
+ListReply = Callable[[Reply, tuple[tuple[int, int], ...]], None]
+
+
+class SimulatedBookie(Process):
+    """One storage node."""
+
+    def __init__(self, world: World, name: str, sync_ms_max: int) -> None:
+        super().__init__(name)
+        self.world = world
+        self.random = world.stream(name)
+        self.disk = Image()
+        self.memory = Image()
+        self.sync_ms_max = sync_ms_max
+        self.is_full = False
+        self.fails_next_sync = False
+        self.was_lost = False
+        self.on_unsynced: dict[str, Action] = {}  # one of UNSYNCED -> what happens when one is not synced yet
+        self.registered_until = 0  # its session outlives it for a while
+        self.unregistered_until = 0  # it lost its session and lives on
+        self.ever_acked: set[tuple[int, int]] = set()  # the world's knowledge, for the checkers
+        self.promised_fences: set[int] = set()
+        self.lost_ledgers: set[int] = set()  # those that it held when it lost its disk
+        self.collected: set[int] = set()
+        self.false_negatives: list[tuple[int, int]] = []
+        self.broken_fences: list[tuple[int, int]] = []
+        self.unfenced_writes: list[tuple[int, int]] = []
+        self._fences: dict[int, Fence] = {}
+        self._pending: list[tuple[Record | None, Action, Action]] = []  # record, when durable, when failed
+        self._sync_is_due = False
+        self._known_lacs: dict[int, int] = {}
+        self._polls: dict[int, list[tuple[int, Action]]] = {}  # ledger -> (LAC to pass, what to do then)
+
+    # Requests
+
+    def add(
+        self, ledger_id: int, entry_id: int, copy: Copy, is_recovery: bool, answer: Callable[[Reply], None]
+    ) -> None:
+        """Store one entry; answered when it is durable."""
+        if not self._fence(ledger_id).permits_add(is_recovery=is_recovery):
+            answer(Reply.FENCED)
+            return
+        if self.is_full and not is_recovery:
+            answer(Reply.READ_ONLY)
+            return
+        if not is_recovery and ledger_id in self.promised_fences:  # I4
+            self.broken_fences.append((ledger_id, entry_id))
+        if not is_recovery and ledger_id in self.lost_ledgers:  # I6
+            self.unfenced_writes.append((ledger_id, entry_id))
+        self.memory.absorb([Record(ledger_id, entry_id, copy)])
+
+        def durable() -> None:
+            self.ever_acked.add((ledger_id, entry_id))
+            answer(Reply.OK)
+
+        what = "recovered entry" if is_recovery else "entry"
+        self._journal(Record(ledger_id, entry_id, copy), durable, lambda: answer(Reply.UNKNOWN), what)
+        self._on_lac(ledger_id, copy.lac)
+
+    def write_lac(self, ledger_id: int, lac: int) -> None:
+        """Keep an explicit LAC."""
+        self.memory.absorb([Record(ledger_id, lac=lac)])
+        self._journal(Record(ledger_id, lac=lac), _nothing, _nothing)
+        self._on_lac(ledger_id, lac)
+
+    def read_entry(self, ledger_id: int, entry_id: int, is_fencing: bool, answer: EntryReply) -> None:
+        """Read one entry, fencing the ledger first if asked to."""
+        self._after_fence(ledger_id, is_fencing, lambda: self._read(ledger_id, entry_id, answer), answer)
+
+    def read_lac(self, ledger_id: int, is_fencing: bool, answer: LacReply) -> None:
+        """Tell the highest LAC known, fencing the ledger first if asked to."""
+        self._after_fence(
+            ledger_id, is_fencing, lambda: self._lac(ledger_id, answer), lambda reply, _: answer(reply, -1, None)
+        )
+
+    def poll_lac(self, ledger_id: int, after: int, wait_ms: int, answer: LacReply) -> None:
+        """Answer when the LAC is above ``after``, or after ``wait_ms``."""
+        is_answered = False
+
+        def once() -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                self._lac(ledger_id, lambda reply, lac, _: answer(reply, lac, None))
+
+        if self._lac_of(ledger_id) > after:
+            once()
+        else:
+            self._polls.setdefault(ledger_id, []).append((after, once))
+            self.world.after(wait_ms, once, self)
+
+    def read_batch(self, ledger_id: int, first: int, last: int) -> tuple[Reply, list[LedgerEntry]]:
+        """Consecutive entries."""
+        found: list[LedgerEntry] = []
+        for entry_id in range(first, last + 1):
+            copy = self.memory.index.get((ledger_id, entry_id))
+            if copy is None or copy.is_damaged:
+                if found:
+                    break
+                return (self._negative(ledger_id, entry_id) if copy is None else Reply.DAMAGED), []
+            found.append(LedgerEntry(entry_id, copy.payload, copy.length, copy.lac))
+        return Reply.OK, found
+
+    def list_entries(self, ledger_id: int, answer: ListReply) -> None:
+        """Sorted runs of the entries stored whole, told when they are durable: a crash must not take one back."""
+        ids = sorted(e for (lid, e), copy in self.memory.index.items() if lid == ledger_id and not copy.is_damaged)
+        runs: list[tuple[int, int]] = []
+        for entry_id in ids:
+            if runs and runs[-1][1] == entry_id - 1:
+                runs[-1] = (runs[-1][0], entry_id)
+            else:
+                runs.append((entry_id, entry_id))
+        is_known = bool(ids) or ledger_id in self.memory.limbo  # what is stored now is known, also in limbo
+        reply = Reply.OK if is_known else Reply.ABSENT
+        self._journal(None, lambda: answer(reply, tuple(runs)), lambda: answer(Reply.UNKNOWN, ()))
+
+    # The disk
+
+    def sync(self) -> None:
+        """Make everything pending durable, then answer; a failed sync ends the process."""
+        self._sync_is_due = False
+        if self.fails_next_sync:
+            self.fails_next_sync = False
+            self.world.count("sync failed")
+            for _, _, when_failed in list(self._pending):
+                when_failed()
+            self.crash()  # some of it may be on disk all the same
+            self.world.after(300, self._restart_if_down)
+            return
+        pending, self._pending = self._pending, []
+        self.disk.append(record for record, _, _ in pending if record is not None)
+        for _, when_durable, _ in pending:
+            when_durable()
+
+    def checkpoint(self) -> None:
+        """Flush what the journal holds now; the mark moves when the flush is on disk."""
+        records = list(self.disk.journal)
+        mark = self.disk.mark + len(records)
+        self.world.after(self.random.randrange(FLUSH_MS_MAX), lambda: self.finish_checkpoint(records, mark), self)
+
+    def finish_checkpoint(self, records: list[Record], mark: int) -> None:
+        """The flush is on disk: trim the journal up to the mark."""
+        self.disk.absorb(records)
+        self.disk.move_mark(mark)
+
+    def known_ledgers(self) -> set[int]:
+        """What a round of garbage collection starts from."""
+        return self.memory.ledgers()
+
+    def collect(self, gone: Iterable[int]) -> None:
+        """Delete the data of ledgers that metadata says are gone. Their fences stay (I4)."""
+        dropped = set(gone)
+        self.collected |= dropped
+        self.memory.drop(dropped)
+        self.disk.drop(dropped)
+        self.ever_acked = {key for key in self.ever_acked if key[0] not in dropped}
+        self._known_lacs.clear()
+
+    def crash(self) -> None:
+        """Die: of what was written and not synced, a prefix survives."""
+        super().crash()
+        self.registered_until = self.world.now + SESSION_MS
+        survivors = self.random.randint(0, len(self._pending))
+        self.disk.append(record for record, _, _ in self._pending[:survivors] if record is not None)
+        self._pending.clear()
+        self._polls.clear()
+        self._sync_is_due = False
+
+    def restart(self) -> None:
+        """Replay the journal over the index."""
+        super().restart()
+        self.memory = self.disk.replayed()
+        self._fences = {}
+        self._known_lacs.clear()
+        self.restore_fences()
+
+    def restore_fences(self) -> None:
+        """Fences found on disk hold."""
+        for ledger_id in self.memory.fences:
+            self._fence(ledger_id).restore()
+
+    def lose_disk(self, named_in: Iterable[int]) -> None:
+        """All data is gone. The ledgers that metadata gives this bookie come back in limbo, and fenced (I6)."""
+        self.crash()
+        self.was_lost = True
+        named = set(named_in)
+        self.lost_ledgers = named  # what else it had is gone from metadata, too
+        self.disk = Image(limbo=named, fences=set(named))
+        self.ever_acked = {key for key in self.ever_acked if key[0] in named}
+        self.promised_fences &= named
+
+    def flip_bit(self, random: Random) -> bool:
+        """Damage one stored entry."""
+        keys = sorted(self.disk.index)
+        if not keys:
+            return False
+        key = random.choice(keys)
+        self.disk.index[key] = replace(self.disk.index[key], is_damaged=True)
+        if self.is_up and key in self.memory.index:
+            self.memory.index[key] = self.disk.index[key]
+        self._known_lacs.clear()
+        return True
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether a crash now could take something."""
+        return bool(self._pending)
+
+    # Inside
+
+    def _restart_if_down(self) -> None:
+        if not self.is_up:
+            self.restart()
+
+    def _fence(self, ledger_id: int) -> Fence:
+        fence = self._fences.get(ledger_id)
+        if fence is None:
+            fence = self._fences[ledger_id] = Fence()
+        return fence
+
+    def _after_fence(self, ledger_id: int, is_fencing: bool, answer: Action, fail: EntryReply) -> None:
+        if not is_fencing:
+            answer()
+            return
+
+        def fenced() -> None:
+            self.promised_fences.add(ledger_id)
+            answer()
+
+        waiter = (fenced, lambda: fail(Reply.UNKNOWN, None))
+        effect = self._fence(ledger_id).request(waiter)
+        if effect is FenceEffect.ANSWER:
+            fenced()
+        elif effect is FenceEffect.WRITE:
+            self.memory.fences.add(ledger_id)
+            self._journal(
+                Record(ledger_id, is_fence=True),
+                lambda: self._tell(self._fence(ledger_id).written(), 0),
+                lambda: self._tell(self._fence(ledger_id).failed(), 1),
+                "fence",
+            )
+
+    def _tell(self, waiters: list[tuple[Action, Action]], which: int) -> None:
+        for waiter in waiters:
+            waiter[which]()
+
+    def _read(self, ledger_id: int, entry_id: int, answer: EntryReply) -> None:
+        copy = self.memory.index.get((ledger_id, entry_id))
+        if copy is None:
+            answer(self._negative(ledger_id, entry_id), None)
+        elif copy.is_damaged:
+            answer(Reply.DAMAGED, None)
+        else:
+            answer(Reply.OK, LedgerEntry(entry_id, copy.payload, copy.length, copy.lac))
+
+    def _lac(self, ledger_id: int, answer: LacReply) -> None:
+        if ledger_id in self.memory.limbo:
+            answer(Reply.UNKNOWN, -1, None)
+            return
+        last = max((e for lid, e in self.memory.index if lid == ledger_id), default=-1)
+        lac = self._lac_of(ledger_id)
+        if last < 0:
+            answer(Reply.ABSENT if lac < 0 else Reply.OK, lac, None)
+            return
+        copy = self.memory.index[ledger_id, last]
+        if copy.is_damaged:
+            answer(Reply.DAMAGED, lac, None)
+        else:
+            answer(Reply.OK, lac, LedgerEntry(last, copy.payload, copy.length, copy.lac))
+
+    def _lac_of(self, ledger_id: int) -> int:
+        """The highest LAC known, from whole entries and explicit ones."""
+        known = self._known_lacs.get(ledger_id)
+        if known is None:
+            memory = self.memory
+            stored = (c.lac for (lid, _), c in memory.index.items() if lid == ledger_id and not c.is_damaged)
+            known = self._known_lacs[ledger_id] = max(memory.lacs.get(ledger_id, -1), max(stored, default=-1))
+        return known
+
+    def _on_lac(self, ledger_id: int, lac: int) -> None:
+        """A LAC came in: whoever waits for one as high is answered."""
+        if lac <= self._lac_of(ledger_id) and ledger_id not in self._polls:
+            return
+        known = self._known_lacs[ledger_id] = max(lac, self._lac_of(ledger_id))
+        waiting = self._polls.pop(ledger_id, [])
+        left = [(after, answer) for after, answer in waiting if known <= after]
+        if left:
+            self._polls[ledger_id] = left
+        for after, answer in waiting:
+            if known > after:
+                answer()
+
+    def _negative(self, ledger_id: int, entry_id: int) -> Reply:
+        if ledger_id in self.memory.limbo:
+            return Reply.UNKNOWN  # I6
+        if (ledger_id, entry_id) in self.ever_acked and ledger_id not in self.collected:
+            self.false_negatives.append((ledger_id, entry_id))
+        return Reply.ABSENT
+
+    def _journal(self, record: Record | None, when_durable: Action, when_failed: Action, what: str = "") -> None:
+        self._pending.append((record, when_durable, when_failed))
+        if what in self.on_unsynced:
+            self.on_unsynced.pop(what)()
+        if not self._sync_is_due:
+            self._sync_is_due = True
+            self.world.after(self.random.randrange(self.sync_ms_max), self.sync, self)
+
+
+def _nothing() -> None:
+    """For records that nobody waits for."""

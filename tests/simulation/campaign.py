@@ -1,0 +1,185 @@
+"""Many runs: over seeds, over processes, over mutants."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from statistics import median
+from typing import TypeVar
+
+from tests.simulation.fault import KINDS
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.profile import Plan
+from tests.simulation.run import Report, Run
+
+T = TypeVar("T")
+R = TypeVar("R")
+BATCH_SEEDS = 10
+MUTANT_SEEDS_MAX = 2_000  # each mutant must be caught within as many
+SEEDS_FOR_EVERY_KIND = 200  # with as many seeds or more, every kind must have happened
+HAPPENS = (  # besides the kinds of faults
+    "bookie died with an unsynced entry",
+    "bookie died with an unsynced fence",
+    "bookie died with an unsynced recovered entry",
+    "entry copied",
+    "explicit LAC sent",
+    "LAC polled",
+    "LAC read",
+    "ledger closed by its writer",
+    "ledger collected by a bookie",
+    "ledger deleted",
+    "message cut off",
+    "message duplicated",
+    "message late",
+    "message lost",
+    "metadata conflict",
+    "metadata reply lost",
+    "next ledger listed before the last was closed",
+    "reader lost its ledger to deletion",
+    "recovery failed",
+    "recovery finished",
+    "repair complete",
+    "repair incomplete",
+    "sync failed",
+    "tail read",
+    "writer ended: LedgerFencedError",
+    "writer ended: QuorumLostError",
+)
+
+
+@dataclass
+class Totals:
+    """Sums over runs."""
+
+    seeds: int = 0
+    confirmed: int = 0
+    steps: int = 0
+    simulated_ms: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        """Take a run in."""
+        self.seeds += 1
+        self.confirmed += report.confirmed
+        self.steps += report.steps
+        self.simulated_ms += report.simulated_ms
+        self.counts.update(report.counts)
+        if report.failure:
+            self.failures.append((report.plan.seed, report.failure))
+
+    def merge(self, other: Totals) -> None:
+        """Take other sums in."""
+        self.seeds += other.seeds
+        self.confirmed += other.confirmed
+        self.steps += other.steps
+        self.simulated_ms += other.simulated_ms
+        self.counts.update(other.counts)
+        self.failures += other.failures
+
+    def never_happened(self) -> list[str]:
+        """Kinds that a run of many seeds should have seen and did not."""
+        if self.seeds < SEEDS_FOR_EVERY_KIND:
+            return []
+        return [name for name in sorted({*HAPPENS, *(kind.name for kind in KINDS)}) if not self.counts[name]]
+
+    def lines(self) -> Iterator[str]:
+        """The summary, for people."""
+        for name, count in sorted(self.counts.items()):
+            yield f"{count:>10,}  {name}"
+        minutes = max(self.seconds, 1e-9) / 60
+        hours = self.simulated_ms / 3_600_000
+        yield ""
+        yield f"{self.seeds:,} seeds, {self.steps:,} events, {self.confirmed:,} messages confirmed, {hours:.2f} hours"
+        yield f"{self.seeds / minutes:,.0f} seeds a minute, {hours / minutes:.2f} simulated hours a minute"
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """The search for the first seed, from ``start`` on, that catches a mutant."""
+
+    mutant: str
+    start: int
+    watched: Collection[str] | None = None
+    seeds_max: int = MUTANT_SEEDS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """What a hunt found. ``seeds``: how many runs it took, 0 when none of them caught it."""
+
+    hunt: Hunt
+    seeds: int
+    failure: str
+
+    @property
+    def invariant(self) -> str:
+        """What was seen broken."""
+        return self.failure.split(" ", 1)[0]
+
+
+def run_plan(plan: Plan, mutant: str = "", is_traced: bool = False, watched: Collection[str] | None = None) -> Report:
+    """Run one plan, with a sabotage or without."""
+    with MUTANTS[mutant].sabotage() if mutant else nullcontext():
+        return Run(plan, is_traced, watched).execute()
+
+
+def hunt(task: Hunt) -> Catch:
+    """Run seeds until one of them fails."""
+    for count in range(task.seeds_max):
+        report = run_plan(Plan(task.start + count), task.mutant, watched=task.watched)
+        if report.failure:
+            return Catch(task, count + 1, report.failure)
+    return Catch(task, 0, "")
+
+
+def run_seeds(start: int, count: int, jobs: int) -> Totals:
+    """Run seeds ``start .. start + count - 1`` on ``jobs`` processes."""
+    began = time.monotonic()
+    totals = Totals()
+    batches = [range(at, min(at + BATCH_SEEDS, start + count)) for at in range(start, start + count, BATCH_SEEDS)]
+    for part in spread(_run_batch, batches, jobs):
+        totals.merge(part)
+    totals.seconds = time.monotonic() - began
+    totals.failures.sort()
+    return totals
+
+
+def spread(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> Iterator[R]:
+    """Results of tasks, in any order, from as many processes."""
+    if jobs == 1:
+        yield from map(function, tasks)
+        return
+    with get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(function, tasks)
+
+
+def table(catches: Iterable[Catch]) -> list[str]:
+    """One line for each mutant: what caught it, and how many seeds it took from each starting point."""
+    by_mutant: dict[str, list[Catch]] = {name: [] for name in MUTANTS}
+    for catch in catches:
+        by_mutant[catch.hunt.mutant].append(catch)
+    lines = [f"{'mutant':<36} {'median':>7} {'most':>6}  caught by"]
+    for name, found in by_mutant.items():
+        if not found:
+            continue
+        caught = [catch.seeds for catch in found if catch.seeds]
+        missed = len(found) - len(caught)
+        seen = Counter(catch.invariant for catch in found if catch.seeds)
+        words = ", ".join(f"{invariant} {times}x" for invariant, times in seen.most_common())
+        words += f"{', ' if seen else ''}NOT CAUGHT {missed}x" if missed else ""
+        middle = f"{median(caught):.0f}" if caught else "-"
+        lines.append(f"{name:<36} {middle:>7} {max(caught, default='-'):>6}  {words}")
+    return lines
+
+
+def _run_batch(seeds: range) -> Totals:
+    totals = Totals()
+    for seed in seeds:
+        totals.add(run_plan(Plan(seed)))
+    return totals

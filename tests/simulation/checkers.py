@@ -1,0 +1,258 @@
+"""What must hold after every step, whatever the workload and the faults: I1 to I10 and I12, and I14 for ledgers.
+
+The checkers see everything: what every bookie's disk holds, every version of every record, and what every writer told
+its clients. They share no code with the cores. This file is about entries; ``record_checker`` is about metadata.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from actors.ledger.effects import LedgerEntry, ReadEntry, Reply, SendAdd
+from actors.ledger.writer import WriterCore
+from metadata.model import LedgerMetadata, LedgerState
+from tests.simulation.bookie import SimulatedBookie
+from tests.simulation.judge import LIVENESS, Judge
+from tests.simulation.store import Author, SimulatedStore
+
+
+@dataclass
+class LedgerHistory:
+    """What clients were told of one ledger."""
+
+    accepted: dict[int, bytes] = field(default_factory=dict)
+    confirmed: int = -1  # the greatest entry that a client got an acknowledgement for
+    shown: int = -1  # the greatest entry that a reader was shown or told of
+    failed: set[int] = field(default_factory=set)
+    superseded: set[int] = field(default_factory=set)  # accepted when a later ledger already had messages
+
+
+class Checkers:
+    """Holds the history of entries and judges it."""
+
+    def __init__(self, store: SimulatedStore, bookies: Mapping[str, SimulatedBookie], judge: Judge) -> None:
+        self.store = store
+        self.bookies = bookies
+        self.judge = judge
+        self.ledgers: dict[int, LedgerHistory] = {}
+        self.writers: list[tuple[str, WriterCore, list[int]]] = []
+        self.confirmed_messages = 0
+        self.negatives: defaultdict[tuple[int, int], set[str]] = defaultdict(set)  # (core, entry) -> who denied it
+        self.listed: set[int] = set()  # every ledger that was ever in the topic's list
+        self._ids: set[int] = set()
+        self._tails: dict[str, tuple[int, int]] = {}  # reader -> ledger and entry that it was shown last
+        self._drained: dict[int, int] = {}  # ledgers that a reader finished with -> the last entry it was shown
+
+    # Writing
+
+    def on_id(self, name: str, ledger_id: int) -> None:
+        """A broker got an id for a new ledger."""
+        self.judge.require(
+            ledger_id not in self._ids, "I9", f"{name} got ledger id {ledger_id}, which was given before"
+        )
+        self._ids.add(ledger_id)
+
+    def on_writer(self, name: str, writer: WriterCore) -> None:
+        """A broker opened a ledger for writing."""
+        is_listed = writer.ledger_id in self.listed
+        self.judge.require(is_listed, "I12", f"{name} writes ledger {writer.ledger_id}, which the topic does not list")
+        self.writers.append((name, writer, [-1, -1]))
+        self.ledgers.setdefault(writer.ledger_id, LedgerHistory())
+
+    def on_accepted(self, name: str, ledger_id: int, entry_id: int, payload: bytes) -> None:
+        """A writer gave an add its id."""
+        history = self.ledgers[ledger_id]
+        self.judge.require(entry_id not in history.accepted, "I2", f"entry {ledger_id}:{entry_id} was given twice")
+        history.accepted[entry_id] = payload
+        if self._has_later_messages(ledger_id):
+            history.superseded.add(entry_id)
+
+    def on_confirmed(self, name: str, ledger_id: int, last_entry_id: int) -> None:
+        """A client got acknowledgements up to an entry."""
+        require = self.judge.require
+        history = self.ledgers[ledger_id]
+        require(last_entry_id > history.confirmed, "I2", f"{name} confirmed {ledger_id}:{last_entry_id} again")
+        for entry_id in range(history.confirmed + 1, last_entry_id + 1):
+            require(entry_id in history.accepted, "I2", f"{name} confirmed {ledger_id}:{entry_id}, never accepted")
+            require(entry_id not in history.failed, "I2", f"{ledger_id}:{entry_id} has two outcomes")
+            require(entry_id not in history.superseded, "I12", f"{ledger_id}:{entry_id} is older than what came before")
+            self.check_copies(ledger_id, entry_id)
+            self.confirmed_messages += 1
+        history.confirmed = last_entry_id
+        record = self.record(ledger_id)
+        if record is not None and record.is_closed:
+            end = record.last_entry_id
+            require(last_entry_id <= end, "I5", f"{name} confirmed {ledger_id}:{last_entry_id} beyond the end {end}")
+
+    def on_failed(self, name: str, ledger_id: int, first: int, last: int) -> None:
+        """Adds without a confirmation ended."""
+        history = self.ledgers[ledger_id]
+        for entry_id in range(first, last + 1):
+            self.judge.require(entry_id > history.confirmed, "I2", f"{ledger_id}:{entry_id} has two outcomes")
+            self.judge.require(entry_id not in history.failed, "I2", f"{ledger_id}:{entry_id} failed twice")
+            history.failed.add(entry_id)
+
+    def on_writer_end(self, name: str, writer: WriterCore) -> None:
+        """A writer told its owner that it is over: every add has its outcome."""
+        history = self.ledgers[writer.ledger_id]
+        for entry_id in history.accepted:
+            has_outcome = entry_id <= history.confirmed or entry_id in history.failed
+            self.judge.require(has_outcome, "I2", f"{name} ended without an outcome for {writer.ledger_id}:{entry_id}")
+
+    def on_send_add(self, author: Author, effect: SendAdd) -> None:
+        """An entry is sent: a writer's to places that metadata named before, a recovery's never below its segment."""
+        records = self.store.history[effect.ledger_id]
+        name = f"{effect.ledger_id}:{effect.entry_id}"
+        if effect.recovery:
+            floors = [r.last_segment.first_entry_id for r in records if r.state is LedgerState.IN_RECOVERY]
+            is_above = not floors or effect.entry_id >= min(floors)
+            self.judge.require(is_above, "I8", f"{author} writes {name} back, which is below the last segment")
+            return
+        for position, bookie_id in effect.targets:
+            named = any(r.segment_of(effect.entry_id).bookies[position] == bookie_id for r in records)
+            self.judge.require(named, "I8", f"{author} sent {name} to {bookie_id} before it was persisted")
+
+    def on_entry_answer(self, author: Author, effect: ReadEntry, bookie_id: str, reply: Reply) -> None:
+        """A recovery hears of an entry: only an explicit negative to a fencing read may count against it."""
+        if effect.fence and reply is Reply.ABSENT:
+            self.negatives[author.number, effect.entry_id].add(bookie_id)
+
+    def on_collect(self, bookie_id: str, ledger_ids: set[int]) -> None:
+        """A bookie deletes the data of ledgers."""
+        kept = sorted(ledger_ids.intersection(self.store.ledgers()))
+        self.judge.require(not kept, "I14", f"{bookie_id} deletes the data of ledgers {kept}, which exist")
+
+    # Reading
+
+    def on_read(self, ledger_id: int, entries: tuple[LedgerEntry, ...], end: int) -> None:
+        """A reader was shown entries; ``end`` is the last it was allowed."""
+        history = self.ledgers.get(ledger_id)
+        for entry in entries:
+            name = f"{ledger_id}:{entry.entry_id}"
+            self.judge.require(entry.entry_id <= end, "I3", f"{name} shown beyond {end}")
+            accepted = history.accepted.get(entry.entry_id) if history else None
+            self.judge.require(accepted == bytes(entry.payload), "I1", f"{name} reads {bytes(entry.payload)!r}")
+        if entries:
+            self.on_lac(ledger_id, entries[-1].entry_id)
+
+    def on_lac(self, ledger_id: int, lac: int) -> None:
+        """A reader was told a LAC, or shown an entry: it is confirmed, or the ledger ends at or after it."""
+        record = self.record(ledger_id)
+        history = self.ledgers.get(ledger_id, LedgerHistory())
+        if record is not None and record.is_closed:
+            self.judge.require(lac <= record.last_entry_id, "I3", f"LAC {lac} of ledger {ledger_id} is beyond its end")
+        else:
+            self.judge.require(lac <= history.confirmed, "I3", f"LAC {lac} of ledger {ledger_id} is not confirmed yet")
+        history.shown = max(history.shown, lac)
+
+    def on_tail(self, name: str, ledger_id: int, entries: tuple[LedgerEntry, ...]) -> None:
+        """A reader that follows the topic was shown more: without a gap, and in the order of the ledgers."""
+        for entry in entries:
+            last_ledger, last_entry = self._tails.get(name, (-1, -1))
+            expected = last_entry + 1 if ledger_id == last_ledger else 0
+            seen = f"{name} is shown {ledger_id}:{entry.entry_id} after {last_ledger}:{last_entry}"
+            self.judge.require(ledger_id >= last_ledger and entry.entry_id == expected, "I12", seen)
+            self._tails[name] = ledger_id, entry.entry_id
+
+    def on_tail_end(self, name: str, ledger_id: int, next_entry_id: int) -> None:
+        """A reader finished with a closed ledger: its end never changes any more."""
+        first = self._drained.setdefault(ledger_id, next_entry_id)
+        self.judge.require(first == next_entry_id, "I5", f"{name} found another end of ledger {ledger_id}")
+
+    # All the time
+
+    def after_step(self) -> None:
+        """Cheap checks of everything that may change at any time."""
+        require = self.judge.require
+        for name, writer, seen in self.writers:
+            lac, lap = writer.last_add_confirmed, writer.last_add_pushed
+            if lac != seen[0] or lap != seen[1]:
+                require(seen[0] <= lac <= lap and seen[1] <= lap, "I2", f"{name}: LAC {seen[0]} -> {lac}, LAP {lap}")
+                seen[0], seen[1] = lac, lap
+        for bookie in self.bookies.values():
+            if bookie.broken_fences:
+                require(False, "I4", f"{bookie.name} took {bookie.broken_fences[0]} after a fence was promised")
+            if bookie.false_negatives:
+                require(False, "I6", f"{bookie.name} denied {bookie.false_negatives[0]}, which it acknowledged")
+            if bookie.unfenced_writes:
+                require(False, "I6", f"{bookie.name} took {bookie.unfenced_writes[0]} after it lost its disk")
+
+    # The end of a run
+
+    def at_end(self) -> None:
+        """Everything is healed and closed: read the topic as a client would, from the disks."""
+        require = self.judge.require
+        topic = [info.ledger_id for info in self.store.topic().record.ledgers]
+        existing = set(self.store.ledgers())
+        require(existing.issuperset(topic), "I14", "a ledger of the topic was deleted")
+        open_ledgers = sum(not record.is_closed for record in map(self.record, topic) if record is not None)
+        require(open_ledgers <= 1, "I12", f"{open_ledgers} ledgers of the topic are open")
+        for ledger_id in existing.intersection(self.ledgers):
+            record, history = self.record(ledger_id), self.ledgers[ledger_id]
+            assert record is not None, "a ledger that exists has a record"
+            require(record.is_closed, LIVENESS, f"ledger {ledger_id} could not be closed")
+            require(history.confirmed <= record.last_entry_id, "I5", f"ledger {ledger_id} lost its end")
+            length = 0
+            for entry_id in range(record.last_entry_id + 1):
+                length += len(history.accepted[entry_id])
+                self._check_stored(record, entry_id, history.accepted[entry_id], length)
+            require(record.length == length, "I5", f"ledger {ledger_id} has length {record.length}, not {length}")
+        self._check_order(topic)
+
+    def holders(self, record: LedgerMetadata, entry_id: int) -> list[str]:
+        """Bookies that the metadata names for an entry and that hold it."""
+        return [b for b in write_set(record, entry_id) if self.bookies[b].disk.holds(record.ledger_id, entry_id)]
+
+    # Pieces
+
+    def record(self, ledger_id: int) -> LedgerMetadata | None:
+        """The ledger's record, or its last one if it was deleted."""
+        records = self.store.history.get(ledger_id)
+        return records[-1] if records else None
+
+    def check_copies(self, ledger_id: int, entry_id: int) -> None:
+        """An acknowledged entry is on the disks of Qa bookies that metadata names, less those that lost data (I1)."""
+        record = self.record(ledger_id)
+        assert record is not None, "a writer's ledger exists"
+        named = write_set(record, entry_id)
+        stored = self.holders(record, entry_id)
+        lost = sum(self.bookies[b].was_lost for b in named if b not in stored)
+        self.judge.require(
+            len(stored) + lost >= record.ack_quorum,
+            "I1",
+            f"{ledger_id}:{entry_id} was acknowledged with {len(stored)} copies on {sorted(named)}",
+        )
+
+    def _check_stored(self, record: LedgerMetadata, entry_id: int, payload: bytes, length: int) -> None:
+        name = f"{record.ledger_id}:{entry_id}"
+        holders = self.holders(record, entry_id)
+        self.judge.require(bool(holders), "I1", f"{name} has no copy")
+        for bookie_id in holders:
+            copy = self.bookies[bookie_id].disk.copy_of(record.ledger_id, entry_id)
+            assert copy is not None, "a holder has a copy"
+            same = copy.payload == payload and copy.length == length
+            self.judge.require(same, "I1", f"{name} is {copy.payload!r} of length {copy.length} on {bookie_id}")
+
+    def _check_order(self, topic: list[int]) -> None:
+        """The chain holds each broker's messages in the order in which it took them (I12)."""
+        last: dict[bytes, int] = {}
+        for ledger_id in topic:
+            record, history = self.record(ledger_id), self.ledgers.get(ledger_id, LedgerHistory())
+            for entry_id in range(record.last_entry_id + 1 if record is not None else 0):
+                broker, _, number = history.accepted[entry_id].partition(b":")
+                is_later = int(number) > last.get(broker, 0)
+                self.judge.require(is_later, "I12", f"{ledger_id}:{entry_id} is message {number!r} out of order")
+                last[broker] = int(number)
+
+    def _has_later_messages(self, ledger_id: int) -> bool:
+        """Whether a later ledger of the topic was written already: what is accepted now must fail (I12)."""
+        later = [other for other in self.ledgers if other > ledger_id]
+        return any(self.ledgers[other].confirmed >= 0 for other in later)
+
+
+def write_set(record: LedgerMetadata, entry_id: int) -> list[str]:
+    """The bookies that a record names for an entry."""
+    bookies = record.segment_of(entry_id).bookies
+    return [bookies[(entry_id + i) % record.ensemble_size] for i in range(record.write_quorum)]

@@ -1,0 +1,102 @@
+"""What a simulated bookie's disk holds: an index, and the journal since the mark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One stored replica of an entry."""
+
+    lac: int
+    length: int
+    payload: bytes
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One journal record: an entry, or a fence, or an explicit LAC."""
+
+    ledger_id: int
+    entry_id: int = -1
+    copy: Copy | None = None
+    is_fence: bool = False
+    lac: int = -1
+
+
+@dataclass
+class Image:
+    """An index and a journal. A running bookie has a second one in memory: what it believes, synced or not."""
+
+    index: dict[tuple[int, int], Copy] = field(default_factory=dict)
+    fences: set[int] = field(default_factory=set)
+    lacs: dict[int, int] = field(default_factory=dict)
+    limbo: set[int] = field(default_factory=set)
+    journal: list[Record] = field(default_factory=list)
+    mark: int = 0  # how many records were trimmed off the journal since the disk was new
+    journaled: Counter[tuple[int, int]] = field(default_factory=Counter)  # entries in ``journal``
+
+    def absorb(self, records: Iterable[Record]) -> None:
+        """Bring records into the index."""
+        for record in records:
+            if record.copy is not None:
+                key = (record.ledger_id, record.entry_id)
+                old = self.index.get(key)
+                if old is None or old.is_damaged:
+                    self.index[key] = record.copy
+            elif record.is_fence:
+                self.fences.add(record.ledger_id)
+            else:
+                self.lacs[record.ledger_id] = max(record.lac, self.lacs.get(record.ledger_id, -1))
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Put records at the journal's end."""
+        for record in records:
+            self.journal.append(record)
+            if record.copy is not None:
+                self.journaled[record.ledger_id, record.entry_id] += 1
+
+    def move_mark(self, mark: int) -> None:
+        """Forget what the journal holds before ``mark``, which never goes back."""
+        if mark <= self.mark:
+            return
+        for record in self.journal[: mark - self.mark]:
+            self.journaled[record.ledger_id, record.entry_id] -= record.copy is not None
+        self.journal = self.journal[mark - self.mark :]
+        self.mark = mark
+
+    def replayed(self) -> Image:
+        """What a bookie believes after a start on this disk."""
+        memory = Image(dict(self.index), set(self.fences), dict(self.lacs), set(self.limbo))
+        memory.absorb(self.journal)
+        return memory
+
+    def drop(self, ledger_ids: Iterable[int]) -> None:
+        """Forget ledgers, but for their fences."""  # I4
+        gone = set(ledger_ids)
+        for key in [key for key in self.index if key[0] in gone]:
+            del self.index[key]
+        for ledger_id in gone:
+            self.lacs.pop(ledger_id, None)
+            self.limbo.discard(ledger_id)
+
+    def holds(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether a whole copy is here: it would be served after a crash."""
+        copy = self.index.get((ledger_id, entry_id))
+        return (copy is not None and not copy.is_damaged) or self.journaled[ledger_id, entry_id] > 0
+
+    def copy_of(self, ledger_id: int, entry_id: int) -> Copy | None:
+        """The whole copy that ``holds`` speaks of."""
+        copy = self.index.get((ledger_id, entry_id))
+        if copy is not None and not copy.is_damaged:
+            return copy
+        found = (r.copy for r in self.journal if (r.ledger_id, r.entry_id) == (ledger_id, entry_id))
+        return next((c for c in found if c is not None), None)
+
+    def ledgers(self) -> set[int]:
+        """Ledgers with entries in the index."""
+        return {ledger_id for ledger_id, _ in self.index}

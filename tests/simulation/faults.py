@@ -1,0 +1,164 @@
+"""Faults of bookies, disks, links and processes. Each tells whether it happened."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulation.bookie import UNSYNCED
+from tests.simulation.fault import fault
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import ANYONE
+
+REQUESTS = ("SendAdd", "ReadLac", "ReadEntry")  # they travel alone: some late, others not
+
+
+@fault("bookie crashed", 6)
+def crash_bookie(nemesis: Nemesis, random: Random) -> bool:
+    """Kill one bookie; unsynced data may be lost."""
+    up = nemesis.bookies_up()
+    if not up:
+        return False
+    unsynced = [bookie for bookie in up if bookie.has_unsynced]
+    bookie = random.choice(unsynced if unsynced and random.random() < 0.7 else up)
+    nemesis.crash(bookie, random)
+    return True
+
+
+@fault("bookie crashes at an awkward moment", 4)
+def crash_unsynced(nemesis: Nemesis, random: Random) -> bool:
+    """A bookie dies around the sync of its next fence, or entry, or entry of a recovery, and is back soon."""
+    what = random.choice(("fence", *UNSYNCED))
+    for bookie in random.sample(nemesis.bookies, random.randint(1, 2)):
+        nemesis.crash_when_unsynced(bookie, what, random.randrange(8), random.choice((5, 50, 500)))
+    return True
+
+
+@fault("power cut of all bookies", 1)
+def cut_power(nemesis: Nemesis, random: Random) -> bool:
+    """Kill all bookies at once."""
+    for bookie in nemesis.bookies_up():
+        nemesis.crash(bookie, random)
+    return True
+
+
+@fault("network partition", 5)
+def partition(nemesis: Nemesis, random: Random) -> bool:
+    """Cut some links between a client and bookies, in one direction or both."""
+    client = random.choice([broker.name for broker in nemesis.brokers[-2:]] + ["store"])
+    for bookie in nemesis.bookies:
+        if random.random() < 0.5:
+            continue
+        there, back = (client, bookie.name), (bookie.name, client)
+        for pair in random.choice(([there], [back], [there, back])):
+            nemesis.cut(*pair, random.choice((300, 1_500, 5_000)))
+    return True
+
+
+@fault("bookie slow", 3)
+def slow_bookie(nemesis: Nemesis, random: Random) -> bool:
+    """One bookie's syncs take very long."""
+    bookie = random.choice(nemesis.bookies)
+    bookie.sync_ms_max = random.choice((200, 2_500))
+
+    def recover() -> None:
+        bookie.sync_ms_max = nemesis.profile.sync_ms_max
+
+    nemesis.later(2_000, recover)
+    return True
+
+
+@fault("link slow", 6)
+def slow_link(nemesis: Nemesis, random: Random) -> bool:
+    """Messages of one broker to one bookie, or back, take long, while all others are quick."""
+    pair = [random.choice(nemesis.brokers[-3:]).name, random.choice(nemesis.bookies).name]
+    random.shuffle(pair)
+    nemesis.slow(pair[0], pair[1], random.choice((100, 400, 1_500)), random.choice((1_000, 4_000)))
+    return True
+
+
+@fault("bookie congested", 4)
+def congest(nemesis: Nemesis, random: Random) -> bool:
+    """Whatever is sent to one bookie arrives late and out of order, while its answers are quick."""
+    bookie = random.choice(nemesis.bookies)
+    nemesis.slow(ANYONE, bookie.name, random.choice((100, 400, 900)), random.choice((1_000, 4_000)))
+    return True
+
+
+@fault("kind of request late", 4)
+def delay_kinds(nemesis: Nemesis, random: Random) -> bool:
+    """Some kinds of requests to some bookies wait long in a queue of their own; the others overtake them."""
+    nemesis.delay_kinds(nemesis.bookies, REQUESTS, random)
+    return True
+
+
+@fault("bookie read-only", 1)
+def fill_disk(nemesis: Nemesis, random: Random) -> bool:
+    """One bookie takes no entries for a while, its disk being full."""
+    bookie = random.choice(nemesis.bookies)
+    bookie.is_full = True
+
+    def free() -> None:
+        bookie.is_full = False
+
+    nemesis.later(2_000, free)
+    return True
+
+
+@fault("bookie lost its session", 1)
+def expire_session(nemesis: Nemesis, random: Random) -> bool:
+    """A live bookie's registration vanishes for a while: others take it for dead, and it serves on."""
+    random.choice(nemesis.bookies).unregistered_until = nemesis.world.now + random.choice((500, 3_000))
+    return True
+
+
+@fault("sync about to fail", 1)
+def fail_sync(nemesis: Nemesis, random: Random) -> bool:
+    """The next sync of one bookie fails: it answers with an error and dies."""
+    random.choice(nemesis.bookies).fails_next_sync = True
+    return True
+
+
+@fault("disk lost", 2)
+def lose_disk(nemesis: Nemesis, random: Random) -> bool:
+    """One of the bookies that may lose data loses everything."""
+    bookie = nemesis.choose_lossy(random)
+    if bookie is None or not bookie.is_up:
+        return False
+    bookie.lose_disk(nemesis.cluster.store.ledgers_naming(bookie.name))
+    nemesis.restart_later(bookie, random)
+    return True
+
+
+@fault("bit flipped", 2)
+def flip_bit(nemesis: Nemesis, random: Random) -> bool:
+    """One entry of a bookie that may lose data is damaged."""
+    bookie = nemesis.choose_lossy(random)
+    if bookie is None or not bookie.flip_bit(random):
+        return False
+    bookie.was_lost = True
+    return True
+
+
+@fault("broker crashed", 2)
+def crash_broker(nemesis: Nemesis, random: Random) -> bool:
+    """The newest broker dies and another takes over."""
+    nemesis.brokers[-1].crash()
+    nemesis.take_over()
+    return True
+
+
+@fault("process paused", 3)
+def pause(nemesis: Nemesis, random: Random) -> bool:
+    """A process stands still and goes on later as if nothing had happened."""
+    processes = [*nemesis.bookies, *nemesis.brokers[-2:], nemesis.cluster.store]
+    random.choice(processes).paused_until = nemesis.world.now + random.choice((200, 1_500, 6_000))
+    return True
+
+
+@fault("metadata store unreachable", 2)
+def cut_store(nemesis: Nemesis, random: Random) -> bool:
+    """The newest broker cannot reach the metadata store."""
+    name = nemesis.brokers[-1].name
+    nemesis.cut(name, "store", 2_500)
+    nemesis.cut("store", name, 2_500)
+    return True

@@ -1,0 +1,41 @@
+"""What a mutant is: one sabotage, by name, for as long as it is entered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A sabotage and what it breaks.
+
+    Args:
+        sabotage: patches one rule while its context is entered.
+        start: a seed that catches it, so that tests are quick; the search goes on from there if it does not any more.
+        harm_start: the same, for when only outcomes are watched; None if that is not tried.
+    """
+
+    name: str
+    sabotage: Callable[[], AbstractContextManager[None]]
+    about: str
+    start: int
+    harm_start: int | None
+
+
+MUTANTS: dict[str, Mutant] = {}
+Sabotage = Callable[[], Iterator[None]]
+
+
+def mutant(start: int = 0, harm: int | None = None) -> Callable[[Sabotage], Sabotage]:
+    """Register a sabotage under its function's name, with hyphens. Its docstring tells which invariant it breaks."""
+
+    def add(function: Sabotage) -> Sabotage:
+        name = function.__name__.replace("_", "-")
+        assert name not in MUTANTS, f"two mutants are named {name}"
+        assert function.__doc__, f"the mutant {name} does not tell what it breaks"
+        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm)
+        return function
+
+    return add

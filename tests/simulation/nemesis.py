@@ -1,0 +1,190 @@
+"""Chooses faults. What it does to a process it undoes later; permanent losses stay within what is promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+from tests.simulation.bookie import SimulatedBookie
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.checkers import Checkers
+from tests.simulation.fault import KINDS, Fault
+from tests.simulation.network import ANYONE
+from tests.simulation.profile import Plan, Profile
+from tests.simulation.repairer import SimulatedRepairer
+from tests.simulation.shell import Cluster
+
+BROKERS_MAX = 12
+
+
+class Nemesis:
+    """Faults at times that the seed draws beforehand, until the profile says enough; then everything is healed."""
+
+    def __init__(self, cluster: Cluster, plan: Plan, profile: Profile, checkers: Checkers) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.plan = plan
+        self.profile = profile
+        self.checkers = checkers
+        self.brokers: list[SimulatedBroker] = []
+        self.repairers: list[SimulatedRepairer] = []
+        self.struck: list[int] = []  # numbers of the faults that happened
+        # The bookies whose data may be lost or damaged: the same few for a whole run.
+        self._lossy = self.world.stream("lossy").sample(self.bookies, profile.losable_bookies)
+        self._is_over = False
+        self._names: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Start the first broker and the faults."""
+        self.take_over()
+        random = self.world.stream("schedule")
+        weights = [kind.weight for kind in KINDS]
+        number, at = 0, 0
+        while True:
+            at += 1 + random.randrange(2 * self.profile.fault_every_ms)
+            kind = random.choices(KINDS, weights)[0]
+            if at >= self.profile.faults_until_ms:
+                return
+            if self._is_planned(number, kind):
+                self.world.after(at, lambda number=number, kind=kind: self._strike(number, kind))  # type: ignore[misc]
+            number += 1
+
+    def end(self) -> None:
+        """Undo every fault."""
+        self._is_over = True  # whatever a fault has planned for later does not happen any more
+        self.cluster.network.heal()
+        for bookie in self.bookies:
+            bookie.is_full = False
+            bookie.fails_next_sync = False
+            bookie.sync_ms_max = 4
+            bookie.paused_until = 0
+            bookie.unregistered_until = 0
+            bookie.on_unsynced.clear()
+            if not bookie.is_up:
+                bookie.restart()
+        for broker in self.brokers:
+            broker.paused_until = 0
+        self.cluster.store.paused_until = 0
+
+    # For faults
+
+    @property
+    def bookies(self) -> list[SimulatedBookie]:
+        """All bookies."""
+        return list(self.cluster.bookies.values())
+
+    def bookies_up(self) -> list[SimulatedBookie]:
+        """Bookies that run."""
+        return [bookie for bookie in self.bookies if bookie.is_up]
+
+    def ensemble(self) -> list[SimulatedBookie]:
+        """The bookies that the newest broker writes to; none if it has no ledger."""
+        writer = self.brokers[-1].writer
+        return [] if writer is None else [self.cluster.bookies[b] for b in writer.metadata.last_segment.bookies]
+
+    def can_take_over(self) -> bool:
+        """Whether there may be one more broker."""
+        return len(self.brokers) < BROKERS_MAX and not self._is_over
+
+    def take_over(self) -> bool:
+        """Start a broker that takes the topic over; whoever had it is not told."""
+        if not self.can_take_over():
+            return False
+        self.last_broker()
+        return True
+
+    def last_broker(self) -> SimulatedBroker:
+        """Like ``take_over``, whatever the number of brokers."""
+        broker = SimulatedBroker(self.name_for("broker"), self.cluster, self.profile, self.checkers)
+        self.brokers.append(broker)
+        broker.start()
+        return broker
+
+    def name_for(self, kind: str) -> str:
+        """A name for one more process."""
+        self._names[kind] += 1
+        return f"{kind}-{self._names[kind]}"
+
+    def later(self, milliseconds: int, action: Callable[[], object]) -> None:
+        """Have something happen, unless faults are over by then."""
+
+        def unless_over() -> None:
+            if not self._is_over:
+                action()
+
+        self.world.after(milliseconds, unless_over)
+
+    def crash(self, bookie: SimulatedBookie, random: Random) -> None:
+        """Kill a bookie that runs, and start it again later."""
+        if bookie.is_up:
+            bookie.crash()
+            self.restart_later(bookie, random)
+
+    def crash_when_unsynced(self, bookie: SimulatedBookie, what: str, delay_ms: int, restart_ms: int) -> None:
+        """Kill a bookie a moment after it gets a record of one of UNSYNCED, and start it again ``restart_ms`` later."""
+
+        def restart() -> None:
+            if not bookie.is_up:
+                bookie.restart()
+
+        def crash() -> None:
+            if bookie.is_up:
+                self.world.count(f"bookie died with an unsynced {what}", bookie.has_unsynced)
+                bookie.crash()
+                self.later(restart_ms, restart)
+
+        bookie.on_unsynced[what] = lambda: self.later(delay_ms, crash)
+
+    def restart_later(self, bookie: SimulatedBookie, random: Random) -> None:
+        """Start a bookie that was killed."""
+
+        def restart() -> None:
+            if not bookie.is_up:
+                bookie.restart()
+
+        self.later(random.choice((50, 500, 4_000)), restart)
+
+    def cut(self, source: str, target: str, milliseconds: int) -> None:
+        """Drop messages in that direction for a while."""
+        if self._is_over:
+            return
+        self.cluster.network.cut(source, target)
+        self.later(milliseconds, lambda: self.cluster.network.mend(source, target))
+
+    def slow(self, source: str, target: str, delay_ms_max: int, milliseconds: int) -> None:
+        """Slow messages in that direction for a while."""
+        self.cluster.network.slow(source, target, delay_ms_max)
+        self.later(milliseconds, lambda: self.cluster.network.slow(source, target, 0))
+
+    def delay_kinds(self, bookies: Sequence[SimulatedBookie], kinds: Sequence[str], random: Random) -> None:
+        """Some kinds of requests to some bookies, or the answers to them, are late for a while."""
+        delay_ms = random.choice((150, 500, 900))
+        for bookie in bookies:
+            for kind in kinds:
+                if random.random() < 0.4:
+                    source, target = (ANYONE, bookie.name) if random.random() < 0.7 else (bookie.name, ANYONE)
+                    self.delay_kind(source, target, delay_ms, kind)
+
+    def choose_lossy(self, random: Random) -> SimulatedBookie | None:
+        """A bookie that may lose data; None where one copy is all that was promised."""
+        return random.choice(self._lossy) if self._lossy else None
+
+    def delay_kind(self, source: str, target: str, delay_ms: int, kind: str) -> None:
+        """Messages of one kind in that direction are late for a while."""
+        network = self.cluster.network
+        network.make_late(source, target, delay_ms, kind)
+        self.later(2_000, lambda: network.make_late(source, target, 0, kind))
+
+    # The schedule
+
+    def _is_planned(self, number: int, kind: Fault) -> bool:
+        plan = self.plan
+        return (plan.faults is None or number in plan.faults) and kind.name not in plan.without
+
+    def _strike(self, number: int, kind: Fault) -> None:
+        random = self.world.stream(f"fault-{number}")
+        if kind.strike(self, random):
+            self.struck.append(number)
+            self.world.count(kind.name)
+            self.world.note("fault", number, kind.name)

@@ -1,0 +1,120 @@
+"""How hostile a run is, and which run it is. Every kind of fault is on by default; a seed draws how strong each is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+# (E, Qw, Qa) that runs draw from; with Qa = 1 no disk is lost, since one copy is all that was promised.
+QUORUMS = (
+    *((3, 3, 2),) * 3,
+    *((2, 2, 2),) * 2,
+    *((3, 2, 2),) * 2,
+    (4, 3, 2),
+    (5, 3, 2),
+    (3, 3, 3),
+    (3, 2, 1),
+    (2, 2, 1),
+)
+NUISANCES = ("loss", "duplication", "straggler", "reply_loss_metadata", "bursts")  # a plan may leave these out
+MESSAGES_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run is to do: all of a seed, or less of it, as shrinking finds out.
+
+    Args:
+        seed: decides everything else.
+        faults: numbers of the faults that happen, in the order of the seed's schedule; None for all of them.
+        without: names of kinds of faults, and of ``NUISANCES``, that do not happen.
+        until_ms: when faults end, in simulated milliseconds; None for what the seed draws.
+        messages_max: how many messages brokers take while there are faults.
+    """
+
+    seed: int
+    faults: frozenset[int] | None = None
+    without: frozenset[str] = frozenset()
+    until_ms: int | None = None
+    messages_max: int = MESSAGES_MAX
+
+    def arguments(self) -> str:
+        """The command-line arguments that replay this plan."""
+        words = [f"--seed {self.seed}"]
+        if self.faults is not None:
+            words.append(f"--faults {','.join(str(n) for n in sorted(self.faults)) or 'none'}")
+        if self.without:
+            names = ",".join(sorted(self.without))
+            words.append(f"--without '{names}'" if " " in names else f"--without {names}")
+        if self.until_ms is not None:
+            words.append(f"--until {self.until_ms}")
+        if self.messages_max != MESSAGES_MAX:
+            words.append(f"--messages {self.messages_max}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Probabilities are per message or per chance, times in milliseconds."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    bookies: int
+    loss: float
+    duplication: float
+    delay_ms_max: int
+    straggler: float  # messages that take very long
+    straggler_ms_max: int
+    reply_loss_metadata: float
+    fault_every_ms: int
+    faults_until_ms: int
+    add_every_ms_max: int
+    bursts: float
+    ledger_entries_max: int
+    rolls_early: bool  # the next ledger joins the list before the last one is closed
+    ensemble_change_delay_ms: int
+    sync_ms_max: int
+    request_timeout_ms: int = 1_000
+    messages_max: int = MESSAGES_MAX
+
+    @classmethod
+    def drawn(cls, random: Random) -> Profile:
+        """The profile of a seed."""
+        e, qw, qa = random.choice(QUORUMS)
+        is_lossy = random.random() < 0.6
+        return cls(
+            ensemble_size=e,
+            write_quorum=qw,
+            ack_quorum=qa,
+            bookies=e + random.choice((0, 1, 1, 2)),
+            loss=random.choice((0.005, 0.02, 0.1)) if is_lossy else 0.0,
+            duplication=random.choice((0.0, 0.02, 0.1)),
+            delay_ms_max=random.choice((3, 20, 150)),
+            straggler=random.choice((0.0, 0.01, 0.05)),
+            straggler_ms_max=random.choice((500, 3_000)),
+            reply_loss_metadata=random.choice((0.0, 0.05, 0.2)),
+            fault_every_ms=random.choice((150, 400, 1_500)),
+            faults_until_ms=random.choice((5_000, 12_000)),
+            add_every_ms_max=random.choice((10, 60, 200, 800)),
+            bursts=random.choice((0.0, 0.3, 1.0)),
+            ledger_entries_max=random.choice((8, 30, 1_000)),
+            rolls_early=random.random() < 0.5,
+            ensemble_change_delay_ms=random.choice((0, 0, 500)),
+            sync_ms_max=random.choice((4, 4, 40, 200)),
+        )
+
+    @classmethod
+    def of(cls, plan: Plan, random: Random) -> Profile:
+        """The profile of a plan's seed, less what the plan leaves out."""
+        profile = cls.drawn(random)
+        if plan.until_ms is not None:
+            profile = replace(profile, faults_until_ms=plan.until_ms)
+        for name in plan.without.intersection(NUISANCES):
+            profile = replace(profile, **{name: 0.0})  # type: ignore[arg-type]
+        return replace(profile, messages_max=plan.messages_max)
+
+    @property
+    def losable_bookies(self) -> int:
+        """How many bookies may lose their data for good without breaking a promise."""
+        return self.ack_quorum - 1

@@ -1,0 +1,187 @@
+"""One run: a plan in, a report out."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from actors.ledger.effects import CheckFinished, Effect
+from actors.ledger.inventory import CheckCore
+from tests.simulation import events, faults
+from tests.simulation.bookie import SimulatedBookie
+from tests.simulation.checkers import Checkers
+from tests.simulation.judge import LIVENESS, BrokenInvariantError, Judge
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.profile import Plan, Profile
+from tests.simulation.reader import SimulatedReader
+from tests.simulation.record_checker import RecordChecker
+from tests.simulation.recoverer import Meddler
+from tests.simulation.repairer import SimulatedRepairer
+from tests.simulation.shell import Cluster, CoreShell
+from tests.simulation.store import SimulatedStore
+from tests.simulation.tailer import SimulatedTailer
+from tests.simulation.world import World
+
+STEPS_MAX = 400_000
+CALM_MS_MAX = 120_000  # once nothing fails any more, everything must be settled within this time
+FINAL_MESSAGES = 5
+REPAIR_ROUNDS_MAX = 6
+KINDS_FROM = (faults, events)  # the kinds of faults register themselves
+
+
+@dataclass
+class Report:
+    """How a run went. ``failure`` is empty when every promise held."""
+
+    plan: Plan
+    failure: str = ""
+    simulated_ms: int = 0
+    steps: int = 0
+    confirmed: int = 0
+    accepted: int = 0
+    struck: list[int] = field(default_factory=list)  # numbers of the faults that happened
+    counts: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def invariant(self) -> str:
+        """The number that a failure begins with, or "assert" or "crash" when a core found out by itself."""
+        return self.failure.split(" ", 1)[0]
+
+
+class Run:
+    """The world of one plan."""
+
+    def __init__(self, plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> None:
+        self.plan = plan
+        self.world = World(plan.seed, is_traced)
+        self.profile = Profile.of(plan, self.world.stream("profile"))
+        self.judge = Judge(watched)
+        self.network = Network(self.world, self.profile)
+        self.store = SimulatedStore(self.world, self.network)
+        names = [f"bookie-{n + 1}" for n in range(self.profile.bookies)]
+        self.bookies = {name: SimulatedBookie(self.world, name, self.profile.sync_ms_max) for name in names}
+        self.checkers = Checkers(self.store, self.bookies, self.judge)
+        RecordChecker(self.checkers)
+        self.cluster = Cluster(self.world, self.network, self.store, self.bookies)
+        self.cluster.on_send_add = self.checkers.on_send_add
+        self.cluster.on_entry_answer = self.checkers.on_entry_answer
+        self.nemesis = Nemesis(self.cluster, plan, self.profile, self.checkers)
+        SimulatedReader("reader", self.cluster, self.checkers, every_ms=200)
+        self.tailer = SimulatedTailer("tailer", self.cluster, self.checkers)
+
+    def execute(self) -> Report:
+        """Run to the end, or to the first broken promise."""
+        failure = ""
+        try:
+            self._faulty_part()
+            self._calm_part()
+            self.checkers.at_end()
+        except BrokenInvariantError as error:
+            failure = str(error)
+        except AssertionError as error:
+            failure = f"assert {error or 'unnamed'} {_where()}"
+        except Exception as error:  # a core that raises is a finding like any other
+            failure = f"crash {type(error).__name__}: {error} {_where()}"
+        world = self.world
+        return Report(
+            self.plan,
+            failure,
+            world.now,
+            world.steps,
+            self.checkers.confirmed_messages,
+            self.cluster.messages_taken,
+            self.nemesis.struck,
+            world.counts,
+            world.trace or [],
+        )
+
+    def _faulty_part(self) -> None:
+        self.nemesis.begin()
+        while self.world.now < self.profile.faults_until_ms:
+            self._step()
+
+    def _calm_part(self) -> None:
+        """Heal everything; a last broker takes over, writes and closes; every ledger is closed and repaired."""
+        deadline = self.world.now + CALM_MS_MAX
+        self.world.note("no more faults")
+        self.nemesis.end()
+        for broker in self.nemesis.brokers:
+            broker.retire()
+        last = self.nemesis.last_broker()
+        last.messages_left = FINAL_MESSAGES
+        while not last.is_finished:
+            self._step_until(deadline, "the last broker could not take over, write and close")
+        for ledger_id in self.store.ledgers():
+            self._close(ledger_id, deadline)
+        for ledger_id in self.store.ledgers():
+            self._repair(ledger_id, deadline)
+            self._check(ledger_id, deadline)
+        self._follow(deadline)
+
+    def _close(self, ledger_id: int, deadline: int) -> None:
+        while True:
+            found = self.store.ledger(ledger_id)
+            if found is None or found.record.is_closed:
+                return
+            meddler = Meddler(self.nemesis.name_for("closer"), self.cluster)
+            meddler.recover(ledger_id)
+            while not meddler.is_done:
+                self._step_until(deadline, f"ledger {ledger_id} could not be closed")
+
+    def _repair(self, ledger_id: int, deadline: int) -> None:
+        """Repeat until a run finds nothing missing; then Qw copies of every entry are there."""
+        for _ in range(REPAIR_ROUNDS_MAX):
+            repairer = SimulatedRepairer(self.nemesis.name_for("final-repairer"), self.cluster)
+            repairer.repair(ledger_id)
+            while not repairer.is_done:
+                self._step_until(deadline, f"the repair of ledger {ledger_id} did not end")
+            if repairer.is_complete and repairer.copied_entries == 0:
+                break
+        record = self.store.history[ledger_id][-1]
+        for entry_id in range(record.last_entry_id + 1):
+            holders = self.checkers.holders(record, entry_id)
+            self.judge.require(
+                len(holders) == record.write_quorum, LIVENESS, f"{ledger_id}:{entry_id} has {holders} after its repair"
+            )
+
+    def _check(self, ledger_id: int, deadline: int) -> None:
+        """The check that the auditor runs finds nothing missing either."""
+        core = CheckCore(self.store.history[ledger_id][-1])
+        found: list[Effect] = []
+        shell = CoreShell(self.cluster, self.tailer, core, found.append)
+        shell.run(core.start(self.world.now))
+        while not found:
+            self._step_until(deadline, f"the check of ledger {ledger_id} did not end")
+        shell.is_over = True
+        self.judge.require(found == [CheckFinished(())], LIVENESS, f"ledger {ledger_id} is repaired, and has {found}")
+
+    def _follow(self, deadline: int) -> None:
+        """The reader that follows the topic gets to its end."""
+        last = self.store.topic().record.ledgers[-1].ledger_id
+        end = self.store.history[last][-1].last_entry_id
+        while (self.tailer.ledger_id, self.tailer.next_entry_id) != (last, end + 1):
+            self._step_until(deadline, f"the reader never came to {last}:{end}")
+
+    def _step_until(self, deadline: int, what: str) -> None:
+        self.judge.require(self.world.now < deadline, LIVENESS, what)
+        self._step()
+
+    def _step(self) -> None:
+        self.judge.require(self.world.steps < STEPS_MAX, LIVENESS, "the run does not end")
+        self.judge.require(self.world.step(), LIVENESS, "nothing happens any more")
+        self.checkers.after_step()
+
+
+def _where() -> str:
+    """The innermost lines of the current exception's traceback."""
+    lines = traceback.format_exc().splitlines()[-4:-1]
+    return " <- ".join(line.split("/")[-1].strip().replace('"', "") for line in lines)
+
+
+def run_seed(seed: int, is_traced: bool = False) -> Report:
+    """Run all of one seed."""
+    return Run(Plan(seed), is_traced).execute()

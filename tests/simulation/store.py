@@ -1,0 +1,181 @@
+"""The metadata store of a simulation: the real tree of nodes behind a network that loses requests and replies.
+
+Every change to a ledger's record is kept, with who made it, for the checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from metadata import codec, paths
+from metadata.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
+from metadata.model import LedgerMetadata, TopicRecord, Versioned
+from metadata.store import ANY_VERSION, Create, Operation, Set
+from metadata.store import Delete as DeleteNode
+from metadata.tree import Result, ZnodeTree
+from metadata.znode import parent_of
+from tests.simulation.network import Network
+from tests.simulation.world import Action, Process, World
+
+R = TypeVar("R")
+TOPIC = paths.topic("public", "default", "simulated")
+REQUEST_TIMEOUT_MS = 800
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who asks for a change: a core of a process. ``number`` tells cores of a process apart."""
+
+    process: str
+    core: str = ""
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.process}/{self.core}" if self.core else self.process
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change to a ledger's record. ``before`` is None for its creation, ``after`` for its deletion."""
+
+    author: Author
+    before: LedgerMetadata | None
+    after: LedgerMetadata | None
+
+
+class Brief:
+    """A record in a line of the trace; made into text only if the run is traced."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: LedgerMetadata) -> None:
+        self._record = record
+
+    def __str__(self) -> str:
+        record = self._record
+        segments = ", ".join(f"{s.first_entry_id}: {' '.join(s.bookies)}" for s in record.segments)
+        end = f", ends at {record.last_entry_id}, length {record.length}" if record.is_closed else ""
+        return f"ledger {record.ledger_id} is {record.state.value}, segments {segments}{end}"
+
+
+class SimulatedStore(Process):
+    """One process that holds the tree."""
+
+    def __init__(self, world: World, network: Network) -> None:
+        super().__init__("store")
+        self.world = world
+        self.network = network
+        self.random = world.stream("store")
+        self.tree = ZnodeTree()
+        self.tree.open_session(1, "", 1 << 60, 0)
+        self.on_change: Callable[[Change], None] = lambda change: None
+        self.on_topic: list[Callable[[TopicRecord, TopicRecord], None]] = []
+        self.history: dict[int, list[LedgerMetadata]] = {}  # every record that a ledger ever had
+        self._make_parents(TOPIC)
+        self._apply(Create(paths.LEDGER_IDS))
+        self.tree.apply(1, [Create(TOPIC, codec.encode(TopicRecord("simulated")))], 0)
+
+    # What the world knows without asking
+
+    def ledger(self, ledger_id: int) -> Versioned[LedgerMetadata] | None:
+        """The record as stored now."""
+        node = self.tree.find(paths.ledger(ledger_id))
+        if node is None:
+            return None
+        return Versioned(self.history[ledger_id][-1], node.version)
+
+    def topic(self) -> Versioned[TopicRecord]:
+        """The topic as stored now."""
+        node = self.tree.node(TOPIC)
+        return Versioned(codec.decode(TopicRecord, node.value), node.version)
+
+    def ledgers(self) -> list[int]:
+        """Every ledger that there is now, in the order of their making."""
+        return [ledger_id for ledger_id in self.history if self.tree.find(paths.ledger(ledger_id)) is not None]
+
+    def ledgers_naming(self, bookie_id: str) -> list[int]:
+        """Ledgers with a segment on the bookie."""
+        return [
+            ledger_id
+            for ledger_id in self.ledgers()
+            if any(bookie_id in segment.bookies for segment in self.history[ledger_id][-1].segments)
+        ]
+
+    # What processes ask
+
+    def ask(self, client: Process, execute: Callable[[], R], answer: Callable[[R], None], unknown: Action) -> None:
+        """Send a request; exactly one of ``answer`` and ``unknown`` happens to ``client``, in the end.
+
+        ``unknown``: the store did not answer in time, and may have done it or not.
+        """
+        is_answered = False
+
+        def once(action: Callable[[], None]) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                action()
+
+        def at_store() -> None:
+            result = execute()
+            if not self.network.is_healed and self.random.random() < self.network.profile.reply_loss_metadata:
+                self.world.count("metadata reply lost")
+                return
+            self.network.send(self, client, lambda: once(lambda: answer(result)), "metadata")
+
+        self.network.send(client, self, at_store, "metadata")
+        self.world.after(REQUEST_TIMEOUT_MS, lambda: once(unknown), client)
+
+    def next_ledger_id(self) -> int:
+        """The version that a counter's node gets, as the recipe for ledger ids has it."""
+        return self._apply(Set(paths.LEDGER_IDS, b"", ANY_VERSION))[0].version  # type: ignore[union-attr]
+
+    def write_ledger(self, author: Author, record: LedgerMetadata, version: int) -> int | MetadataError:
+        """Compare-and-set; the new version, or why not. ``version`` -1 creates."""
+        path = paths.ledger(record.ledger_id)
+        before = self.ledger(record.ledger_id)
+        operation: Operation = Set(path, codec.encode(record), version)
+        if version < 0:
+            self._make_parents(path)
+            operation = Create(path, codec.encode(record))
+        try:
+            self._apply(operation)
+        except (BadVersionError, NoNodeError, NodeExistsError) as error:
+            self.world.count("metadata conflict")
+            return error
+        self.history.setdefault(record.ledger_id, []).append(record)
+        self.world.note("store has from", author, Brief(record))
+        self.on_change(Change(author, before.record if before else None, record))
+        return self.tree.node(path).version
+
+    def delete_ledger(self, author: Author, ledger_id: int) -> None:
+        """Delete the record, if it is there."""
+        before = self.ledger(ledger_id)
+        if before is not None:
+            self.world.note("store has from", author, "deletion of ledger", ledger_id)
+            self._apply(DeleteNode(paths.ledger(ledger_id)))
+            self.on_change(Change(author, before.record, None))
+
+    def write_topic(self, record: TopicRecord, version: int) -> int | MetadataError:
+        """Compare-and-set of the topic's list of ledgers."""
+        before = self.topic().record
+        try:
+            self._apply(Set(TOPIC, codec.encode(record), version))
+        except BadVersionError as error:
+            self.world.count("metadata conflict")
+            return error
+        self.world.note("the topic's ledgers:", [info.ledger_id for info in record.ledgers])
+        for listener in list(self.on_topic):
+            listener(before, record)
+        return self.tree.node(TOPIC).version
+
+    def _apply(self, operation: Operation) -> list[Result]:
+        return self.tree.apply(1, [operation], self.world.now).results
+
+    def _make_parents(self, path: str) -> None:
+        parent = parent_of(path)
+        if self.tree.find(parent) is None:
+            self._make_parents(parent)
+            self._apply(Create(parent))

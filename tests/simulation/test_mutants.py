@@ -1,0 +1,52 @@
+"""Every sabotage is caught, every checker catches one by itself, and the harm that rules prevent is really done."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.simulation.campaign import Hunt, hunt
+from tests.simulation.judge import LIVENESS, OUTCOMES
+from tests.simulation.mutants import MUTANTS
+
+# Which mutant each checker catches while no other one watches.
+BY_ITSELF = {
+    "I1": "answer-adds-before-the-sync",
+    "I2": "forget-outcomes",
+    "I3": "tell-an-unconfirmed-lac",
+    "I4": "fence-lets-writes-through",
+    "I5": "forget-the-length",
+    "I6": "no-limbo-after-a-lost-disk",
+    "I7": "skip-fence-on-recovery-read",
+    "I8": "use-segment-before-it-is-persisted",
+    "I9": "close-over-recovery",
+    "I10": "name-the-newcomer-before-copying",
+    "I12": "fence-the-last-ledger-only",
+    "I14": "delete-before-the-list",
+    LIVENESS: "repair-claims-success",
+}
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_mutant_is_caught(name: str) -> None:
+    assert hunt(Hunt(name, MUTANTS[name].start)).seeds
+
+
+@pytest.mark.parametrize("invariant", sorted(BY_ITSELF))
+def test_checker_catches_a_mutant_by_itself(invariant: str) -> None:
+    name = BY_ITSELF[invariant]
+    catch = hunt(Hunt(name, MUTANTS[name].start, frozenset({invariant})))
+    assert catch.invariant == invariant
+
+
+@pytest.mark.parametrize("name", sorted(name for name, mutant in MUTANTS.items() if mutant.harm_start is not None))
+def test_harm_is_done_when_only_outcomes_are_watched(name: str) -> None:
+    start = MUTANTS[name].harm_start
+    assert start is not None, "only those with a start are tried"
+    assert hunt(Hunt(name, start, OUTCOMES)).invariant in OUTCOMES
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_mutant_tells_what_it_breaks(name: str) -> None:
+    assert re.search(r"\b(I\d+|liveness)\b", MUTANTS[name].about)

@@ -1,0 +1,28 @@
+"""One cluster and one Spark session for all Spark tests: a session of RayDP takes ten seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heliograph.config import ClusterConfig
+from tests.cluster.small_cluster import small_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterConfig]:
+    with small_cluster(tmp_path_factory.mktemp("cluster")) as config:
+        yield config
+
+
+@pytest.fixture(scope="session")
+def spark(cluster: ClusterConfig) -> Iterator[SparkSession]:
+    from pipelines.spark_session import spark_session
+
+    with spark_session("heliograph-tests") as session:
+        yield session

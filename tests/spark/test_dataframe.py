@@ -1,0 +1,140 @@
+"""Topics as Spark DataFrames through RayDP, on a real cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import heliograph
+from heliograph.admin import AdminSync
+from heliograph.errors import BadRequestError, TopicNotFoundError
+from heliograph.protocol.message_id import MessageId
+from pipelines.columns import ALL_COLUMNS
+from pipelines.dataframe import topic_dataframe, write_dataframe
+from pipelines.stream import stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore"),  # Spark and Ray warn of their own ways
+]
+
+ROWS = 2_000
+KEYS = 20
+
+
+@pytest.fixture(scope="module")
+def topic(spark: SparkSession) -> str:
+    AdminSync().create_topic("sold", 2)
+    publish("sold", range(ROWS))
+    return "sold"
+
+
+def publish(topic: str, rows: range) -> None:
+    with heliograph.connect() as client, client.producer(topic, batch_messages=100) as producer:
+        values = [json.dumps({"row": row, "price": row / 4, "shop": f"s{row % 3}"}) for row in rows]
+        producer.send_many(values, keys=[f"k{row % KEYS}" for row in rows])
+
+
+def test_every_message_is_a_row_with_pulsars_columns(spark: SparkSession, topic: str) -> None:
+    frame = topic_dataframe(spark, topic)
+    assert tuple(frame.columns) == ALL_COLUMNS
+    types = [field.dataType.simpleString() for field in frame.schema.fields]
+    assert types == ["binary", "binary", "string", "binary", "timestamp", "timestamp", "map<string,string>"]
+    rows = frame.collect()
+    assert sorted(json.loads(bytes(row.value))["row"] for row in rows) == list(range(ROWS))
+    row = rows[0]
+    number = json.loads(bytes(row.value))["row"]
+    message_id = MessageId.from_bytes(bytes(row["__messageId"]))
+    assert bytes(row["__key"]) == b"k%d" % (number % KEYS)
+    assert row["__topic"].endswith(f"sold-partition-{message_id.partition}")
+    assert row["__publishTime"] is not None
+    assert row["__eventTime"] is None
+    assert row["__messageProperties"] == {}
+
+
+def test_json_becomes_columns_and_spark_agrees_with_python(spark: SparkSession, topic: str) -> None:
+    from pyspark.sql import functions as f
+
+    frame = topic_dataframe(spark, topic, schema="row long, price double, shop string", columns=("value", "__key"))
+    assert frame.columns == ["row", "price", "shop", "__key"]
+    counted = frame.groupBy("shop").agg(f.count("*").alias("count"), f.sum("price").alias("sum"))
+    totals = {row["shop"]: (row["count"], row["sum"]) for row in counted.collect()}
+    assert totals == {
+        f"s{shop}": (len(range(shop, ROWS, 3)), sum(row / 4 for row in range(shop, ROWS, 3))) for shop in range(3)
+    }
+
+
+def test_a_frame_is_a_moment_of_the_topic(spark: SparkSession, topic: str) -> None:
+    AdminSync().create_topic("moment")
+    publish("moment", range(10))
+    frame = topic_dataframe(spark, "moment", columns=("__messageId",))
+    publish("moment", range(10, 15))
+    first, second = frame.collect(), frame.collect()
+    assert len(first) == 10
+    assert sorted(first) == sorted(second)  # computed twice, the same rows
+    assert topic_dataframe(spark, "moment").count() == 15
+
+
+def test_a_frame_goes_into_a_topic_and_back(spark: SparkSession, topic: str) -> None:
+    AdminSync().create_topic("written", 2)
+    source = spark.range(500).selectExpr("id", "concat('n', id % 5) as name")
+    assert write_dataframe(source, "written", value=None, key="name") == 500
+    frame = topic_dataframe(spark, "written", schema="id long, name string")
+    rows = frame.collect()
+    assert sorted(row.id for row in rows) == list(range(500))
+    assert all(bytes(row["__key"]).decode() == row.name == f"n{row.id % 5}" for row in rows)
+    with pytest.raises(BadRequestError, match="nonsense"):
+        write_dataframe(source, "written", value="nonsense")
+
+
+def test_wrong_names_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(TopicNotFoundError):
+        topic_dataframe(spark, "nowhere")
+    with pytest.raises(BadRequestError):
+        topic_dataframe(spark, "nowhere", columns=("nonsense",))
+
+
+def test_an_empty_topic_is_an_empty_frame(spark: SparkSession) -> None:
+    AdminSync().create_topic("nothing")
+    assert topic_dataframe(spark, "nothing", schema="a int").collect() == []
+
+
+def test_a_stream_that_crashed_handles_the_same_batch_again(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    AdminSync().create_topic("ticks", 2)
+    publish("ticks", range(1000))
+    seen: dict[int, list[int]] = {}
+
+    def handle(frame: DataFrame, batch_id: int) -> None:
+        rows = sorted(row.row for row in frame.collect())
+        assert seen.setdefault(batch_id, rows) == rows, "an id stands for the same rows for ever"
+        if batch_id == 1 and not crashed:
+            crashed.append(True)
+            raise ConnectionError("the sink went away")
+
+    def run() -> int:
+        return stream(
+            spark,
+            "ticks",
+            handle,
+            checkpoint=tmp_path,
+            schema="row long",
+            columns=("value",),
+            entries_per_batch=6,
+            until_caught_up=True,
+        )
+
+    crashed: list[bool] = []
+    with pytest.raises(ConnectionError):
+        run()
+    publish("ticks", range(1000, 1100))
+    run()
+    assert sorted(row for rows in seen.values() for row in rows) == list(range(1100))
+    assert sorted(seen) == list(range(len(seen)))
+    assert run() == 0

@@ -1,0 +1,49 @@
+"""What the client's tests share: running a scenario with a bound, clients without long pauses, reading a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import heliograph
+from heliograph.protocol import entry as entries
+from tests.unit.fake_broker import FakeBroker, FakeStore
+
+TOPIC = "persistent://public/default/t"
+QUICK: dict[str, Any] = {"retry_first_ms": 5, "retry_max_ms": 20}
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Runs a scenario, which may take 20 seconds at most."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await scenario
+
+    asyncio.run(bounded())
+
+
+async def client_of(*brokers: FakeBroker, **options: Any) -> heliograph.AsyncClient:
+    """A client that knows these brokers."""
+    address = "pulsar://" + ",".join(broker.url.removeprefix("pulsar://") for broker in brokers)
+    return await heliograph.connect_async(address, **{**QUICK, **options})
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for a condition; the scenario's bound applies."""
+    while not condition():  # noqa: ASYNC110 - the condition is the broker's, which has no event for it
+        await asyncio.sleep(0.001)
+
+
+def stored(store: FakeStore, topic: str = TOPIC) -> list[bytes]:
+    """The messages of a topic, in order."""
+    values = []
+    for section in store.topics[topic].entries:
+        metadata, payload = entries.split(section)
+        plain = entries.plain_payload(metadata, payload)
+        if entries.is_batch(metadata):
+            values += [value for _, value in entries.iterate_batch(metadata, plain)]
+        else:
+            values.append(plain)
+    return values

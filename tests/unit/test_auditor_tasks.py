@@ -1,0 +1,317 @@
+"""Tasks in metadata and the worker that does them, on an in-memory store and ledgers made of dictionaries."""
+
+import asyncio
+from collections.abc import Collection, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actors.auditor.auditor import Auditor
+from actors.auditor.config import AuditorConfig
+from actors.auditor.ledger_scan import scan_ledgers
+from actors.auditor.underreplication import UnderReplication
+from actors.auditor.worker import ReplicationWorker
+from actors.errors import LedgerRecoveryError, NoSuchLedgerError
+from heliograph.errors import InvalidConfigError
+from metadata import paths
+from metadata.cluster_init import initialise
+from metadata.codec import encode
+from metadata.memory import MemoryServer
+from metadata.model import BookieRegistration, LedgerMetadata, LedgerState, Segment, Versioned
+from metadata.store import MetadataStore
+
+
+class FakeLedgers:
+    """Ledgers kept in metadata whose repair replaces a missing bookie by the first spare one."""
+
+    def __init__(self, store: MetadataStore, spares: list[str]) -> None:
+        self.store = store
+        self.spares = spares
+        self.records: dict[int, LedgerMetadata] = {}
+        self.holes: dict[int, set[str]] = {}
+        self.recovered: list[int] = []
+        self.failures = 0
+
+    async def add(self, record: LedgerMetadata) -> None:
+        self.records[record.ledger_id] = record
+        await self.store.create(paths.ledger(record.ledger_id), encode(record), parents=True)
+
+    async def metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        if ledger_id not in self.records:
+            raise NoSuchLedgerError(f"no ledger {ledger_id}")
+        return Versioned(self.records[ledger_id], 0)
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        self.recovered.append(ledger_id)
+        return await self._change(replace(self.records[ledger_id], state=LedgerState.CLOSED, last_entry_id=9))
+
+    async def repair(self, ledger_id: int, missing_bookies: Collection[str]) -> bool:
+        if self.failures:
+            self.failures -= 1
+            raise LedgerRecoveryError("not now")
+        record = self.records[ledger_id]
+        assert record.is_closed
+        for bookie in missing_bookies:
+            self.holes.get(ledger_id, set()).discard(bookie)
+            record = replace(record, segments=tuple(self._without(segment, bookie) for segment in record.segments))
+        await self._change(record)
+        return True
+
+    async def check(self, ledger_id: int) -> Collection[str]:
+        return frozenset(self.holes.get(ledger_id, ()))
+
+    def _without(self, segment: Segment, lost: str) -> Segment:
+        if lost not in segment.bookies or lost.startswith("live"):
+            return segment
+        spare = next(spare for spare in self.spares if spare not in segment.bookies)
+        return replace(segment, bookies=tuple(spare if bookie == lost else bookie for bookie in segment.bookies))
+
+    async def _change(self, record: LedgerMetadata) -> LedgerMetadata:
+        self.records[record.ledger_id] = record
+        await self.store.set(paths.ledger(record.ledger_id), encode(record))
+        return record
+
+
+class Clock:
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class World:
+    """One store, some bookies, one auditor with its worker."""
+
+    def __init__(self, config: AuditorConfig) -> None:
+        self.server = MemoryServer()
+        self.store: MetadataStore = self.server.open_session()
+        self.ledgers = FakeLedgers(self.store, spares=["spare1", "spare2"])
+        self.auditor = Auditor(self.store, self.ledgers, config, on_marked=lambda: None)
+        self.clock = Clock()
+        self.worker = ReplicationWorker(
+            self.auditor.tasks, self.ledgers, self.auditor.membership.alive, config, self.clock
+        )
+
+    async def start(self, *bookies: str) -> None:
+        await initialise(self.store)
+        for bookie in bookies:
+            await self.store.create(
+                paths.bookie_available(bookie), encode(BookieRegistration(bookie, "h:1")), ephemeral=True
+            )
+
+
+def ledger(ledger_id: int, bookies: str, state: LedgerState = LedgerState.CLOSED) -> LedgerMetadata:
+    last = 9 if state is LedgerState.CLOSED else -1
+    return LedgerMetadata(ledger_id, 3, 3, 2, (Segment(0, tuple(bookies.split())),), state=state, last_entry_id=last)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+NOW = AuditorConfig(lost_bookie_delay_ms=0, open_ledger_grace_ms=500)
+
+
+def test_marking_is_idempotent_and_merges() -> None:
+    async def scenario() -> None:
+        store = MemoryServer().open_session()
+        await initialise(store)
+        tasks = UnderReplication(store)
+        assert await tasks.mark(5, ["b"])
+        assert not await tasks.mark(5, ["b"])
+        assert await tasks.mark(5, ["a"])
+        found = await tasks.task(5)
+        assert found is not None
+        assert found.record.missing_bookies == ("a", "b")
+        assert await tasks.tasks() == [5]
+
+    run(scenario())
+
+
+def test_a_task_that_grew_is_not_finished_by_its_old_version() -> None:  # I9
+    async def scenario() -> None:
+        store = MemoryServer().open_session()
+        await initialise(store)
+        tasks = UnderReplication(store)
+        await tasks.mark(5, ["a"])
+        read = await tasks.task(5)
+        assert read is not None
+        await tasks.mark(5, ["b"])
+        assert not await tasks.finish(5, read.version)
+        again = await tasks.task(5)
+        assert again is not None
+        assert await tasks.finish(5, again.version)
+        assert await tasks.finish(5, again.version)
+        assert await tasks.tasks() == []
+
+    run(scenario())
+
+
+def test_a_lock_excludes_other_sessions_and_falls_with_its_own() -> None:
+    async def scenario() -> None:
+        server = MemoryServer()
+        one, two = server.open_session(), server.open_session()
+        await initialise(one)
+        assert await UnderReplication(one).lock(5)
+        assert await UnderReplication(one).lock(5)
+        assert not await UnderReplication(two).lock(5)
+        server.expire_session(one.session_id)
+        assert await UnderReplication(two).lock(5)
+
+    run(scenario())
+
+
+def test_a_lost_bookies_ledgers_are_marked_and_repaired() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2", "spare1")
+        await world.ledgers.add(ledger(1, "b1 b2 gone"))
+        await world.ledgers.add(ledger(2, "b1 b2 spare1"))
+        found = await world.auditor.audit()
+        assert found["lost_bookies"] == ["gone"]
+        assert found["marked"] == 1
+        assert await world.auditor.tasks.tasks() == [1]
+        assert (await world.auditor.audit())["marked"] == 0
+        assert await world.worker.work_once()
+        assert await world.auditor.tasks.tasks() == []
+        assert world.ledgers.records[1].last_segment.bookies == ("b1", "b2", "spare1")
+        assert (await world.auditor.audit())["lost_bookies"] == []
+
+    run(scenario())
+
+
+def test_a_readonly_bookie_is_not_lost() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2")
+        await world.store.create(paths.bookie_readonly("b3"), ephemeral=True)
+        await world.ledgers.add(ledger(1, "b1 b2 b3"))
+        assert (await world.auditor.audit())["lost_bookies"] == []
+
+    run(scenario())
+
+
+def test_an_open_ledger_is_fenced_only_after_its_grace() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2", "spare1")
+        await world.ledgers.add(ledger(1, "b1 b2 gone", LedgerState.OPEN))
+        await world.auditor.audit()
+        assert not await world.worker.work_once()
+        world.clock.now = 499
+        assert not await world.worker.work_once()
+        assert world.ledgers.recovered == []
+        world.clock.now = 500
+        assert await world.worker.work_once()
+        assert world.ledgers.recovered == [1]
+        assert world.ledgers.records[1].last_segment.bookies == ("b1", "b2", "spare1")
+
+    run(scenario())
+
+
+def test_a_failed_task_stays_and_is_retried_after_a_pause() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2", "spare1")
+        await world.ledgers.add(ledger(1, "b1 b2 gone"))
+        world.ledgers.failures = 2
+        await world.auditor.audit()
+        assert not await world.worker.work_once()
+        assert not await world.worker.work_once()
+        assert world.worker.statistics()["failures"] == 1
+        world.clock.now = NOW.task_retry_ms
+        assert not await world.worker.work_once()
+        world.clock.now = 3 * NOW.task_retry_ms
+        assert await world.worker.work_once()
+        assert await world.auditor.tasks.tasks() == []
+
+    run(scenario())
+
+
+def test_the_task_of_a_deleted_ledger_is_done() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1")
+        await world.auditor.tasks.mark(77, ["gone"])
+        assert await world.worker.work_once()
+        assert await world.auditor.tasks.tasks() == []
+
+    run(scenario())
+
+
+def test_holes_on_a_live_bookie_are_found_once_and_marked() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("live1", "b2", "b3")
+        await world.ledgers.add(ledger(1, "live1 b2 b3"))
+        assert (await world.auditor.audit())["marked"] == 0
+        world.ledgers.holes[1] = {"live1"}
+        assert (await world.auditor.audit())["marked"] == 0
+        assert (await world.auditor.audit(everything=True))["marked"] == 1
+        assert await world.worker.work_once()
+        assert world.ledgers.holes[1] == set()
+        assert world.ledgers.records[1].last_segment.bookies == ("live1", "b2", "b3")
+
+    run(scenario())
+
+
+def test_nothing_is_marked_or_copied_while_it_is_forbidden() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2", "spare1")
+        await world.ledgers.add(ledger(1, "b1 b2 gone"))
+        await world.auditor.tasks.set_enabled(False)
+        await world.auditor.tasks.set_enabled(False)
+        assert (await world.auditor.audit())["marked"] == 0
+        await world.auditor.tasks.mark(1, ["gone"])
+        assert not await world.worker.work_once()
+        await world.auditor.tasks.set_enabled(True)
+        assert await world.worker.work_once()
+
+    run(scenario())
+
+
+def test_of_two_auditors_one_leads_and_the_other_follows_its_death() -> None:
+    async def scenario() -> None:
+        server = MemoryServer()
+        stores = [server.open_session(), server.open_session()]
+        await initialise(stores[0])
+        auditors = [Auditor(store, FakeLedgers(store, []), NOW, on_marked=lambda: None) for store in stores]
+        runs = [asyncio.create_task(auditor.run()) for auditor in auditors]
+
+        async def leaders(expected: list[bool]) -> None:
+            async with asyncio.timeout(5):
+                while [bool(auditor.statistics()["is_leader"]) for auditor in auditors] != expected:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+
+        await leaders([True, False])
+        server.expire_session(stores[0].session_id)
+        await leaders([False, True])
+        for task in runs:
+            task.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+
+    run(scenario())
+
+
+def test_a_scan_sees_every_ledger() -> None:
+    async def scenario() -> None:
+        store = MemoryServer().open_session()
+        await initialise(store)
+        ledgers = FakeLedgers(store, [])
+        ids = [0, 1, 9_999, 10_000, 123_456_789, 98_765_432_101]
+        for ledger_id in ids:
+            await ledgers.add(ledger(ledger_id, "a b c"))
+        assert [found.ledger_id for found in await scan_ledgers(store, 2)] == ids
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "setting", [{"lost_bookie_delay_ms": -1}, {"audit_interval_ms": 0}, {"task_retry_ms": 5, "task_retry_ms_max": 4}]
+)
+def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        AuditorConfig(**setting)  # type: ignore[arg-type]
+    assert caught.value.field in setting

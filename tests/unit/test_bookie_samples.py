@@ -1,0 +1,92 @@
+"""Files of every layout version that was ever written are still read."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from actors.bookie import inspect
+from actors.bookie.checkpoint import decode_mark
+from actors.bookie.disk import RealDisk
+from actors.bookie.entry_log import _read_map, log_path, read_usage
+from actors.bookie.journal_files import used_ids, used_path
+from actors.bookie.journal_format import Kind, decode_file_header, scan_file
+from actors.bookie.offline import find_folders
+from actors.bookie.opening import open_storage
+from actors.wire.entry import decode_entry
+from tests.bookie_samples.generate import (
+    DELETED,
+    EXPLICIT_LAC,
+    FENCED,
+    FENCED_IN_JOURNAL,
+    FLUSHED,
+    FOLDER,
+    IN_JOURNAL,
+    LAC,
+    LIMBO,
+    payload,
+    sample,
+)
+from tests.cluster.bookie_peer import small_config
+
+VERSIONS = sorted(int(path.name[1:].split(".")[0]) for path in FOLDER.glob("v*.tar.gz"))
+
+
+@pytest.fixture(params=VERSIONS)
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with tarfile.open(sample(request.param)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def test_there_is_a_sample() -> None:
+    assert VERSIONS == [1]
+    assert sum(sample(version).stat().st_size for version in VERSIONS) < 64 << 10
+
+
+def test_each_file_is_read_by_itself(home: Path) -> None:
+    disk = RealDisk()
+    folders = find_folders([home])
+    assert folders.cookie is not None
+    assert (folders.cookie.bookie_id, folders.cookie.layout_version, folders.damage) == ("b1", 1, [])
+    mark = decode_mark((home / "data" / "mark").read_bytes(), "mark")
+    assert mark.checkpoint == 2
+    kinds: set[Kind] = set()
+    for file_id in used_ids(disk, home / "journal"):
+        content = used_path(home / "journal", file_id).read_bytes()
+        header = decode_file_header(content, "journal")
+        assert header is None or header.file_id == file_id, "none: made ready, not used yet"
+        kinds |= {record.kind for batch in scan_file(content, file_id, "journal")[1] for record in batch.records}
+    assert kinds == {Kind.ENTRY, Kind.FENCE, Kind.LAC}
+    file = disk.open(log_path(home / "data", 1))
+    assert _read_map(file) == read_usage(disk, home / "data", 1), "the first log is sealed by a map"
+    file.close()
+    ledgers = {ledger.ledger_id: ledger for ledger in inspect.list_ledgers([home / "data"])}
+    assert ledgers[1].spans == [[0, FLUSHED - 1]]
+    assert ledgers[FENCED].is_fenced
+    assert ledgers[LIMBO].is_limbo
+    assert ledgers[DELETED].is_deleted
+    assert ledgers[EXPLICIT_LAC].last_add_confirmed == LAC
+    assert inspect.verify(folders.data, folders.journals).is_sound
+
+
+def test_the_whole_is_replayed_and_read(home: Path) -> None:  # I1, I4
+    shutil.copytree(home, home / "copy")
+    opened = open_storage(RealDisk(), small_config(home / "copy"), [])
+    try:
+        storage = opened.storage
+        assert opened.summary.entries >= IN_JOURNAL
+        for entry_id in range(FLUSHED + IN_JOURNAL):
+            data = storage.cached(1, entry_id) or storage.read_disk(1, entry_id)[0][1]
+            assert decode_entry(data).payload == payload(entry_id)
+        for ledger_id in (FENCED, FENCED_IN_JOURNAL, LIMBO):
+            state = storage.ledgers.get(ledger_id)
+            assert state is not None
+            assert not state.fence.permits_add(is_recovery=False)
+        assert DELETED in storage.ledgers.deleted
+        assert storage.last_add_confirmed(EXPLICIT_LAC) == LAC + 1
+    finally:
+        opened.storage.close()
