@@ -11,7 +11,7 @@ START  ?= 0
 ROUNDS ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check bench sim sim-mutants chaos-bookie proto lock clean
+.PHONY: help setup demo up down servers test check bench sim sim-mutants chaos-bookie proto lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -39,7 +39,19 @@ up: $(READY) ## start a Ray head and Heliograph on it
 down: $(READY) ## stop what `make up` started
 	@$(BIN)/helio down
 
-check: $(READY) ## the fast tests: format, lint, types, rules, unit, scripts, contracts, a few simulator seeds
+servers:
+	@missing=""; test -e /usr/share/java/zookeeper.jar || missing="zookeeper"; \
+	command -v etcd >/dev/null || missing="$$missing etcd-server"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing$$(printf ' %s' $$missing) for the tests of the metadata backends"; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  { apt-get install -y -qq --no-install-recommends $$missing || \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing; }; } >/dev/null 2>&1 \
+	  || echo "that failed:$$(printf ' %s' $$missing) cannot be installed here, and the tests that need it are skipped"; \
+	else echo "not installed:$$(printf ' %s' $$missing) (needs root and apt); the tests that need it are skipped"; fi
+
+check: $(READY) servers ## the fast tests: format, lint, types, rules, unit, scripts, contracts, a few simulator seeds
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy

@@ -160,6 +160,40 @@ async def partitioned_stats(
     return JSONResponse(body)
 
 
+@router.post(f"{TOPIC}/terminate", summary="End a topic")
+async def terminate(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+    """Nothing is published to it any more, and it can be read to its end. Answers with the id of the last message."""
+    if await services.admin.partitions(str(topic)):
+        raise MethodNotAllowedError(f"{topic} is partitioned: use terminate/partitions", field="topic")
+    last = await services.admin.terminate_topic(str(topic))
+    return JSONResponse(_last_message(last[str(topic)], topic.partition))
+
+
+@router.post(f"{TOPIC}/terminate/partitions", summary="End all partitions of a topic")
+async def terminate_partitions(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+    """As `terminate`; answers with the id of the last message by number of the partition."""
+    count = await services.admin.partitions(str(topic))
+    if not count:
+        raise MethodNotAllowedError(f"{topic} is not partitioned: use terminate", field="topic")
+    last = await services.admin.terminate_topic(str(topic))
+    return JSONResponse(
+        {str(part.partition): _last_message(last[str(part)], part.partition) for part in topic.partitions(count)}
+    )
+
+
+@router.put(f"{TOPIC}/compaction", status_code=204, summary="Compact a topic")
+async def compact(services: ServicesDep, topic: PersistentTopicInUrl) -> Response:
+    """Begin to keep the latest message of each key for those who read compacted; 409 while that is under way."""
+    await services.admin.compact_topic(str(topic))
+    return Response(status_code=204)
+
+
+@router.get(f"{TOPIC}/compaction", summary="How compaction goes")
+async def compaction_status(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+    """`{"status": "NOT_RUN" | "RUNNING" | "SUCCESS" | "ERROR", "lastError": ""}`"""
+    return JSONResponse(dict(await services.admin.compaction_status(str(topic))))
+
+
 @router.get(f"{TOPIC}/internalStats", summary="Ledgers and cursors")
 async def internal_stats(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
     """The topic's ledgers with the bookies that hold them, and its cursors."""
@@ -216,6 +250,11 @@ async def _json_body(request: Request) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise MalformedJsonError(f"the body is not JSON: {error}", field="body") from error
+
+
+def _last_message(position: str, partition: int) -> dict[str, int]:
+    ledger_id, entry_id = position.split(":")
+    return {"ledgerId": int(ledger_id), "entryId": int(entry_id), "partitionIndex": partition}
 
 
 def _partitions(body: Any) -> int:

@@ -16,6 +16,8 @@ from starlette.websockets import WebSocket
 
 from gateway import (
     admin_cluster,
+    admin_schemas,
+    admin_subscriptions,
     admin_topics,
     console,
     consume,
@@ -54,6 +56,8 @@ _ROUTERS = (
     produce.router,
     consume.router,
     admin_topics.router,
+    admin_schemas.router,
+    admin_subscriptions.router,
     admin_cluster.router,
     websocket_producer.router,
     websocket_consumer.router,

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import MalformedJsonError
-from gateway.json_forms import check_encodable, from_base64, from_iso_time, id_from_text, json_object, properties_of
+from gateway.json_forms import (
+    check_encodable,
+    due_ms,
+    from_base64,
+    from_iso_time,
+    id_from_text,
+    json_object,
+    properties_of,
+)
 from heliograph.errors import BadRequestError, HeliographError, MessageTooLargeError, UnsupportedError
 from heliograph.protocol.message_id import MessageId
 
@@ -52,6 +60,7 @@ class SendFrame:
     properties: dict[str, str] | None
     event_time_ms: int | None
     context: str | None
+    deliver_at: int | None = None
 
 
 class CommandKind(enum.Enum):
@@ -79,7 +88,7 @@ class Command:
 
 
 _KINDS = {kind.value: kind for kind in CommandKind}
-_NOT_OFFERED = ("encryptionParam", "replicationClusters", "deliverAt", "deliverAfterMs", "deliverAfter")
+_NOT_OFFERED = ("encryptionParam", "replicationClusters")
 
 
 def send_frame(text: str | None, payload_bytes_max: int) -> SendFrame:
@@ -102,6 +111,7 @@ def send_frame(text: str | None, payload_bytes_max: int) -> SendFrame:
             properties_of(frame.get("properties")),
             None if event_time is None else from_iso_time(event_time, "eventTime"),
             context,
+            _due(frame),
         )
     except HeliographError as error:
         raise FrameProblem(BAD_FIELD, error, context) from error
@@ -203,6 +213,21 @@ def _key(value: object) -> str | None:
         raise BadRequestError("key must be text", field="key")
     check_encodable(value, "key")
     return value
+
+
+def _due(frame: dict[str, Any]) -> int | None:
+    """When the message is due: ``deliverAt`` in ms since the epoch, or ``deliverAfterMs`` from now on."""
+    found: dict[str, int] = {}
+    for name in ("deliverAt", "deliverAfterMs"):
+        value = frame.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
+            raise BadRequestError(f"{name} must be milliseconds", field=name, limit="0 to 2^53")
+        found[name] = value
+    if len(found) > 1:
+        raise BadRequestError("give deliverAt or deliverAfterMs, not both", field="deliverAt")
+    return due_ms(found.get("deliverAt"), found.get("deliverAfterMs"))
 
 
 def _permits(value: object) -> int:

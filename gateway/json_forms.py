@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,6 +64,13 @@ def from_iso_time(text: object, field: str) -> int:
     if moment.tzinfo is None:
         raise BadRequestError(f"{field} lacks an offset such as Z or +02:00: {text!r}", field=field)
     return round(moment.timestamp() * 1000)
+
+
+def due_ms(deliver_at: int | None, deliver_after_ms: int | None) -> int | None:
+    """When a message is due, in milliseconds since the epoch; None for at once."""
+    if deliver_after_ms is not None:
+        return time.time_ns() // 1_000_000 + deliver_after_ms
+    return deliver_at
 
 
 def id_text(message_id: MessageId) -> str:

@@ -67,6 +67,7 @@ class Producer(Protocol):
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
+        deliver_at: int | None = None,
     ) -> asyncio.Future[MessageId]:
         """Accept a message; the future gives its id once it is durable, or the error it failed with.
 
@@ -95,6 +96,10 @@ class Consumer(Protocol):
     async def seek(self, target: MessageId | str | int, *, inclusive: bool = False) -> None:
         """Go behind a message id (to it, if inclusive), to ``"earliest"``, ``"latest"`` or a publish time in ms."""
 
+    @property
+    def has_reached_end(self) -> bool:
+        """Whether all topics were terminated and everything of them was received and acknowledged."""
+
     async def unsubscribe(self) -> None:
         """Delete the subscription."""
 
@@ -107,6 +112,10 @@ class Reader(Protocol):
 
     async def receive_many(self, max_messages: int, timeout: float | None = None) -> Sequence[Message]:
         """As ``Consumer.receive_many``."""
+
+    @property
+    def has_reached_end(self) -> bool:
+        """Whether the topic was terminated and everything of it was received."""
 
     async def close(self) -> None:
         """Let the reader go."""
@@ -125,8 +134,78 @@ class Client(Protocol):
         """A reader of the topic, open once awaited."""
 
 
+class SchemaAdmin(Protocol):
+    """The schema of a topic. A schema is ``type`` with ``schema`` (text) or ``data`` (base64), and more when shown."""
+
+    async def get(self, topic: str, version: int | None = None) -> dict[str, Any]:
+        """One version, the newest by default. Raises NotFoundError."""
+
+    async def versions(self, topic: str) -> list[dict[str, Any]]:
+        """Every version since the last deletion."""
+
+    async def put(self, topic: str, schema: Mapping[str, Any]) -> int:
+        """Add a version. Raises BadRequestError, IncompatibleSchemaError."""
+
+    async def check(self, topic: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """``compatibility``, ``strategy``, ``reason``."""
+
+    async def version_of(self, topic: str, schema: Mapping[str, Any]) -> int | None:
+        """Which version a definition is."""
+
+    async def delete(self, topic: str) -> int:
+        """Start anew without a schema. Raises NotFoundError."""
+
+
+class CursorAdmin(Protocol):
+    """Subscriptions and their messages; see ``heliograph.admin_cursors.Cursors``."""
+
+    async def skip(self, topic: str, subscription: str, count: int) -> None:
+        """Acknowledge the next entries."""
+
+    async def skip_all(self, topic: str, subscription: str) -> None:
+        """Acknowledge everything."""
+
+    async def expire(self, topic: str, subscription: str | None, seconds: int) -> int:
+        """Acknowledge what is older, of one or (None) of all subscriptions."""
+
+    async def expire_to(self, topic: str, subscription: str, message_id: str, excluded: bool = False) -> int:
+        """Acknowledge everything up to a message."""
+
+    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:
+        """Go to a message id, ``earliest``, ``latest`` or a publish time in ms."""
+
+    async def properties(self, topic: str, subscription: str) -> dict[str, str]:
+        """What is attached to it."""
+
+    async def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
+        """Replace what is attached to it."""
+
+    async def peek(self, topic: str, subscription: str, count: int = 1) -> list[dict[str, Any]]:
+        """The next messages that are not acknowledged."""
+
+    async def examine(self, topic: str, initial: str = "latest", number: int = 1) -> list[dict[str, Any]]:
+        """The messages of an entry by its place. Raises NotFoundError."""
+
+    async def message(self, topic: str, ledger_id: int, entry_id: int) -> list[dict[str, Any]]:
+        """The messages of an entry. Raises NotFoundError."""
+
+    async def message_id_at(self, topic: str, time_ms: int) -> str:
+        """The first message at or after a time."""
+
+    async def last_message_id(self, topic: str) -> str:
+        """The newest message."""
+
+
 class Admin(Protocol):
     """Administrative calls; any broker can answer them. Topics are full names."""
+
+    @property
+    def schemas(self) -> SchemaAdmin:
+        """The schemas of topics."""
+
+    @property
+    def cursors(self) -> CursorAdmin:
+        """Subscriptions and their messages."""
 
     async def create_topic(self, topic: str, partitions: int = 0, persistence: dict[str, int] | None = None) -> object:
         """Create a topic. Raises TopicExistsError, NamespaceNotFoundError, InvalidTopicNameError."""
@@ -145,6 +224,15 @@ class Admin(Protocol):
 
     async def topic_internal_stats(self, topic: str) -> Mapping[str, Any]:
         """Internal stats in Pulsar's shape."""
+
+    async def terminate_topic(self, topic: str) -> Mapping[str, str]:
+        """End a topic; ``ledger:entry`` of the last message by name of the topic or partition."""
+
+    async def compact_topic(self, topic: str) -> object:
+        """Begin to keep the latest message of each key. Raises ConflictError while that is under way."""
+
+    async def compaction_status(self, topic: str) -> Mapping[str, Any]:
+        """``status`` and ``lastError``."""
 
     async def subscriptions(self, topic: str) -> Sequence[str]:
         """Names of the durable subscriptions."""

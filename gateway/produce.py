@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.errors import body_of, reason_of, row_of
-from gateway.json_forms import from_base64, id_text
+from gateway.json_forms import due_ms, from_base64, id_text
 from gateway.metrics import REST
 from gateway.ports import Producer
 from gateway.schemas import ErrorBody, ProduceAnswer, ProduceMessage, ProduceRequest, body_schema, parsed, read_body
@@ -96,7 +96,11 @@ async def _send(
     for message, payload in zip(messages, payloads, strict=True):
         try:
             future = await producer.enqueue(
-                payload, key=message.key, properties=message.properties or None, event_time_ms=message.eventTime
+                payload,
+                key=message.key,
+                properties=message.properties or None,
+                event_time_ms=message.eventTime,
+                deliver_at=due_ms(message.deliverAt, message.deliverAfterMs),
             )
         except HeliographError as error:
             future = asyncio.get_running_loop().create_future()
@@ -107,8 +111,8 @@ async def _send(
 
 def _payload(message: ProduceMessage, where: str, limit: int) -> bytes:
     """The payload's bytes; everything that cannot be honoured is refused before anything is stored."""
-    if message.deliverAt is not None or message.deliverAfterMs is not None:
-        raise UnsupportedError("delayed delivery is not supported", field=f"{where}.deliverAt")
+    if message.deliverAt is not None and message.deliverAfterMs is not None:
+        raise BadRequestError(f"{where} has deliverAt and deliverAfterMs", field=f"{where}.deliverAt")
     if message.replicationClusters:
         raise UnsupportedError("there is one cluster only", field=f"{where}.replicationClusters")
     if (message.payload is None) == (message.payloadBase64 is None):

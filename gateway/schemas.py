@@ -29,8 +29,12 @@ class ProduceMessage(BaseModel):
     sequenceId: int | None = Field(default=None, description="Accepted and ignored")
     replicationClusters: list[str] | None = Field(default=None, description="Must be empty: one cluster only")
     disableReplication: bool | None = Field(default=None, description="Accepted: there is one cluster only")
-    deliverAt: int | None = Field(default=None, description="Not supported yet")
-    deliverAfterMs: int | None = Field(default=None, description="Not supported yet")
+    deliverAt: int | None = Field(
+        default=None, ge=0, lt=1 << 63, description="Not before, on shared subscriptions; milliseconds since the epoch"
+    )
+    deliverAfterMs: int | None = Field(
+        default=None, ge=0, lt=1 << 53, description="The same, from now on in milliseconds; not together with deliverAt"
+    )
 
 
 class ProduceRequest(BaseModel):

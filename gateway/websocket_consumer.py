@@ -36,7 +36,7 @@ from gateway.session import RECEIVER_QUEUE_MAX, PermitWindow, PushWindow, Window
 from gateway.topic_patterns import topics_of
 from gateway.topics import subscription_name, topic_name
 from gateway.websocket_upgrade import run_until_first, serve
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, TopicTerminatedError
 from heliograph.protocol.message_id import MessageId
 
 COMMANDS_MAX = 10_000  # frames read and not yet carried out
@@ -107,6 +107,8 @@ class ConsumerSession:
                     self._unsent.extend(await self._consumer.receive_many(room, RECEIVE_SECONDS))
                 while self._unsent and self._window.room():
                     await self._send_message(self._unsent.popleft())
+        except TopicTerminatedError:
+            return  # the session goes on: its peer may ask for the end, or seek
         except Exception as error:  # carried to run(), which ends the session with it
             if not self._push_failed.done():
                 self._push_failed.set_exception(error)
@@ -205,7 +207,7 @@ class ConsumerSession:
                 await self._stop_pushing()
                 await self._consumer.unsubscribe()
             case CommandKind.END_OF_TOPIC:
-                await self._send(end_of_topic(False))  # no topic of ours ends: there is no terminate yet
+                await self._send(end_of_topic(self._consumer.has_reached_end))
 
     async def _seek(self, item: Command) -> None:
         """Go elsewhere. Nothing from before the seek is sent after its answer."""

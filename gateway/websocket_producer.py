@@ -88,7 +88,11 @@ class ProducerSession:
         try:
             frame = send_frame(text, self._payload_bytes_max)
             sending = await self._producer.enqueue(
-                frame.payload, key=frame.key, properties=frame.properties, event_time_ms=frame.event_time_ms
+                frame.payload,
+                key=frame.key,
+                properties=frame.properties,
+                event_time_ms=frame.event_time_ms,
+                deliver_at=frame.deliver_at,
             )
         except FrameProblem as problem:
             self._metrics.frame_errors.inc()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
@@ -19,6 +20,7 @@ from gateway.session import ReaderWindow
 from gateway.topics import topic_name
 from gateway.websocket_consumer import RECEIVE_SECONDS, receiver_queue
 from gateway.websocket_upgrade import run_until_first, serve
+from heliograph.errors import TopicTerminatedError
 from heliograph.protocol.message_id import MessageId
 
 router = APIRouter()
@@ -43,6 +45,11 @@ class ReaderSession:
         await self._reader.close()
 
     async def _push(self) -> None:
+        with suppress(TopicTerminatedError):
+            await self._push_messages()
+        await asyncio.Event().wait()  # nothing more will come; the peer may still ask whether that is so
+
+    async def _push_messages(self) -> None:
         while True:
             while (room := self._window.room()) == 0:
                 self._room.clear()
@@ -59,7 +66,7 @@ class ReaderSession:
                 return
             try:
                 if is_end_of_topic_question(event.get("text")):
-                    await self._send(end_of_topic(False))  # no topic of ours ends: there is no terminate yet
+                    await self._send(end_of_topic(self._reader.has_reached_end))
                     continue
             except FrameProblem as problem:
                 self._metrics.frame_errors.inc()

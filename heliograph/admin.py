@@ -14,6 +14,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from heliograph import discovery
+from heliograph.admin_cursors import Cursors, CursorsSync
+from heliograph.admin_schemas import Schemas, SchemasSync
 from heliograph.config import DEFAULT_NAMESPACE
 from heliograph.errors import (
     Advice,
@@ -55,6 +57,8 @@ class Admin:
 
     def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._namespace = namespace
+        self.schemas = Schemas(self._call)
+        self.cursors = Cursors(self._call)
         self._preferred: str | None = None  # the broker that answered last
 
     async def lookup(self, topic: str) -> dict[str, str]:
@@ -119,6 +123,30 @@ class Admin:
             SubscriptionNotFoundError, TopicNotFoundError, ConsumerBusyError.
         """
         await self._call("delete_subscription", topic, name, force)
+
+    async def terminate_topic(self, topic: str) -> dict[str, str]:
+        """End a topic, with all partitions: it can be read, and nothing is published to it any more. Idempotent.
+
+        Returns:
+            ``ledger:entry`` of the last message by name of the topic or partition; entry -1 for none.
+
+        Raises:
+            TopicNotFoundError.
+            ServiceNotReadyError, PersistenceError: not now; some partitions may be ended.
+        """
+        return dict(await self._call("terminate_topic", topic))
+
+    async def compact_topic(self, topic: str) -> None:
+        """Begin to keep the latest message of each key for those who read compacted.
+
+        Raises:
+            ConflictError: that is under way already.
+        """
+        await self._call("compact_topic", topic)
+
+    async def compaction_status(self, topic: str) -> Answer:
+        """``status`` (NOT_RUN, RUNNING, SUCCESS, ERROR) and ``lastError`` of the last compaction."""
+        return dict(await self._call("compaction_status", topic))
 
     async def ledger_ranges(self, topic: str) -> list[Answer]:
         """``ledger_id``, ``first_entry_id``, ``last_entry_id`` of everything acknowledged up to now, in order."""
@@ -185,6 +213,8 @@ class AdminSync:
 
     def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._admin = Admin(namespace)
+        self.schemas = SchemasSync(self._admin.schemas, _blocking)
+        self.cursors = CursorsSync(self._admin.cursors, _blocking)
 
     def lookup(self, topic: str) -> dict[str, str]:
         """As ``Admin.lookup``."""
@@ -225,6 +255,18 @@ class AdminSync:
     def delete_subscription(self, topic: str, name: str, force: bool = False) -> None:
         """As ``Admin.delete_subscription``."""
         _blocking(self._admin.delete_subscription(topic, name, force))
+
+    def terminate_topic(self, topic: str) -> dict[str, str]:
+        """As ``Admin.terminate_topic``."""
+        return _blocking(self._admin.terminate_topic(topic))
+
+    def compact_topic(self, topic: str) -> None:
+        """As ``Admin.compact_topic``."""
+        _blocking(self._admin.compact_topic(topic))
+
+    def compaction_status(self, topic: str) -> Answer:
+        """As ``Admin.compaction_status``."""
+        return _blocking(self._admin.compaction_status(topic))
 
     def ledger_ranges(self, topic: str) -> list[Answer]:
         """As ``Admin.ledger_ranges``."""

@@ -66,6 +66,11 @@ class Consumer(Handle[AsyncConsumer]):
         """Moves the subscription; see ``AsyncConsumer.seek``."""
         self._run(lambda it: it.seek(target, inclusive=inclusive))
 
+    @property
+    def has_reached_end(self) -> bool:
+        """See ``AsyncConsumer.has_reached_end``."""
+        return self._async().has_reached_end
+
     def last_message_ids(self) -> dict[str, MessageId]:
         """See ``AsyncConsumer.last_message_ids``."""
         return self._run(lambda it: it.last_message_ids())

@@ -19,6 +19,7 @@ A broken promise of our own code is an ``assert`` instead and never part of this
     |  |- TopicExistsError
     |  |- SubscriptionExistsError
     |  |- ConsumerBusyError
+    |  |- ConsumerAssignError              its key ranges contradict those of other consumers
     |  |- ProducerBusyError
     |  |- TopicBusyError                   still has producers, consumers or subscriptions
     |  |- ProducerFencedError
@@ -28,6 +29,7 @@ A broken promise of our own code is an ``assert`` instead and never part of this
     |- NotPermittedError          STOP     unknown or unwelcome caller
     |- ProtocolError              STOP     the peer does not speak the protocol; its connection is closed
     |- QuotaExceededError         RETRY    the topic's backlog or rate is at its limit; nothing was stored
+    |  `- ProducerHeldError                its producers wait until consumers have caught up
     |- ChecksumError              RETRY    bytes were damaged on the way; nothing was stored
     |- ServiceNotReadyError       REFRESH  ask for the owner again, then retry
     |- ConnectionLostError        RETRY    the outcome of calls in flight is unknown
@@ -132,6 +134,10 @@ class ConsumerBusyError(ConflictError):
     """An exclusive subscription already has its consumer."""
 
 
+class ConsumerAssignError(ConflictError):
+    """The key ranges that a consumer asks for cannot be given to it beside those of the others."""
+
+
 class ProducerBusyError(ConflictError):
     """A producer of that name is connected."""
 
@@ -164,6 +170,10 @@ class QuotaExceededError(HeliographError):
     """A backlog, rate or request limit is reached; nothing was stored."""
 
     advice = Advice.RETRY
+
+
+class ProducerHeldError(QuotaExceededError):
+    """The backlog is above its quota, and producers are to wait until it is not; nothing was stored."""
 
 
 class UnsupportedError(HeliographError):

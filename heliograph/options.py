@@ -17,6 +17,7 @@ from heliograph.protocol.topic_name import TopicName
 from heliograph.types import AccessMode, Hashing, InitialPosition, SubscriptionType
 
 NAME_CHARACTERS_MAX = 256
+SEQUENCE_ID_MAX = (1 << 63) - 1
 
 _Options = TypeVar("_Options")
 
@@ -30,6 +31,7 @@ class ClientOptions:
         discovery_namespace: Ray namespace to ask for brokers again once none of ``service_urls`` answers.
         token: JWT that every connection presents.
         tls_ca_file: certificates to trust for ``pulsar+ssl://``; None is what the machine trusts.
+        tls_certificate_file, tls_key_file: what this client shows of itself, for brokers that ask for it.
         operation_timeout_ms: look-ups, subscribing, acknowledging, seeking, with all their retries.
         connect_timeout_ms: one attempt to reach one broker.
         keep_alive_ms: pause between pings; a peer that is silent for two pauses counts as dead.
@@ -40,6 +42,8 @@ class ClientOptions:
     discovery_namespace: str | None = None
     token: str | None = field(default=None, repr=False)
     tls_ca_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_key_file: str | None = None
     operation_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
     keep_alive_ms: int = 30_000
@@ -66,6 +70,10 @@ class ProducerOptions:
         pending_messages_max, pending_bytes_max: sent or waiting, not yet confirmed; above, ``send`` waits. # I15
         send_timeout_ms: a message unconfirmed for longer fails with its outcome unknown; 0 waits forever.
         batch_by_key: no batch holds two keys, as Key_Shared subscriptions need it.
+        access_mode: whether it shares the topic with other producers: ``shared``, ``exclusive`` (or not at all),
+            ``wait_for_exclusive`` (opening waits for its turn), ``exclusive_with_fencing`` (others are thrown out).
+        initial_sequence_id: messages are numbered from the one behind it; None goes on behind what the topic holds of
+            this name. A topic with deduplication stores no number of a producer's name twice.
     """
 
     topic: str
@@ -80,6 +88,7 @@ class ProducerOptions:
     hashing: Hashing = "java"
     batch_by_key: bool = False
     access_mode: AccessMode = "shared"
+    initial_sequence_id: int | None = None
 
     def __post_init__(self) -> None:
         TopicName.parse(self.topic)
@@ -97,6 +106,10 @@ class ProducerOptions:
         _check_choice("compression", self.compression, tuple(COMPRESSION_NAMES))
         _check_choice("hashing", self.hashing, get_args(Hashing))
         _check_choice("access_mode", self.access_mode, get_args(AccessMode))
+        if self.initial_sequence_id is not None and not -1 <= self.initial_sequence_id < SEQUENCE_ID_MAX:
+            raise InvalidConfigError(
+                "initial_sequence_id is out of range", field="initial_sequence_id", limit=f"-1 to {SEQUENCE_ID_MAX - 1}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

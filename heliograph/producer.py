@@ -39,6 +39,11 @@ class Producer(Handle[AsyncProducer]):
         """The name that the broker knows this producer by; empty before opening."""
         return self._async().name
 
+    @property
+    def last_sequence_id(self) -> int:
+        """See ``AsyncProducer.last_sequence_id``."""
+        return self._async().last_sequence_id
+
     def send(
         self,
         value: Value,
@@ -46,9 +51,20 @@ class Producer(Handle[AsyncProducer]):
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
+        deliver_after: float | None = None,
+        deliver_at: int | None = None,
     ) -> MessageId:
         """Publishes one message and waits until it is durable; see ``AsyncProducer.send``."""
-        return self._run(lambda it: it.send(value, key=key, properties=properties, event_time_ms=event_time_ms))
+        return self._run(
+            lambda it: it.send(
+                value,
+                key=key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                deliver_after=deliver_after,
+                deliver_at=deliver_at,
+            )
+        )
 
     def send_async(
         self,
@@ -57,12 +73,21 @@ class Producer(Handle[AsyncProducer]):
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
+        deliver_after: float | None = None,
+        deliver_at: int | None = None,
     ) -> Future[MessageId]:
         """Publishes one message without waiting; arguments and errors as ``AsyncProducer.send``.
 
         Calls of one thread keep their order. Nothing bounds the calls in flight but the caller.
         """
-        sending = self._async().send(value, key=key, properties=properties, event_time_ms=event_time_ms)
+        sending = self._async().send(
+            value,
+            key=key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            deliver_after=deliver_after,
+            deliver_at=deliver_at,
+        )
         return loop_thread.current().start(sending)
 
     def send_many(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from metadata.errors import InvalidPathError
 from metadata.parents import create_parents
 from metadata.store import (
     ANY_VERSION,
+    Create,
     Delete,
     MetadataStore,
     Operation,
@@ -19,7 +19,7 @@ from metadata.store import (
     Watcher,
     WatchEvent,
 )
-from metadata.znode import ROOT, check_path
+from metadata.znode import ROOT, check_operation, check_path
 
 
 class ChrootStore:
@@ -61,13 +61,16 @@ class ChrootStore:
         """See MetadataStore."""
         self._store.add_session_listener(listener)
 
+    def remove_session_listener(self, listener: SessionListener) -> None:
+        """See MetadataStore."""
+        self._store.remove_session_listener(listener)
+
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
     ) -> str:
         """See MetadataStore."""
-        created = await self._store.create(
-            self._inner(path), value, ephemeral=ephemeral, sequence=sequence, parents=parents
-        )
+        inner = self._inner(path, is_named_by_store=sequence)
+        created = await self._store.create(inner, value, ephemeral=ephemeral, sequence=sequence, parents=parents)
         return self._outer(created)
 
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
@@ -80,7 +83,8 @@ class ChrootStore:
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """See MetadataStore."""
-        await self._store.delete(self._inner(_deletable(path)), version)
+        check_operation(Delete(path, version))
+        await self._store.delete(self._inner(path), version)
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
         """See MetadataStore."""
@@ -92,10 +96,9 @@ class ChrootStore:
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         """See MetadataStore."""
-        for operation in operations:
-            if isinstance(operation, Delete):
-                _deletable(operation.path)
-        inner = [dataclasses.replace(operation, path=self._inner(operation.path)) for operation in operations]
+        for index, operation in enumerate(operations):
+            check_operation(operation, index)
+        inner = [dataclasses.replace(operation, path=self._inner_of(operation)) for operation in operations]
         results = await self._store.multi(inner)
         return [self._outer(result) if isinstance(result, str) else result for result in results]
 
@@ -117,11 +120,14 @@ class ChrootStore:
         """See MetadataStore."""
         await self._store.close()
 
-    def _inner(self, path: str) -> str:
-        if path == ROOT:
+    def _inner_of(self, operation: Operation) -> str:
+        return self._inner(operation.path, is_named_by_store=isinstance(operation, Create) and operation.sequence)
+
+    def _inner(self, path: str, *, is_named_by_store: bool = False) -> str:
+        if path == ROOT and not is_named_by_store:
             return self._root
         # Without this, "x" would become a sibling of the root and "" the root itself.
-        check_path(path + "0" if path.endswith("/") else path)
+        check_path(path + "0" if is_named_by_store else path)
         return self._root + path
 
     def _outer(self, path: str) -> str:
@@ -131,9 +137,3 @@ class ChrootStore:
         if watcher is None:
             return None
         return lambda event: watcher(WatchEvent(event.type, self._outer(event.path)))
-
-
-def _deletable(path: str) -> str:
-    if path == ROOT:
-        raise InvalidPathError("the root cannot be deleted", field="path")
-    return path

@@ -4,43 +4,51 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from heliograph.errors import InvalidConfigError, UnsupportedError
+from heliograph.errors import InvalidConfigError
 from metadata.chroot import ChrootStore
 from metadata.embedded.client import EmbeddedStore
+from metadata.etcd.address import SCHEMES as ETCD_SCHEMES
+from metadata.etcd.client import EtcdStore
 from metadata.memory import MemoryServer
 from metadata.store import MetadataStore
-from metadata.znode import ROOT
-
-_LATER = ("etcd", "zk")
+from metadata.znode import ROOT, check_path
+from metadata.zookeeper.address import parse_address
+from metadata.zookeeper.client import ZooKeeperStore
 
 
 async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> MetadataStore:
     """Open a session with the store that ``url`` names.
 
     Args:
-        url: ``embedded://host:port[/chroot]`` (the embedded server) or ``memory://name[/chroot]`` (this process only).
-            The node of a chroot is created when it is missing.
+        url: ``embedded://host:port[/chroot]`` (the embedded server), ``etcd://[user@]host:port,.../prefix`` and
+            ``etcds://`` (etcd, without and with TLS: see ``metadata/etcd/address.py``), ``zk://[user:password@]host:port,.../chroot``
+            (ZooKeeper) or ``memory://name[/chroot]`` (this process only). The node of a chroot is created when it is
+            missing.
         session_timeout_ms: asked for; a server may choose another within its bounds.
 
     Raises:
         InvalidConfigError: the URL is malformed.
-        UnsupportedError: a backend that this version does not have.
-        ConnectionLossError: the server could not be reached in time; says why.
+        ConnectionLossError: the server could not be reached in time; says why, for each endpoint.
+        NotPermittedError: the credentials are refused.
     """
     parts = urlsplit(url)
-    if parts.scheme in _LATER:
-        raise UnsupportedError(
-            f"{parts.scheme}:// is not offered by this version; it has embedded:// and memory://", field="url"
-        )
+    root = parts.path.rstrip("/") or ROOT
+    check_path(root)
+    if parts.scheme in ETCD_SCHEMES:
+        return await EtcdStore.connect(url, session_timeout_ms=session_timeout_ms)  # its keys begin with the path
     if parts.scheme == "embedded":
         host, port = _address_of(url)
         store: MetadataStore = await EmbeddedStore.connect(host, port, session_timeout_ms=session_timeout_ms)
+    elif parts.scheme == "zk":
+        address = parse_address(url)
+        store = await ZooKeeperStore.connect(
+            address.endpoints, session_timeout_ms=session_timeout_ms, credentials=address.credentials
+        )
     elif parts.scheme == "memory" and parts.netloc:
         store = MemoryServer.named(parts.netloc).open_session(session_timeout_ms)
     else:
         raise InvalidConfigError(f"{url!r} is no metadata URL, such as embedded://host:port", field="url")
-    root = parts.path.rstrip("/")
-    if root in ("", ROOT):
+    if root == ROOT:
         return store
     try:
         return await ChrootStore.below(store, root)

@@ -35,15 +35,20 @@ class Leadership:
 class Election:
     """One candidate. ``campaign`` may be called again after ``resign`` or after a vote was lost."""
 
-    def __init__(self, store: MetadataStore, name: str, identity: str) -> None:
+    def __init__(self, store: MetadataStore, name: str, identity: str, *, parent: str | None = None) -> None:
+        """
+        Args:
+            identity: what ``leader`` tells others.
+            parent: the node below which the votes are kept, when it is not the one of elections.
+        """
         self._store = store
-        self._parent = election(name)
+        self._parent = parent or election(name)
         self._identity = identity.encode()
         self._candidate: str | None = None  # begins the name of the vote that we cast, or may have cast
         self._vote: str | None = None
         self._lost = asyncio.Event()
         self._moved = asyncio.Event()
-        store.add_session_listener(self._on_session)
+        self._is_listening = False
 
     @property
     def lost(self) -> asyncio.Event:
@@ -59,6 +64,7 @@ class Election:
         """
         assert self._vote is None, "one campaign at a time: resign first"
         self._lost = asyncio.Event()
+        self._listen(True)
         candidate = self._candidate = self._candidate or uuid.uuid4().hex
         losses = 0
         while True:
@@ -89,6 +95,7 @@ class Election:
                 if vote.startswith(self._candidate):
                     await self._store.delete(f"{self._parent}/{vote}")
         self._candidate = None
+        self._listen(False)
         self._drop()
 
     async def leader(self) -> str | None:
@@ -152,7 +159,15 @@ class Election:
         self._vote = None
         self._lost.set()
 
+    def _listen(self, wanted: bool) -> None:
+        if wanted and not self._is_listening:
+            self._store.add_session_listener(self._on_session)
+        elif self._is_listening and not wanted:
+            self._store.remove_session_listener(self._on_session)
+        self._is_listening = wanted
+
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._drop()
+            self._listen(False)
         self._moved.set()

@@ -6,13 +6,14 @@ Calls take effect at once and in call order; each then yields to the loop once, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Sequence
 from functools import partial
 
 from heliograph.errors import BadRequestError
-from metadata.errors import NoNodeError, SessionExpiredError
+from metadata.errors import ConnectionLossError, NoNodeError, SessionExpiredError
 from metadata.parents import create_parents
 from metadata.store import (
     ANY_VERSION,
@@ -63,6 +64,14 @@ class MemoryServer:
         store._lose()
         self._publish(self._tree.end_session(session_id, _wall_ms()))
 
+    def suspend_session(self, session_id: int) -> None:
+        """Cut a session off: SUSPENDED, its calls fail unsent, its ephemerals stand, until resumed or expired."""
+        self._stores[session_id]._suspend()
+
+    def resume_session(self, session_id: int) -> None:
+        """Undo ``suspend_session``: what one-shot watches missed is told first."""
+        self._stores[session_id]._resume()
+
     def end_session(self, token: str) -> None:
         """What ``MetadataStore.end_session`` does."""
         number, _, password = token.partition(":")
@@ -97,6 +106,7 @@ class MemoryStore:
         self._state = SessionState.CONNECTED
         self._listeners: list[SessionListener] = []
         self._entries: set[WatchEntry[tuple[MemoryStore, Watcher]]] = set()
+        self._missed: list[tuple[WatchEntry[tuple[MemoryStore, Watcher]], Watcher, WatchEvent]] = []
 
     @property
     def session_id(self) -> int:
@@ -116,6 +126,11 @@ class MemoryStore:
     def add_session_listener(self, listener: SessionListener) -> None:
         """See MetadataStore."""
         self._listeners.append(listener)
+
+    def remove_session_listener(self, listener: SessionListener) -> None:
+        """See MetadataStore."""
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(listener)
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
@@ -209,6 +224,8 @@ class MemoryStore:
     def _check(self) -> None:
         if self._state is SessionState.LOST:
             raise SessionExpiredError(f"session {self._session_id:#x} is over")
+        if self._state is SessionState.SUSPENDED:
+            raise ConnectionLossError("cut off from the store; the call was not sent")
 
     def _watch(
         self, kind: WatchKind, path: str, watcher: Watcher | None
@@ -226,17 +243,39 @@ class MemoryStore:
     def _deliver(self, entry: WatchEntry[tuple[MemoryStore, Watcher]], watcher: Watcher, event: WatchEvent) -> None:
         if entry not in self._entries:
             return
+        if self._state is SessionState.SUSPENDED:
+            if entry.kind is not WatchKind.RECURSIVE:  # those miss what nobody could tell them
+                self._missed.append((entry, watcher, event))
+            return
         if entry.kind is not WatchKind.RECURSIVE:
             self._entries.discard(entry)
         _call(partial(watcher, event))
 
+    def _suspend(self) -> None:
+        assert self._state is SessionState.CONNECTED, "only a session that is connected can be cut off"
+        self._set_state(SessionState.SUSPENDED)
+
+    def _resume(self) -> None:
+        assert self._state is SessionState.SUSPENDED, "the session was cut off"
+        self._state = SessionState.CONNECTED
+        missed, self._missed = self._missed, []
+        for entry, watcher, event in missed:
+            self._deliver(entry, watcher, event)
+        self._tell_state()
+
     def _lose(self) -> None:
         # I13: the session's owner hears of the loss before anybody can see that its ephemerals are gone.
-        self._state = SessionState.LOST
+        self._set_state(SessionState.LOST)
         for entry in list(self._entries):
             self._cancel(entry)
+
+    def _set_state(self, state: SessionState) -> None:
+        self._state = state
+        self._tell_state()
+
+    def _tell_state(self) -> None:
         for listener in list(self._listeners):
-            _call(partial(listener, SessionState.LOST))
+            _call(partial(listener, self._state))
 
 
 class _MemoryWatch:

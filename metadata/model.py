@@ -110,13 +110,16 @@ class BookieRegistration:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """An ephemeral: this broker serves now. ``service_url`` is ``pulsar://host:port``."""
+    """An ephemeral: this broker serves now. ``service_url`` is ``pulsar://host:port``, ``service_url_tls`` is
+    ``pulsar+ssl://host:port`` or empty. A draining broker gives its bundles away and is given none."""
 
     broker_id: str
     service_url: str
     actor_name: str
     session_token: str = ""
     started_ms: int = 0
+    service_url_tls: str = ""
+    is_draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,43 @@ class BundleOwner:
     broker_id: str
     service_url: str
     actor_name: str
+    service_url_tls: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleLoad:
+    """What one bundle costs its owner: topics loaded, and what flows in and out together, per second."""
+
+    path: str
+    topics: int = 0
+    messages_per_second: float = 0.0
+    bytes_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """An ephemeral: how busy a broker was lately.
+
+    Args:
+        reported_ms: when this was written.
+        cpu_share: of one processor, which is what one broker's loop can use, 0 to 1.
+        memory_share: of the machine's memory, 0 to 1.
+        messages_in_per_second: published; the other three flows likewise, in messages and bytes.
+        topics: loaded.
+        bundles: what it owns, busiest first, cut to a bound; ``bundles_owned`` counts all of them.
+    """
+
+    broker_id: str
+    reported_ms: int = 0
+    cpu_share: float = 0.0
+    memory_share: float = 0.0
+    messages_in_per_second: float = 0.0
+    messages_out_per_second: float = 0.0
+    bytes_in_per_second: float = 0.0
+    bytes_out_per_second: float = 0.0
+    topics: int = 0
+    bundles_owned: int = 0
+    bundles: tuple[BundleLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +202,17 @@ class LedgerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactedLedger:
+    """The ledger that holds the compacted form of a topic up to and with the position ``horizon``."""
+
+    ledger_id: int
+    entries: int
+    horizon: tuple[int, int]
+    size: int = 0
+    finished_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRecord:
     """A topic: its unbroken chain of ledgers, in publish order (I12). Only the last may be open for writing."""
 
@@ -169,6 +220,7 @@ class TopicRecord:
     ledgers: tuple[LedgerInfo, ...] = ()
     created_ms: int = 0
     terminated_at: tuple[int, int] | None = None
+    compacted: CompactedLedger | None = None
     persistence: Persistence | None = None
     properties: dict[str, str] = field(default_factory=dict)
 
@@ -198,18 +250,132 @@ class PartitionedTopicRecord:
     properties: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class NamespacePolicies:
-    """What holds for all topics of a namespace."""
+PolicyValue = bool | int | str
 
-    bundles: int = 8
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What holds for a topic: the namespace's values, overridden by the topic's own.
+
+    Rates and counts of 0 are unlimited, and so are sizes and times of -1.
+
+    Args:
+        persistence: copies of the topic's entries and of its cursors.
+        retention_seconds: how long acknowledged ledgers are kept after they were closed, -1 for ever.
+        retention_bytes: how many bytes of acknowledged ledgers are kept, -1 for all.
+        message_ttl_seconds: age at which what is not acknowledged counts as acknowledged, 0 never.
+        backlog_quota_bytes: of the largest backlog of a subscription, -1 for no quota.
+        backlog_quota_seconds: age of the oldest message of a backlog, -1 for no quota.
+        backlog_quota_action: ``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``.
+        deduplication: drop what a producer sent before, by its sequence ids.
+        deduplication_snapshot_entries: entries between two snapshots of what was seen.
+        publish_messages_per_second: of all producers together; bytes likewise.
+        dispatch_messages_per_second: to all consumers together; bytes likewise.
+        subscription_dispatch_messages_per_second: to the consumers of one subscription; bytes likewise.
+        max_message_bytes: of one message, 0 for the broker's limit.
+        inactive_delete_seconds: after which a topic that nobody uses is deleted, 0 never.
+        inactive_delete_mode: ``delete_when_no_subscriptions`` or ``delete_when_subscriptions_caught_up``.
+        subscription_expiration_seconds: after which a durable subscription that nobody uses is deleted, 0 never.
+        compaction_threshold_bytes: of what was published since the last compaction before the next, 0 for none.
+        schema_compatibility: Pulsar's names, such as ``FULL`` or ``ALWAYS_COMPATIBLE``.
+        schema_auto_update: whether producers may add versions of the schema.
+        schema_validation_enforced: whether producers without a schema are refused where the topic has one.
+    """
+
     persistence: Persistence = field(default_factory=Persistence)
     ledger_entries_max: int = 50_000
     ledger_bytes_max: int = 2 << 30
     ledger_age_seconds_max: int = 4 * 3600
     retention_seconds: int = -1
     retention_bytes: int = -1
+    message_ttl_seconds: int = 0
+    backlog_quota_bytes: int = -1
+    backlog_quota_seconds: int = -1
+    backlog_quota_action: str = "producer_request_hold"
+    deduplication: bool = False
+    deduplication_snapshot_entries: int = 1_000
+    publish_messages_per_second: int = 0
+    publish_bytes_per_second: int = 0
+    dispatch_messages_per_second: int = 0
+    dispatch_bytes_per_second: int = 0
+    subscription_dispatch_messages_per_second: int = 0
+    subscription_dispatch_bytes_per_second: int = 0
+    max_producers: int = 0
+    max_consumers: int = 0
+    max_consumers_per_subscription: int = 0
+    max_subscriptions: int = 0
+    max_unacked_per_consumer: int = 50_000
+    max_unacked_per_subscription: int = 200_000
+    max_message_bytes: int = 0
+    delayed_delivery: bool = True
+    auto_create_subscriptions: bool = True
+    inactive_delete_seconds: int = 0
+    inactive_delete_mode: str = "delete_when_no_subscriptions"
+    subscription_expiration_seconds: int = 0
+    compaction_threshold_bytes: int = 0
+    schema_compatibility: str = "FULL"
+    schema_auto_update: bool = True
+    schema_validation_enforced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies(Policies):
+    """What holds for all topics of a namespace, where the topic itself does not say otherwise.
+
+    Args:
+        bundles: how many equal parts the namespace's topics were spread over at first.
+        bundle_splits: further places, 0 to 2**32, at which bundles were split since.
+        auto_create_topics: whether using a topic makes it.
+        auto_create_partitions: how many partitions such a topic gets, 0 for a topic without partitions.
+        is_deleted: the namespace is on its way out; nothing in it can be used or made any more.
+    """
+
+    bundles: int = 8
     auto_create_topics: bool = True
+    auto_create_partitions: int = 0
+    bundle_splits: tuple[int, ...] = ()
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRecord:
+    """Who may administer a tenant's namespaces, and in which clusters they may be. Its children are its namespaces."""
+
+    admin_roles: tuple[str, ...] = ()
+    allowed_clusters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicies:
+    """What one topic, with all its partitions, overrides of its namespace's policies: names of fields of Policies."""
+
+    overrides: dict[str, PolicyValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """One line of a topic's schema history; ``digest`` is empty where the schema was deleted at that point."""
+
+    version: int
+    digest: str
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaHistory:
+    """The versions of a topic's schema, oldest first. Each definition is a child node named by its version."""
+
+    versions: tuple[SchemaVersion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRecord:
+    """One version's definition: Pulsar's type name, and the bytes in base64."""
+
+    type: str
+    data: str
+    name: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,25 @@ BOOKIES_AVAILABLE = "/bookies/available"
 BOOKIES_READONLY = "/bookies/readonly"
 BOOKIES_COOKIES = "/bookies/cookies"
 BROKERS_AVAILABLE = "/brokers/available"
+BROKER_LOADS = "/brokers/loads"
 BUNDLES = "/brokers/bundles"
 LEDGERS = "/ledgers"
 LEDGER_IDS = "/ledger-ids"
 NAMESPACES = "/namespaces"
 TOPICS = "/topics"
 PARTITIONED_TOPICS = "/partitioned-topics"
+TOPIC_POLICIES = "/topic-policies"
+SCHEMAS = "/schemas"
 UNDERREPLICATED = "/underreplication/ledgers"
 UNDERREPLICATION_LOCKS = "/underreplication/locks"
 UNDERREPLICATION_DISABLED = "/underreplication/disabled"
 ELECTIONS = "/elections"
+LOCKS = "/locks"
+ENDPOINT_ACLS = "/endpoint-acls"
 
 PERSISTENT_NODES = (
-    BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BROKERS_AVAILABLE, BUNDLES, LEDGERS, LEDGER_IDS, NAMESPACES,
-    TOPICS, PARTITIONED_TOPICS, UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
+    BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BROKERS_AVAILABLE, BROKER_LOADS, BUNDLES, LEDGERS, LEDGER_IDS,
+    NAMESPACES, TOPICS, PARTITIONED_TOPICS, TOPIC_POLICIES, SCHEMAS, UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
 )  # fmt: skip
 
 
@@ -46,9 +51,24 @@ def broker_available(broker_id: str) -> str:
     return f"{BROKERS_AVAILABLE}/{broker_id}"
 
 
-def bundle(tenant: str, namespace: str, index: int) -> str:
-    """Ephemeral BundleOwner of one bundle of a namespace."""
-    return f"{BUNDLES}/{_part(tenant)}/{_part(namespace)}/{index:08x}"
+def broker_load(broker_id: str) -> str:
+    """Ephemeral BrokerLoad."""
+    return f"{BROKER_LOADS}/{broker_id}"
+
+
+def bundle(tenant: str, namespace: str, name: str) -> str:
+    """Ephemeral BundleOwner of one bundle of a namespace; the name is that of its range."""
+    return f"{bundles(tenant, namespace)}/{name}"
+
+
+def bundles(tenant: str, namespace: str) -> str:
+    """Parent of a namespace's bundles that have an owner."""
+    return f"{BUNDLES}/{_part(tenant)}/{_part(namespace)}"
+
+
+def tenant(name: str) -> str:
+    """TenantRecord, or an empty node; its children are its namespaces."""
+    return f"{NAMESPACES}/{_part(name)}"
 
 
 def ledger(ledger_id: int) -> str:
@@ -83,6 +103,21 @@ def partitioned_topic(tenant: str, name_space: str, local_name: str) -> str:
     return f"{PARTITIONED_TOPICS}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
 
 
+def topic_policies(tenant: str, name_space: str, local_name: str) -> str:
+    """TopicPolicies of a topic; of a partitioned one under its own name, for all its partitions."""
+    return f"{TOPIC_POLICIES}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
+
+
+def schemas(tenant: str, name_space: str, local_name: str) -> str:
+    """What the schema registry keeps of a topic, partitioned or not; the versions are its children."""
+    return f"{SCHEMAS}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
+
+
+def schema(history_path: str, version: int) -> str:
+    """SchemaRecord of one version, below its topic's SchemaHistory."""
+    return f"{history_path}/{version:010d}"
+
+
 def underreplicated(ledger_id: int) -> str:
     """UnderReplicatedLedger."""
     return f"{UNDERREPLICATED}/{ledger_id:010d}"
@@ -96,6 +131,16 @@ def underreplication_lock(ledger_id: int) -> str:
 def election(name: str) -> str:
     """Parent of the votes of one election."""
     return f"{ELECTIONS}/{name}"
+
+
+def endpoint_acl(path: str) -> str:
+    """NodeAcl: the ACL that ZooKeeper endpoints keep for the node at ``path``, whatever family it is of."""
+    return f"{ENDPOINT_ACLS}/{_part(path)}"
+
+
+def lock(name: str) -> str:
+    """Parent of those who hold or want one lock."""
+    return f"{LOCKS}/{name}"
 
 
 def last_part(path: str) -> str:

@@ -7,7 +7,12 @@ appended to its name (ten digits, growing per parent, never re-used).
 Ordering that every backend keeps:
 - the writes of one client happen in the order in which it called them;
 - a client sees a watch event before it can see (by ``get``, ``exists`` or ``children``) the state that caused it;
-- events of one client arrive in the order of the changes.
+- events of one client arrive in the order of the changes, which is also the order within a ``multi``: for each of its
+  operations CREATED, CHANGED or DELETED of the node, then CHILD of its parent;
+- the watchers of one event are called in the order in which they were set, ``get``'s and ``exists``' first, then
+  ``children``'s, then ``watch``'s;
+- a one-shot watch that missed its event while the session was SUSPENDED is told of it before the session is CONNECTED
+  again.
 
 A call that raises ConnectionLossError may or may not have happened. A call that raises any other MetadataError has
 changed nothing.
@@ -131,7 +136,13 @@ class MetadataStore(Protocol):
         """The session's state now."""
 
     def add_session_listener(self, listener: SessionListener) -> None:
-        """Have ``listener`` called with each new state, LOST at the latest when the store may drop the ephemerals."""
+        """Have ``listener`` called with each new state, LOST at the latest when the store may drop the ephemerals.
+
+        Listeners are called in the order in which they were added, before any call fails because of the new state.
+        """
+
+    def remove_session_listener(self, listener: SessionListener) -> None:
+        """Undo one ``add_session_listener``: it is not called from now on. Nothing happens if it was not added."""
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
@@ -180,7 +191,9 @@ class MetadataStore(Protocol):
         """All operations or none: the created path, the new stat, or None, for each in turn.
 
         Raises:
-            the error of the first operation that cannot be done; nothing has changed then.
+            InvalidPathError, ValueTooLargeError: of the first operation that no store would do; else
+            the error of the first operation that cannot be done. Nothing has changed then, and the error's
+            ``operation_index`` says which operation it was.
         """
 
     async def watch(self, path: str, watcher: Watcher) -> Watch:
@@ -194,7 +207,12 @@ class MetadataStore(Protocol):
         """Return when this client would see every change that was complete before the call."""
 
     async def end_session(self, token: str) -> None:
-        """End another session at once, removing its ephemerals; nothing happens if it is over already."""
+        """End another session at once, removing its ephemerals; nothing happens if it is over already.
+
+        Raises:
+            BadRequestError: no token of this store; or one with a wrong password, where the store can tell that from a
+                session that is over (ZooKeeper cannot: nothing happens then).
+        """
 
     async def close(self) -> None:
         """End this session, removing its ephemerals. Idempotent."""

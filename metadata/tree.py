@@ -12,18 +12,15 @@ from dataclasses import dataclass, field
 
 from metadata.errors import (
     BadVersionError,
-    InvalidPathError,
     MetadataError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     SessionExpiredError,
-    ValueTooLargeError,
 )
 from metadata.store import (
     ANY_VERSION,
-    VALUE_BYTES_MAX,
     Check,
     Create,
     Delete,
@@ -33,7 +30,7 @@ from metadata.store import (
     Stat,
     WatchEvent,
 )
-from metadata.znode import ROOT, Znode, check_path, name_of, parent_of
+from metadata.znode import ROOT, Znode, check_operation, check_path, name_of, parent_of
 
 Result = str | Stat | None
 
@@ -126,6 +123,8 @@ class ZnodeTree:
         """
         if session_id not in self.sessions:
             raise SessionExpiredError(f"session {session_id:#x} is over")
+        for index, operation in enumerate(operations):
+            check_operation(operation, index)
         draft = _Draft(self, session_id, wall_ms)
         for index, operation in enumerate(operations):
             try:
@@ -211,8 +210,6 @@ class _Draft:
 
     def _create(self, operation: Create) -> str:
         nodes, path = self._tree.nodes, operation.path
-        check_path(path + "0" if operation.sequence else path)
-        _check_value(operation.value)
         if path == ROOT and not operation.sequence:
             raise NodeExistsError("the root always exists")
         parent_path = parent_of(path)
@@ -239,7 +236,6 @@ class _Draft:
 
     def _set(self, operation: Set) -> Stat:
         node = self._checked(operation.path, operation.version)
-        _check_value(operation.value)
         value, version, mzxid, modified_ms = node.value, node.version, node.mzxid, node.modified_ms
 
         def undo() -> None:
@@ -255,8 +251,6 @@ class _Draft:
 
     def _delete(self, operation: Delete) -> None:
         nodes, path = self._tree.nodes, operation.path
-        if path == ROOT:
-            raise InvalidPathError("the root cannot be deleted", field="path")
         node = self._checked(path, operation.version)
         if node.children:
             raise NotEmptyError(f"{path} has {len(node.children)} children")
@@ -313,12 +307,3 @@ def _remove_child(parent: Znode, name: str) -> None:
     parent.children.remove(name)
     if not parent.children:
         parent.children = None
-
-
-def _check_value(value: bytes) -> None:
-    if len(value) > VALUE_BYTES_MAX:
-        raise ValueTooLargeError(
-            f"a value of {len(value)} bytes is above the limit of {VALUE_BYTES_MAX}",
-            field="value",
-            limit=f"{VALUE_BYTES_MAX} bytes",
-        )

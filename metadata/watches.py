@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from metadata.store import EventType, WatchEvent
 from metadata.znode import ROOT, parent_of
 
 T = TypeVar("T")
+
+NO_NODE_ZXID = -1  # of a watch that was set where there was no node
 
 
 class WatchKind(enum.IntEnum):
@@ -90,3 +92,38 @@ class WatchTable(Generic[T]):
                 break
             path = parent_of(path)
         return found
+
+
+class Dated(Protocol):
+    """What is known of a node, or of its stat."""
+
+    @property
+    def czxid(self) -> int:
+        """The transaction that created it."""
+
+    @property
+    def mzxid(self) -> int:
+        """The transaction that changed its value last."""
+
+    @property
+    def pzxid(self) -> int:
+        """The transaction that changed its list of children last."""
+
+
+def missed_event(kind: WatchKind, node: Dated | None, czxid: int, zxid: int) -> EventType | None:
+    """What a one-shot watch has missed while nobody could tell its owner.
+
+    Args:
+        node: as it is now, None when there is none.
+        czxid: of the node as the owner saw it when it set the watch, or NO_NODE_ZXID.
+        zxid: the owner's mzxid, for a child watch its pzxid.
+    """
+    if kind is WatchKind.RECURSIVE:
+        return None
+    if czxid == NO_NODE_ZXID:
+        return EventType.CREATED if node is not None else None
+    if node is None or node.czxid != czxid:
+        return EventType.DELETED
+    if kind is WatchKind.DATA:
+        return EventType.CHANGED if node.mzxid != zxid else None
+    return EventType.CHILD if node.pzxid != zxid else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from metadata.errors import InvalidPathError
-from metadata.store import Stat
+from metadata.errors import InvalidPathError, MetadataError, ValueTooLargeError
+from metadata.store import VALUE_BYTES_MAX, Create, Delete, Operation, Set, Stat
 
 ROOT = "/"
 # Control characters, surrogates, private use, specials, all beyond the basic plane; "." and ".."; empty parts.
@@ -61,6 +61,37 @@ def check_path(path: str) -> None:
         return
     if not path.startswith("/") or path.endswith("/") or _FORBIDDEN.search(path):
         raise InvalidPathError(f"{path!r} is no path of a node", field="path")
+
+
+def check_value(value: bytes) -> None:
+    """Raise ValueTooLargeError unless a node may hold ``value``."""
+    if len(value) > VALUE_BYTES_MAX:
+        raise ValueTooLargeError(
+            f"a value of {len(value)} bytes is above the limit of {VALUE_BYTES_MAX}",
+            field="value",
+            limit=f"{VALUE_BYTES_MAX} bytes",
+        )
+
+
+def check_operation(operation: Operation, index: int | None = None) -> None:
+    """Raise unless path and value may be asked for, whatever the store holds.
+
+    Args:
+        index: of the operation in its ``multi``, for the error.
+
+    Raises:
+        InvalidPathError, ValueTooLargeError.
+    """
+    try:
+        is_named_by_store = isinstance(operation, Create) and operation.sequence
+        check_path(operation.path + "0" if is_named_by_store else operation.path)
+        if isinstance(operation, Delete) and operation.path == ROOT:
+            raise InvalidPathError("the root cannot be deleted", field="path")
+        if isinstance(operation, Create | Set):
+            check_value(operation.value)
+    except MetadataError as error:
+        error.operation_index = index
+        raise
 
 
 def parent_of(path: str) -> str:

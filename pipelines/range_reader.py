@@ -1,8 +1,7 @@
 """Reads planned ranges straight from bookies into record batches; runs in Ray tasks and in Spark executors.
 
-Which replica to ask, when to ask another, and what a read may return is decided by ``actors.ledger.reader``; here are
-only its sockets and its clock, on an event loop in a thread, so that the next entries arrive while the caller decodes
-the ones before.
+The bookies are asked by the ledgers' driver, in the form that needs no metadata, on an event loop in a thread, so that
+the next entries arrive while the caller decodes the ones before.
 """
 
 from __future__ import annotations
@@ -10,20 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import uvloop
 
-from actors.errors import BookieError
-from actors.ledger.driver.answers import batch_of_entries
-from actors.ledger.effects import Effect, Failed, LedgerEntry, ReadBatch, ReadFinished, Reply
-from actors.ledger.health import BookieHealth
-from actors.ledger.reader import ReadCore, check_range
-from actors.wire.client import BookieClient
-from actors.wire.messages import Answer, Op, Request
+from actors.ledger.driver import DetachedReader, LedgerClientConfig, LedgerEntry
 from heliograph.errors import Advice, HeliographError
 from pipelines.columns import ALL_COLUMNS, Rows
 from pipelines.ranges import LedgerRange
@@ -32,8 +24,6 @@ R = TypeVar("R")
 
 SECRET_VARIABLE = "HELIOGRAPH_CLUSTER_SECRET"  # as heliograph/config.py names it
 READ_BYTES_MAX = 1 << 20  # of entries in one answer of a bookie; one chunk more is read ahead (I15)
-REQUEST_TIMEOUT_MS = 5_000
-TICK_SECONDS = 0.05
 READ_ATTEMPTS_MAX = 6  # with the pauses between them, time for Ray to restart a bookie
 PAUSE_SECONDS = 0.25  # after the first failed attempt; doubled with each
 
@@ -77,10 +67,10 @@ class Fetcher:
     """One task's way to the bookies. Lives on one event loop."""
 
     def __init__(self, ranges: Sequence[LedgerRange]) -> None:
-        self._addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
+        addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
         # A task is started by Ray or Spark and gets the secret as they do: from the environment, not with the ranges.
-        self._client = BookieClient(self._addresses.get, _now_ms, secret=os.environ.get(SECRET_VARIABLE) or None)
-        self._health = BookieHealth()
+        config = LedgerClientConfig(cluster_secret=os.environ.get(SECRET_VARIABLE) or None)
+        self._reader = DetachedReader(addresses, config)
         self._chunks = self._all_chunks(ranges)
         self._turn = asyncio.Lock()
 
@@ -91,7 +81,7 @@ class Fetcher:
 
     async def close(self) -> None:
         """Close all connections; a read under way fails."""
-        self._client.close()
+        await self._reader.close()
 
     async def _all_chunks(
         self, ranges: Sequence[LedgerRange]
@@ -115,62 +105,7 @@ class Fetcher:
         raise AssertionError("the last attempt returns or raises")
 
     async def _read(self, piece: LedgerRange, first: int) -> Sequence[LedgerEntry]:
-        record = piece.record()
-        check_range(record, first, piece.last_entry_id, piece.last_entry_id)  # I3
-        core = ReadCore(record, first, piece.last_entry_id, READ_BYTES_MAX, self._health)
-        read = _Read(core, self._client)
-        read.run(core.start(_now_ms()))
-        while not read.done.done():
-            await asyncio.wait([read.done], timeout=TICK_SECONDS)
-            now = _now_ms()
-            self._client.expire(now)
-            read.run(core.tick(now))
-        return read.done.result()
-
-
-class _Read:
-    """Runs the effects of one ReadCore."""
-
-    def __init__(self, core: ReadCore, client: BookieClient) -> None:
-        self._core = core
-        self._client = client
-        self.done: asyncio.Future[Sequence[LedgerEntry]] = asyncio.get_running_loop().create_future()
-
-    def run(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, ReadBatch):
-                self._ask(effect)
-            elif isinstance(effect, ReadFinished):
-                self.done.set_result(effect.entries)
-            elif isinstance(effect, Failed):
-                self.done.set_exception(effect.error)
-            # a CopyDamaged is for whoever repairs: the auditor's own checks find it
-
-    def _ask(self, effect: ReadBatch) -> None:
-        connection = self._client.connection(effect.bookie_id)
-        if connection is None:
-            asyncio.get_running_loop().call_soon(self._answer, effect, Reply.UNKNOWN, [])
-            return
-        request = Request(
-            Op.READ_BATCH,
-            0,
-            ledger_id=effect.ledger_id,
-            entry_id=effect.first_entry_id,
-            limit=effect.max_bytes,
-            last_entry_id=effect.last_entry_id,
-        )
-        connection.request(request, b"", self._on_answer, effect, REQUEST_TIMEOUT_MS)
-
-    def _on_answer(self, effect: ReadBatch, answer: Answer | BookieError, body: memoryview) -> None:
-        self._answer(effect, *batch_of_entries(answer, body, effect.ledger_id, effect.first_entry_id))
-
-    def _answer(self, effect: ReadBatch, reply: Reply, entries: Sequence[LedgerEntry]) -> None:
-        if not self.done.done():
-            self.run(self._core.on_batch_answer(effect.request, reply, entries, _now_ms()))
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+        return await self._reader.read(piece.record(), first, piece.last_entry_id, READ_BYTES_MAX)
 
 
 class _LoopThread:

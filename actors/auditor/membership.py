@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metadata import paths
-from metadata.store import MetadataStore, SessionState, Watch
+from metadata.changes import Changes
+from metadata.store import MetadataStore
 
 
 class Membership:
@@ -17,20 +18,16 @@ class Membership:
 
     def __init__(self, store: MetadataStore, on_change: Callable[[], None]) -> None:
         self._store = store
-        self._on_change = on_change
-        self._watches: list[Watch] = []
+        lists = (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY)
+        self._changes = Changes(store, lists, lambda _: on_change(), on_change)
 
     async def start(self) -> None:
         """Watch for changes."""
-        self._store.add_session_listener(self._on_session)
-        for path in (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY):
-            self._watches.append(await self._store.watch(path, lambda _: self._on_change()))
+        await self._changes.start()
 
     def stop(self) -> None:
         """Watch no longer."""
-        for watch in self._watches:
-            watch.cancel()
-        self._watches.clear()
+        self._changes.stop()
 
     async def alive(self) -> frozenset[str]:
         """Their ids, as of now.
@@ -41,7 +38,3 @@ class Membership:
         available = await self._store.children(paths.BOOKIES_AVAILABLE)
         readonly += await self._store.children(paths.BOOKIES_READONLY)
         return frozenset((*readonly, *available))
-
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
-            self._on_change()  # events may have been missed

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from metadata import paths
+from metadata.claim import claim
 from metadata.codec import encode
 from metadata.errors import BadVersionError, NodeExistsError, NoNodeError
 from metadata.model import UnderReplicatedLedger, Versioned
@@ -75,13 +76,7 @@ class UnderReplication:
 
     async def lock(self, ledger_id: int) -> bool:
         """Take the ledger's lock for this session; False when another holds it."""
-        path = paths.underreplication_lock(ledger_id)
-        try:
-            await self._store.create(path, ephemeral=True)
-        except NodeExistsError:
-            stat = await self._store.exists(path)
-            return stat is not None and stat.ephemeral_owner == self._store.session_id
-        return True
+        return await claim(self._store, paths.underreplication_lock(ledger_id))
 
     async def release(self, ledger_id: int) -> None:
         """Give the lock back; with a lost session it is gone by itself."""

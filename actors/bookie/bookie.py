@@ -77,6 +77,7 @@ class Bookie:
         self._running: Running | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._space = Space(config)
+        self._space_reported_at = time.monotonic()
         self._space_task: asyncio.Task[None] | None = None
         self._registrar: Registrar | None = None
         self._started_at = time.monotonic()
@@ -231,13 +232,21 @@ class Bookie:
             await asyncio.sleep(self._config.space_check_ms / 1000)
             try:
                 changed = self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
-                if changed and self._registrar is not None:
-                    await self._registrar.move(is_read_only=self._space.is_read_only)
+                if self._registrar is not None:
+                    await self._tell_space(self._registrar, changed)
             except (BookieStorageError, MetadataError) as error:
                 _log.warning("bookie %s could not look after its space: %s", self._config.bookie_id, error)
             except Exception as error:  # a promise of our own
                 self.fail(error)
                 return
+
+    async def _tell_space(self, registrar: Registrar, has_changed_list: bool) -> None:
+        if has_changed_list:
+            await registrar.move(is_read_only=self._space.is_read_only)
+        now = time.monotonic()
+        if now - self._space_reported_at >= self._config.space_report_ms / 1000:
+            await registrar.report_space(self._space.free_bytes, self._space.total_bytes)
+            self._space_reported_at = now
 
     def _current_store(self) -> MetadataStore | None:
         return self._store if self._registrar is None else self._registrar.store
@@ -295,6 +304,7 @@ class Bookie:
             gc_failed_rounds=rounds.failed_rounds,
             ledgers_deleted=rounds.ledgers_deleted,
             ledgers_in_limbo=storage.ledgers.in_limbo(),
+            ledgers_emptied=rounds.ledgers_emptied,
             limbo_cleared=rounds.limbo_cleared,
             logs_removed=rounds.logs_removed,
             logs_compacted=rounds.logs_compacted,

@@ -62,9 +62,11 @@ def _first_step(runs: list[EntryRun]) -> tuple[list[EntryRun], list[EntryRun]]:
 
 
 def _copy_step(directory: DataDirectory, runs: list[EntryRun]) -> int:
+    """Copy runs of one ledger, with one sync and one change of the index."""
     batch = IndexBatch()
+    entries: dict[int, bytes] = {}
     copied = 0
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.offset):  # of several copies the newest stays
         size = sum(run.sizes)
         try:
             records = directory.reader.read(run, run.first_entry_id, size)
@@ -74,10 +76,10 @@ def _copy_step(directory: DataDirectory, runs: list[EntryRun]) -> int:
         if len(records) < len(run.sizes):
             _log.error("compaction leaves entries of ledger %d where they are: one is damaged", run.ledger_id)
             continue
-        entries = [(entry_id, record[LENGTH_BYTES:]) for entry_id, record in records]
-        batch.runs += directory.append([(run.ledger_id, entries)])
+        entries.update((entry_id, record[LENGTH_BYTES:]) for entry_id, record in records)
         batch.removed_runs.append(run)
         copied += size
-    if batch.runs:
+    if entries:
+        batch.runs = directory.append([(runs[0].ledger_id, sorted(entries.items()))])
         directory.commit(batch)
     return copied

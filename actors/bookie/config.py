@@ -19,6 +19,7 @@ CONNECTION_ADDS_BYTES_MAX = 16 << 20  # unanswered adds of one connection; above
 CONNECTION_REQUESTS_MAX = 1024  # unanswered requests other than adds of one connection; above it the socket waits
 CONNECTION_OUT_BYTES_MAX = 4 << 20  # unsent answers of one connection; above it the socket is not read
 SLOW_CLIENT_SECONDS_MAX = 30.0  # a client that takes no answer for so long is disconnected
+RECEIVE_BYTES = 256 << 10  # taken from a socket at once, and worked off before the event loop goes on
 GREETING_SECONDS_MAX = 10.0  # a client that has not proved by then that it knows the secret is disconnected
 GREETING_BYTES_MAX = 4096  # bytes taken from a client before that
 CONNECTIONS_MAX = 4096  # sockets; the next one is closed at once
@@ -52,10 +53,12 @@ class BookieConfig:
     read_ahead_bytes: int = 256 << 10
     read_threads: int = 2
     journal_file_bytes: int = 64 << 20
+    journal_seal_ms: int = 100  # idle time after which the last batch is proved to be whole by an empty one behind it
     entry_log_bytes: int = 512 << 20
     index_cache_bytes: int = 16 << 20
     flush_interval_ms: int = 10_000
     gc_interval_ms: int = 60_000
+    surplus_interval_ms: int = 86_400_000  # between two looks for entries of ledgers that metadata places elsewhere
     minor_compaction_live_share: float = 0.2  # entry logs with a smaller share of live bytes are rewritten
     minor_compaction_interval_ms: int = 3_600_000
     major_compaction_live_share: float = 0.8
@@ -63,6 +66,7 @@ class BookieConfig:
     compaction_bytes_per_second: int = 32 << 20
     compaction_headroom_bytes: int = 128 << 20  # compaction leaves so much of a disk free, whatever it could win
     space_check_ms: int = 10_000
+    space_report_ms: int = 60_000  # the free space in metadata, by which writers choose bookies, is not older
     session_timeout_ms: int = 10_000  # of the registration in metadata: after it others take the bookie for gone
     full_share: float = 0.95
     writable_share: float = 0.92
@@ -82,11 +86,14 @@ class BookieConfig:
                 raise InvalidConfigError(f"{name} must name one or more directories, each once", field=name)
         self._check_at_least("write_cache_bytes", 4 * ENTRY_BYTES_MAX)
         self._check_at_least("journal_file_bytes", 16 << 10)
+        self._check_at_least("journal_seal_ms", 1)
         self._check_at_least("entry_log_bytes", 4 << 10)
         self._check_at_least("read_threads", 1)
         self._check_at_least("flush_interval_ms", 1)
         self._check_at_least("gc_interval_ms", 1)
         self._check_at_least("space_check_ms", 1)
+        self._check_at_least("space_report_ms", 1)
+        self._check_at_least("surplus_interval_ms", 1)
         if self.entry_log_bytes > 1 << 31:
             raise InvalidConfigError("entry logs are at most 2 GiB", field="entry_log_bytes", limit="2147483648 bytes")
         check_secret(self.cluster_secret)

@@ -22,9 +22,10 @@ from actors.bookie.config import (
 )
 from actors.bookie.journal import Journal, JournalItem
 from actors.bookie.journal_format import Kind
+from actors.bookie.receiving import FrameReceiver
 from actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError, FrameError
 from actors.wire.entry import decode_entry
-from actors.wire.frame import FrameDecoder, decode_request, encode_answer_head, encode_head
+from actors.wire.frame import FRAME_BYTES_MAX, decode_request, encode_answer_head, encode_head
 from actors.wire.greeting import Greeting
 from actors.wire.messages import PROTOCOL_VERSION, Answer, Flag, Op, Request, Status
 
@@ -40,13 +41,15 @@ _WITHOUT_ENTRY_ID = {Op.READ_LAC, Op.LIST_ENTRIES, Op.LONG_POLL_LAC}
 _JOIN_BYTES_MAX = 16 << 10  # smaller bodies are copied behind their head, larger ones are written by themselves
 
 
-class BookieConnection(asyncio.Protocol):
+class BookieConnection(asyncio.BufferedProtocol):
     """Server side of one connection; also the waiter of its adds in the journal."""
 
     def __init__(self, server: BookieServer) -> None:
         self._server = server
         self._storage = server.storage
-        self._decoder = FrameDecoder()
+        self._receiver = FrameReceiver(
+            server.receive_memory, FRAME_BYTES_MAX if server.cluster_secret is None else GREETING_BYTES_MAX
+        )
         self._transport: asyncio.Transport | None = None
         self._is_greeted = False
         self._greeting: Greeting | None = None if server.cluster_secret is None else Greeting(server.cluster_secret)
@@ -59,7 +62,7 @@ class BookieConnection(asyncio.Protocol):
         self._is_writable = True
         self._slow_timer: asyncio.TimerHandle | None = None
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -92,15 +95,18 @@ class BookieConnection(asyncio.Protocol):
             self._slow_timer = None
         self.regulate()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._greeting is not None:
-            self._greeting_bytes += len(data)
+            self._greeting_bytes += nbytes
             if self._greeting_bytes > GREETING_BYTES_MAX:
                 self.abort()
                 return
         pending: dict[Journal, tuple[list[JournalItem], int]] = {}
         try:
-            for header, body in self._decoder.feed(data):
+            for header, body in self._receiver.received(nbytes):
                 if self._is_greeted and header and header[0] == _ADD:
                     self._add(header, body, pending)
                 else:
@@ -243,6 +249,7 @@ class BookieConnection(asyncio.Protocol):
             self._transport.close()
         elif status is Status.OK:
             self._is_greeted, self._greeting = True, None
+            self._receiver.frame_bytes_max = FRAME_BYTES_MAX
             if self._greeting_timer is not None:
                 self._greeting_timer.cancel()
 

@@ -13,7 +13,7 @@ from actors.errors import BookieStorageError, EntryDamagedError
 INDEX_NAME = "index"
 LENGTH_BYTES = 4  # of the u32 before each entry in a record
 
-SortedEntries = list[tuple[int, list[tuple[int, bytes]]]]  # ledgers ascending, each with its entries ascending
+SortedEntries = Iterable[tuple[int, list[tuple[int, bytes]]]]  # ledgers ascending, each with its entries ascending
 
 
 class DataDirectory:
@@ -103,6 +103,12 @@ class DataDirectory:
         gone = sorted(ledger_ids)
         records = [LedgerRecord(ledger_id, is_fenced=True, is_deleted=True) for ledger_id in gone]
         self.commit(IndexBatch(ledgers=records, emptied_ledgers=gone))
+
+    def empty_ledger(self, record: LedgerRecord) -> None:
+        """Remove all runs of a ledger of which more is kept than of a deleted one, durably."""
+        assert record.is_fenced, "it takes no ordinary adds any more"  # I4
+        assert record.is_limbo, "it cannot say any more what it never had"  # I6
+        self.commit(IndexBatch(ledgers=[record], emptied_ledgers=[record.ledger_id]))
 
     def old_logs(self) -> dict[int, dict[int, int]]:
         """Bytes of each ledger that index rows point to, for each log that is not being written any more.

@@ -2,6 +2,10 @@
 
 A failed sync poisons the disk: the kernel may have dropped the pages that it could not write and call them clean, so
 a second sync proves nothing. Every later write or sync is refused, the bookie exits, and a restart replays.
+
+Journals and entry logs are written past the kernel's page cache (O_DIRECT) from aligned memory, where the file system
+can do that: what is written once and synced at once gains nothing there, and a page for each new block of a growing
+file costs more of the processor than the write itself.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ class DiskFile(Protocol):
     def path(self) -> Path:
         """Where it was when it was opened."""
 
-    def write_at(self, offset: int, data: bytes) -> None:
+    def write_at(self, offset: int, data: bytes | memoryview) -> None:
         """Write all of ``data``; nothing is durable before ``sync``.
 
         Raises:
@@ -62,8 +66,10 @@ class Disk(Protocol):
     def is_poisoned(self) -> bool:
         """Whether a sync has failed."""
 
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+    def open(self, path: Path, *, create: bool = False, is_direct: bool = False) -> DiskFile:
         """Open for reading and writing; ``create`` makes a file that must not exist.
+
+        ``is_direct``: only whole blocks will be written, from a ``BlockBuffer``, and nothing read.
 
         Raises:
             FileNotFoundError: no such file.
@@ -116,10 +122,13 @@ class RealDisk:
     def is_poisoned(self) -> bool:
         return self._poison is not None
 
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+    def open(self, path: Path, *, create: bool = False, is_direct: bool = False) -> DiskFile:
         self.check()
         try:
-            return RealFile(self, path, self.raw_open(path, create))
+            fd = self.raw_open(path, create)
+            if is_direct:
+                _set_direct(fd, is_direct=True)
+            return RealFile(self, path, fd)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -190,6 +199,12 @@ class RealDisk:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o640)
 
     def raw_write(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+        try:
+            return os.pwrite(fd, data, offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        _set_direct(fd, is_direct=False)  # a device of larger blocks than ours: by way of the page cache then
         return os.pwrite(fd, data, offset)
 
     def raw_sync(self, fd: int, path: Path) -> None:
@@ -242,14 +257,14 @@ class RealFile:
     def path(self) -> Path:
         return self._path
 
-    def write_at(self, offset: int, data: bytes) -> None:
+    def write_at(self, offset: int, data: bytes | memoryview) -> None:
         self._disk.check()
-        view: bytes | memoryview = data
+        view = memoryview(data)
         try:
             while view:
                 written = self._disk.raw_write(self._fd, self._path, view, offset)
                 offset += written
-                view = memoryview(view)[written:]
+                view = view[written:]
         except OSError as error:
             raise BookieStorageError(f"cannot write {len(data)} bytes to {self._path}: {error}") from error
 
@@ -291,6 +306,12 @@ class RealFile:
 
     def __del__(self) -> None:
         self.close()  # readers share files; the last one to let go of a file closes it
+
+
+def _set_direct(fd: int, *, is_direct: bool) -> None:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    with contextlib.suppress(OSError):  # a file system that cannot do it: all the same, only slower
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if is_direct else flags & ~os.O_DIRECT)
 
 
 class FileLock:

@@ -3,6 +3,8 @@
 A log is a header, then records (u32 length, entry). When it is full, a map of how many bytes each ledger has in it is
 put behind the records. An entry carries its ids and its checksum, so every read is verified. The records of a run are
 the body of a READ_BATCH answer as they stand.
+
+What one sync made durable ends on a block boundary, behind zeros, so no later write touches a block that holds it.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from threading import Lock
 
 import crc32c
 
+from actors.bookie.blocks import BLOCK_BYTES, BlockBuffer, up_to_block
 from actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
 from actors.bookie.disk import Disk, DiskFile
 from actors.errors import BookieStorageError, EntryDamagedError
 from actors.wire.entry import ENTRY_HEADER_BYTES, decode_entry
 
-ENTRY_LOG_VERSION = 1
+ENTRY_LOG_VERSION = 2
+_VERSIONS_READ = (1, 2)  # version 1 had no zeros between records
 HEADER_BYTES = 32
 RUN_ENTRIES_MAX = 256  # entries of one row of the index
 _MAGIC = b"HELIOELG"
@@ -34,7 +38,7 @@ _MAP_HEAD = struct.Struct(">8sII")  # magic, count, CRC32C of the pairs
 _MAP_PAIR = struct.Struct(">qQ")
 _MAP_TAIL = struct.Struct(">Q8s")  # offset of the map, magic
 _MAP_END = b"HELIOEND"
-_WRITE_BYTES = 4 << 20
+_WRITE_BYTES = 1 << 20  # of one write: a journal on the same disk waits for no more than that
 _SCAN_BYTES = 4 << 20
 
 assert int.from_bytes(_MAP_MAGIC[:4], "big") > ENTRY_BYTES_MAX, "a map cannot be taken for a record"
@@ -60,31 +64,25 @@ class EntryLogWriter:
         self._log_bytes = log_bytes
         self._next_id = first_id
         self._file: DiskFile | None = None
-        self._offset = 0
+        self._offset = 0  # of the buffer in the file
         self._synced = 0
-        self._buffer: list[bytes] = []
+        self._buffer = BlockBuffer(_WRITE_BYTES)
         self._buffered = 0
         self._usage: dict[int, int] = {}
         self.log_id = -1
 
     def append(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> list[EntryRun]:
         """Write entries of one ledger, ascending, and return where they are. Durable after ``sync``."""
-        runs: list[EntryRun] = []
-        start = 0
-        for index in range(1, len(entries) + 1):
-            is_run_over = (
-                index == len(entries)
-                or entries[index][0] != entries[index - 1][0] + 1
-                or index - start == RUN_ENTRIES_MAX
-            )
-            if is_run_over:
-                runs.append(self._append_run(ledger_id, entries[start:index]))
-                start = index
-        return runs
+        return [
+            self._append_run(ledger_id, row[start : start + RUN_ENTRIES_MAX])
+            for row in _rows(entries)
+            for start in range(0, len(row), RUN_ENTRIES_MAX)
+        ]
 
     def sync(self) -> None:
         """Return when everything appended is durable."""
-        if self._file is not None:
+        if self._file is not None and self._offset + self._buffered > self._synced:
+            self._fill_block()
             self._write_out()
             self._file.sync()
             self._synced = self._offset
@@ -92,7 +90,7 @@ class EntryLogWriter:
     def give_up(self) -> None:
         """After an error: cut off what was not synced, so that failures do not fill the disk, and use another log."""
         file, self._file = self._file, None
-        self._buffer, self._buffered = [], 0
+        self._buffered = 0
         if file is not None:
             with contextlib.suppress(BookieStorageError):  # the rest is garbage that no index row names
                 file.truncate(self._synced)
@@ -111,15 +109,17 @@ class EntryLogWriter:
         if self._file is None or self._offset + self._buffered >= self._log_bytes:
             self._rotate()
         offset = self._offset + self._buffered
-        sizes: list[int] = []
+        sizes = [_SIZE.size + len(data) for _, data in entries]
+        parts: list[bytes] = []
         for _, data in entries:
-            self._buffer += (_SIZE.pack(len(data)), data)
-            sizes.append(_SIZE.size + len(data))
-        size = sum(sizes)
-        self._buffered += size
-        self._usage[ledger_id] = self._usage.get(ledger_id, 0) + size
-        if self._buffered >= _WRITE_BYTES:
-            self._write_out()
+            parts += (_SIZE.pack(len(data)), data)
+        if sum(sizes) <= _WRITE_BYTES:
+            parts = [b"".join(parts)]  # faster by far than small pieces one by one
+        for part in parts:
+            self._put(part)
+            if self._buffered >= _WRITE_BYTES:
+                self._write_out()
+        self._usage[ledger_id] = self._usage.get(ledger_id, 0) + sum(sizes)
         return EntryRun(ledger_id, entries[0][0], self.log_id, offset, tuple(sizes))
 
     def _rotate(self) -> None:
@@ -127,30 +127,47 @@ class EntryLogWriter:
             self._seal()
         log_id = self._next_id
         self._next_id += 1  # even if this fails: an id is never used twice
-        file = self._disk.open(log_path(self._directory, log_id), create=True)
+        file = self._disk.open(log_path(self._directory, log_id), create=True, is_direct=True)
         checksum = crc32c.crc32c(_CHECKED.pack(_MAGIC, ENTRY_LOG_VERSION, log_id))
         self.log_id = log_id
         self._file, self._usage = file, {}
-        self._offset, self._synced = HEADER_BYTES, 0
-        file.write_at(0, _HEADER.pack(_MAGIC, ENTRY_LOG_VERSION, checksum, log_id))
+        self._offset, self._synced, self._buffered = 0, 0, 0
+        self._put(_HEADER.pack(_MAGIC, ENTRY_LOG_VERSION, checksum, log_id))
         self._disk.sync_directory(self._directory)
 
     def _seal(self) -> None:
         assert self._file is not None, "there is a log to seal"
-        self._write_out()
+        offset = self._offset + self._buffered
         pairs = b"".join(_MAP_PAIR.pack(*pair) for pair in sorted(self._usage.items()))
-        head = _MAP_HEAD.pack(_MAP_MAGIC, len(self._usage), crc32c.crc32c(pairs))
-        self._file.write_at(self._offset, head + pairs + _MAP_TAIL.pack(self._offset, _MAP_END))
+        self._put(_MAP_HEAD.pack(_MAP_MAGIC, len(self._usage), crc32c.crc32c(pairs)))
+        self._put(pairs)
+        self._fill_block(_MAP_TAIL.size)
+        self._put(_MAP_TAIL.pack(offset, _MAP_END))
+        self._write_out()
         self._file.sync()
         self._file.close()
         self._file = None
 
+    def _put(self, data: bytes) -> None:
+        start, end = self._buffered, self._buffered + len(data)
+        self._buffer.reserve(end, kept=start)
+        self._buffer.memory[start:end] = data
+        self._buffered = end
+
+    def _fill_block(self, left: int = 0) -> None:
+        """Put zeros up to ``left`` bytes before a block boundary."""
+        self._put(bytes(-(self._buffered + left) % BLOCK_BYTES))
+
     def _write_out(self) -> None:
-        if self._buffer:
+        """Write the whole blocks of the buffer, and keep the rest in it."""
+        rest = self._buffered % BLOCK_BYTES
+        whole = self._buffered - rest
+        if whole:
             assert self._file is not None, "there is a log to write to"
-            self._file.write_at(self._offset, b"".join(self._buffer))
-            self._offset += self._buffered
-            self._buffer, self._buffered = [], 0
+            self._file.write_at(self._offset, self._buffer.view(whole))
+            memory = self._buffer.memory
+            memory[:rest] = memory[whole : whole + rest]
+            self._offset, self._buffered = self._offset + whole, rest
 
 
 class EntryLogReader:
@@ -253,7 +270,7 @@ def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, in
     path = log_path(directory, log_id)
     file = disk.open(path)
     try:
-        _check_header(file.read_at(0, HEADER_BYTES), log_id, path)
+        version = _check_header(file.read_at(0, HEADER_BYTES), log_id, path)
         offset, chunk, chunk_start = HEADER_BYTES, b"", 0
         while True:
             head = offset - chunk_start
@@ -261,13 +278,29 @@ def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, in
                 wanted = _SIZE.size + ENTRY_BYTES_MAX
                 chunk, chunk_start, head = file.read_at(offset, max(_SCAN_BYTES, wanted)), offset, 0
             record = _sound_record(chunk, head)
-            if record is None:
+            if record is not None:
+                entry = decode_entry(record[_SIZE.size :])
+                yield offset, entry.ledger_id, entry.entry_id, record
+                offset += len(record)
+                continue
+            filled = up_to_block(offset) - offset
+            if version == 1 or not filled or chunk[head : head + filled] != bytes(filled):
                 return
-            entry = decode_entry(record[_SIZE.size :])
-            yield offset, entry.ledger_id, entry.entry_id, record
-            offset += len(record)
+            offset += filled
     finally:
         file.close()
+
+
+def _rows(entries: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """The entries, which ascend, cut where an id is not one above the one before."""
+    if entries and entries[-1][0] - entries[0][0] == len(entries) - 1:  # no gap: no need to look for one
+        yield entries
+        return
+    start = 0
+    for index in range(1, len(entries) + 1):
+        if index == len(entries) or entries[index][0] != entries[index - 1][0] + 1:
+            yield entries[start:index]
+            start = index
 
 
 def _fitting(sizes: tuple[int, ...], bytes_wanted: int) -> tuple[int, ...]:
@@ -306,14 +339,16 @@ def _sound_record(chunk: bytes, offset: int) -> bytes | None:
     return chunk[offset:end]
 
 
-def _check_header(data: bytes, log_id: int, path: Path) -> None:
+def _check_header(data: bytes, log_id: int, path: Path) -> int:
+    """The version of a log whose header is sound."""
     if len(data) < HEADER_BYTES:
         raise BookieStorageError(f"{path} is shorter than its header")
     magic, version, checksum, found_id = _HEADER.unpack(data)
     if magic != _MAGIC or checksum != crc32c.crc32c(_CHECKED.pack(magic, version, found_id)) or found_id != log_id:
         raise BookieStorageError(f"{path} has a damaged header")
-    if version != ENTRY_LOG_VERSION:
-        raise BookieStorageError(f"{path}: entry log format {version}, this program reads {ENTRY_LOG_VERSION}")
+    if version not in _VERSIONS_READ:
+        raise BookieStorageError(f"{path}: entry log format {version}, this program reads {_VERSIONS_READ}")
+    return int(version)
 
 
 def _read_map(file: DiskFile) -> dict[int, int] | None:
@@ -325,7 +360,7 @@ def _read_map(file: DiskFile) -> dict[int, int] | None:
         return None
     data = file.read_at(offset, size - _MAP_TAIL.size - offset)
     magic, count, checksum = _MAP_HEAD.unpack_from(data)
-    pairs = data[_MAP_HEAD.size :]
-    if magic != _MAP_MAGIC or len(pairs) != count * _MAP_PAIR.size or crc32c.crc32c(pairs) != checksum:
+    pairs, zeros = data[_MAP_HEAD.size :][: count * _MAP_PAIR.size], data[_MAP_HEAD.size + count * _MAP_PAIR.size :]
+    if magic != _MAP_MAGIC or len(pairs) != count * _MAP_PAIR.size or any(zeros) or crc32c.crc32c(pairs) != checksum:
         return None
     return dict(_MAP_PAIR.iter_unpack(pairs))

@@ -1,7 +1,8 @@
 """Space given back: ledgers that metadata says are gone, entry logs in which nothing is live, and sparse logs.
 
 A ledger is deleted here only when it was known locally before the listing of metadata began, the listing went through
-without an error and did not have it, and a direct read says once more that it is not there (I14). Its fence stays (I4).
+without an error and did not have it, and a direct read says once more that it is not there (I14). Its fence stays (I4). Entries of ledgers that metadata places elsewhere go too
+(``surplus.py``).
 
 Compaction is minor (very sparse logs, often) or major (also fuller ones, seldom); both are due in the first round after
 a start. On a nearly full disk every round is major, the sparsest log first, since nothing else gives space back. A log
@@ -15,14 +16,15 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from actors.bookie import ledger_listing
 from actors.bookie.compaction import compact_log
 from actors.bookie.data_directory import DataDirectory
-from actors.bookie.limbo import clear_limbo
+from actors.bookie.limbo import LimboExit
 from actors.bookie.storage import Storage
+from actors.bookie.surplus import Surplus
 from actors.errors import BookieStorageError, DiskPoisonedError
 from metadata.errors import MetadataError
 from metadata.store import MetadataStore
@@ -39,6 +41,7 @@ class GcStatistics:
     rounds: int = 0
     failed_rounds: int = 0
     ledgers_deleted: int = 0
+    ledgers_emptied: int = 0  # metadata has them, and places them elsewhere
     limbo_cleared: int = 0  # ledgers
     logs_removed: int = 0
     logs_compacted: int = 0
@@ -73,6 +76,8 @@ class GarbageCollector:
         self._store = store
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
+        self._limbo = LimboExit(storage, thread)
+        self._surplus = Surplus(storage, self._empty)
         self.statistics = GcStatistics()
 
     def start(self) -> None:
@@ -95,7 +100,7 @@ class GarbageCollector:
             BookieStorageError: the disk failed; what was deleted until then was.
         """
         await self._delete_dead_ledgers()
-        await self._clear_limbo()
+        await self._look_at_ledgers()
         for directory in self._storage.directories:
             await self._remove_dead_logs(directory)
         live_share = self._live_share(asyncio.get_running_loop().time())
@@ -132,11 +137,18 @@ class GarbageCollector:
         for start in range(0, len(dead), DELETIONS_PER_BATCH):
             await self._delete(dead[start : start + DELETIONS_PER_BATCH])
 
-    async def _clear_limbo(self) -> None:
+    async def _look_at_ledgers(self) -> None:
         store = self._store()
         if store is not None:
-            cleared = await clear_limbo(self._storage, store, self._storage.config.bookie_id, self._thread)
-            self.statistics.limbo_cleared += cleared
+            now = asyncio.get_running_loop().time()
+            self.statistics.limbo_cleared += await self._limbo.round(store, now)
+            self.statistics.ledgers_emptied += await self._surplus.round(store, now)
+
+    async def _empty(self, ledger_id: int) -> None:
+        state = self._storage.ledgers.get(ledger_id)
+        if state is not None:
+            record = replace(state.record(), last_entry_id=-1)
+            await self._on_thread(self._storage.directory_of(ledger_id).empty_ledger, record)
 
     async def _delete(self, ledger_ids: list[int]) -> None:
         storage = self._storage

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,11 @@ from actors.bookie.entry_log import EntryLogReader, log_ids, log_path, read_usag
 from actors.bookie.index import LedgerRecord, LocationIndex, merge_runs
 from actors.bookie.journal import Position
 from actors.bookie.journal_files import used_ids, used_path
-from actors.bookie.journal_format import JournalRecord, Kind, scan_file
+from actors.bookie.journal_format import Kind
+from actors.bookie.journal_scan import JournalRecord, scan
 from actors.bookie.replay import ReplaySummary, replay_journal
 from actors.errors import BookieStorageError, EntryDamagedError, JournalCorruptError
-from actors.wire.entry import Entry, decode_entry
+from actors.wire.entry import Entry, decode_entry, entry_head
 
 INDEX_CACHE_BYTES = 8 << 20
 ROCKSDICT_CONFIG = "rocksdict-config.json"  # written again by each opening
@@ -102,10 +104,10 @@ def unflushed_entries(journal_directories: Sequence[Path], mark: Mark | None, le
     """
     found: dict[int, Entry] = {}
 
-    def apply(record: JournalRecord) -> None:
-        if record.kind is Kind.ENTRY:
-            entry = decode_entry(bytes(record.payload))
-            if entry.ledger_id == ledger_id:
+    def apply(records: list[JournalRecord]) -> None:
+        for record in records:
+            if record.kind is Kind.ENTRY and entry_head(record.payload)[0] == ledger_id:
+                entry = decode_entry(bytes(record.payload))
                 found[entry.entry_id] = entry
 
     for directory, start in _starts(journal_directories, mark):
@@ -213,7 +215,7 @@ def _starts(directories: Sequence[Path], mark: Mark | None) -> list[tuple[Path, 
     return [(path, positions[number] if number < len(positions) else None) for number, path in enumerate(directories)]
 
 
-def _ignore(record: JournalRecord) -> None:
+def _ignore(records: list[JournalRecord]) -> None:
     pass
 
 
@@ -256,14 +258,16 @@ def _ledger_view(index: LocationIndex, record: LedgerRecord) -> LedgerView:
 
 def _journal_view(disk: Disk, directory: Path, file_id: int, is_needed: bool) -> JournalView:
     path = used_path(directory, file_id)
+    kinds: Counter[Kind] = Counter()
+    batches = end = 0
     try:
         file = disk.open(path)
         try:
-            _, batches = scan_file(file.read_at(0, file.size()), file_id, str(path))
+            for batch in scan(file, file_id)[1]:
+                kinds.update(record.kind for record in batch.records)
+                batches, end = batches + 1, batch.end
         finally:
             file.close()
     except (JournalCorruptError, BookieStorageError, FileNotFoundError) as error:
         return JournalView(str(path), is_needed, damage=str(error))
-    kinds = [record.kind for batch in batches for record in batch.records]
-    end = batches[-1].end if batches else 0
-    return JournalView(str(path), is_needed, len(batches), kinds.count(Kind.ENTRY), kinds.count(Kind.FENCE), end)
+    return JournalView(str(path), is_needed, batches, kinds[Kind.ENTRY], kinds[Kind.FENCE], end)

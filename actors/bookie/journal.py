@@ -4,6 +4,9 @@ While a sync runs the next batch gathers by itself, so nothing ever waits for co
 a busy one shares each sync among all that came during the last. Waiters are released on the event loop, with a single
 call for each batch. Nothing is released before the sync of the file that holds it (I1); a new file's first batch is
 written after the old file's last one was synced.
+
+A journal that has been idle for a moment is sealed by an empty batch. It proves that the batch before it was durable,
+so that damage there is told from a torn tail (docs/formats-bookie.md, "End or damage?").
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from actors.bookie.blocks import BLOCK_BYTES, BlockBuffer
 from actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
 from actors.bookie.disk import DiskFile
 from actors.bookie.journal_files import JournalFiles
-from actors.bookie.journal_format import BLOCK_BYTES, RECORD_HEADER_BYTES, encode_batch, encode_file_header
+from actors.bookie.journal_format import batch_bytes, encode_batch, encode_file_header
 from actors.errors import BookieStorageError, DiskPoisonedError
+
+_BUFFER_BYTES = 1 << 20  # of the memory that a batch is put together in; it grows with the largest batch
 
 
 class Position(NamedTuple):
@@ -60,12 +66,14 @@ class Journal:
         files: JournalFiles,
         file_bytes: int,
         first_sequence: int,
+        seal_seconds: float,
         post: Callable[[Callable[[], None]], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """
         Args:
             first_sequence: of the first record, one more than the last that was replayed.
+            seal_seconds: idle time after which the last batch is sealed.
             post: runs a function on the event loop; called from the journal's thread.
             on_failure: told, on the event loop, that the journal gave up: nothing queued is ever released (D6).
         """
@@ -74,11 +82,14 @@ class Journal:
         self._post = post
         self._on_failure = on_failure
         self._sequence = first_sequence
+        self._seal_seconds = seal_seconds
+        self._is_sealed = True  # nothing was written yet
         self._batch = 1
         self._offset = 0
         self._rotations = 0
         self._queue: list[JournalItem] = []
         self._queued_bytes = 0
+        self._buffer = BlockBuffer(_BUFFER_BYTES)
         self._condition = threading.Condition()
         self._idle = False
         self._stopping = False
@@ -125,19 +136,23 @@ class Journal:
 
     def _run(self) -> None:
         try:
-            while items := self._take():
+            while (items := self._take()) is not None:
                 self._commit(items)
         except BaseException as error:
             failure = error
             self._post(lambda: self._on_failure(failure))
 
-    def _take(self) -> list[JournalItem]:
+    def _take(self) -> list[JournalItem] | None:
+        """What is queued, once there is something; nothing, when it is time for a seal; None at the end."""
         with self._condition:
             while not self._queue and not self._stopping:
                 self._idle = True
-                self._condition.wait()
+                if not self._condition.wait(None if self._is_sealed else self._seal_seconds):
+                    break
             self._idle = False
             items, size = self._queue, self._queued_bytes
+            if not items and self._is_sealed and self._stopping:
+                return None
             self._queue, self._queued_bytes = [], 0
             if size > JOURNAL_BATCH_BYTES_MAX:
                 self._leave_for_next(items)
@@ -154,30 +169,39 @@ class Journal:
                 return
 
     def _commit(self, items: list[JournalItem]) -> None:
+        size = batch_bytes(items)
+        self._is_sealed = not items
         try:
-            self._make_room(items)
+            self._make_room(size)
         except DiskPoisonedError:
             raise
         except BookieStorageError as error:  # no space for another file: nothing of this batch was written
             self._release(items, error)
             return
-        offset, sequence = self._offset, self._sequence
-        data, sequence = encode_batch(items, self._file_id, sequence, self._batch)
-        if offset == 0:
-            data = encode_file_header(self._file_id, self._sequence, self._file.size()) + data
-        self._file.write_at(offset, data)
+        length, sequence = self._encode(items, size)
+        self._file.write_at(self._offset, self._buffer.view(length))
         started = time.perf_counter()
         self._file.sync()
         took = time.perf_counter() - started
-        self._sequence, self._offset, self._batch = sequence, offset + len(data), self._batch + 1
-        self._count(len(items), len(data), took)
+        self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
+        self._count(len(items), length, took)
         self.position = Position(self._file_id, self._offset)
-        self._release(items, None)  # I1: after the sync, never before
+        if items:
+            self._release(items, None)  # I1: after the sync, never before
         if self._ready is None and self._offset > self._file_bytes // 2:
             self._ready = self._preparer.submit(self._files.make_ready)
 
-    def _make_room(self, items: list[JournalItem]) -> None:
-        size = sum([RECORD_HEADER_BYTES + len(item[1]) for item in items]) + 2 * BLOCK_BYTES
+    def _encode(self, items: list[JournalItem], size: int) -> tuple[int, int]:
+        """Put the batch into the buffer, behind the header of a new file; returns bytes and the next sequence."""
+        start = 0
+        self._buffer.reserve(BLOCK_BYTES + size)
+        if self._offset == 0:
+            header = encode_file_header(self._file_id, self._sequence, self._file.size())
+            start = len(header)
+            self._buffer.memory[:start] = header
+        return encode_batch(self._buffer.memory, start, items, self._file_id, self._sequence, self._batch)
+
+    def _make_room(self, size: int) -> None:
         if self._offset == 0 or self._offset + size <= self._file_bytes:
             return
         ready, self._ready = self._ready, None
@@ -196,7 +220,7 @@ class Journal:
             sync_seconds=old.sync_seconds + took,
             sync_seconds_max=max(old.sync_seconds_max, took),
             rotations=self._rotations,
-            last_batch_records=records,
+            last_batch_records=records or old.last_batch_records,
         )
 
     def _release(self, items: list[JournalItem], error: BookieStorageError | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from actors.bookie.blocks import BlockBuffer
 from actors.bookie.config import JOURNAL_SPARE_FILES_MAX
 from actors.bookie.disk import Disk, DiskFile
 
@@ -57,7 +58,7 @@ class JournalFiles:
                 self._disk.rename(self._fill(file_id), path)
             self._disk.sync_directory(self._directory)
             self._next_id = file_id + 1
-            return file_id, self._disk.open(path)
+            return file_id, self._disk.open(path, is_direct=True)
 
     def recycle_below(self, file_id: int) -> int:
         """Turn files with a lower id, all of whose records are stored elsewhere, into spares; returns how many."""
@@ -76,10 +77,11 @@ class JournalFiles:
     def _fill(self, file_id: int) -> Path:
         draft = self._directory / f"{file_id:016x}{_DRAFT}"
         self._disk.remove(draft)
-        file = self._disk.open(draft, create=True)
+        zeros = BlockBuffer(_FILL_BYTES)
+        file = self._disk.open(draft, create=True, is_direct=True)
         try:
             for offset in range(0, self._file_bytes, _FILL_BYTES):
-                file.write_at(offset, bytes(min(_FILL_BYTES, self._file_bytes - offset)))
+                file.write_at(offset, zeros.view(min(_FILL_BYTES, self._file_bytes - offset)))
             file.sync()
         except BaseException:
             file.close()

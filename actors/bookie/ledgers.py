@@ -84,6 +84,7 @@ class LedgerTable:
     def __init__(self) -> None:
         self._states: dict[int, LedgerState] = {}
         self._changed: set[int] = set()
+        self._watched: set[int] = set()
         self._limbo_seen = -1
         self.deleted = DeletedLedgers()
 
@@ -146,6 +147,14 @@ class LedgerTable:
         """Have the next checkpoint write the ledger's record."""
         self._changed.add(ledger_id)
 
+    def watch(self, ledger_id: int) -> None:
+        """From now on note whether the ledger changes."""
+        self._watched.add(ledger_id)
+
+    def is_unchanged(self, ledger_id: int) -> bool:
+        """Whether nothing was added to a watched ledger, and nothing else of it changed, since."""
+        return ledger_id in self._watched and ledger_id not in self._changed
+
     @property
     def has_changes(self) -> bool:
         """Whether a checkpoint would have any record to write."""
@@ -154,12 +163,21 @@ class LedgerTable:
     def take_changed(self) -> list[LedgerRecord]:
         """Records to be written by a checkpoint that starts now."""
         changed, self._changed = self._changed, set()
+        self._watched -= changed
         return [self._states[ledger_id].record() for ledger_id in sorted(changed) if ledger_id in self._states]
+
+    def emptied(self, ledger_id: int) -> None:
+        """The ledger has no entries here any more."""
+        state = self._states.get(ledger_id)
+        if state is not None:
+            state.last_entry_id = -1
+            self._changed.add(ledger_id)
 
     def drop(self, ledger_id: int) -> None:
         """Forget a ledger that metadata dropped, but for its fence (I4)."""
         state = self._states.pop(ledger_id, None)
         self._changed.discard(ledger_id)
+        self._watched.discard(ledger_id)
         self.deleted.add(ledger_id)
         if state is not None and state.lac_listeners:
             for listener in tuple(state.lac_listeners):

@@ -80,7 +80,10 @@ def open_storage(disk: Disk, config: BookieConfig, lost: Sequence[Path]) -> Open
             storage.checkpoint_number = mark.checkpoint
         storage.checkpoint_number = max([storage.checkpoint_number, *(d.index.checkpoint() for d in opened)])
         replay = StorageReplay(storage)
-        ends, is_damaged = _replay(disk, config, lost, mark, replay)
+        try:
+            ends, is_damaged = _replay(disk, config, lost, mark, replay)
+        finally:
+            replay.finish()
     except BaseException:
         for directory in opened:
             directory.close()
@@ -108,7 +111,14 @@ def start_journals(disk: Disk, opened: Opened, ports: JournalPorts) -> None:
     for path, end in zip(config.journal_directories, opened.ends, strict=True):
         files = JournalFiles(disk, path, config.journal_file_bytes, end.next_file_id)
         storage.journals.append(
-            Journal(files, config.journal_file_bytes, end.next_sequence, ports.post, ports.on_failure)
+            Journal(
+                files,
+                config.journal_file_bytes,
+                end.next_sequence,
+                config.journal_seal_ms / 1000,
+                ports.post,
+                ports.on_failure,
+            )
         )
     checkpoint = storage.begin_checkpoint()
     storage.flush_checkpoint(checkpoint, frozenset())

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from metadata import codec, paths
+from metadata.claim import claim
 from metadata.errors import MetadataError, NodeExistsError, NoNodeError, RecordError
 from metadata.model import BookieRegistration
 from metadata.store import MetadataStore, SessionState
@@ -57,6 +58,7 @@ class Registrar:
         async with self._lock:
             self._is_read_only = is_read_only
             store = self.store
+            store.remove_session_listener(self._on_session_state)  # of an attempt that failed
             store.add_session_listener(self._on_session_state)
             for path in (self._path(False), self._path(True)):
                 await _end_predecessor(store, path)
@@ -75,6 +77,18 @@ class Registrar:
             with contextlib.suppress(NoNodeError):
                 await self.store.delete(self._path(not is_read_only))
 
+    async def report_space(self, free_bytes: int, total_bytes: int) -> None:
+        """Renew what the registration says about space.
+
+        Raises:
+            MetadataError: the store failed; call again.
+        """
+        async with self._lock:
+            self._record = replace(self._record, free_bytes=free_bytes, total_bytes=total_bytes)
+            value = codec.encode(replace(self._record, session_token=self.store.session_token))
+            with contextlib.suppress(NoNodeError):  # the session was lost: the next registration says it
+                await self.store.set(self._path(self._is_read_only), value)
+
     async def stop(self) -> None:
         """Take the bookie off the lists, as well as that goes."""
         self._is_stopped = True
@@ -92,12 +106,8 @@ class Registrar:
 
     async def _create(self, store: MetadataStore, path: str) -> None:
         value = codec.encode(replace(self._record, session_token=store.session_token))
-        try:
-            await store.create(path, value, ephemeral=True, parents=True)
-        except NodeExistsError:  # our own, after a lost reply
-            stat = await store.exists(path)
-            if stat is None or stat.ephemeral_owner != store.session_id:
-                raise
+        if not await claim(store, path, value, parents=True):
+            raise NodeExistsError(f"{path} is another session's")
 
     def _on_session_state(self, state: SessionState) -> None:
         if state is SessionState.LOST and not self._is_stopped and self._reopen is not None and self._task is None:

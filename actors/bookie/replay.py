@@ -12,17 +12,18 @@ Files are synced before they are believed: after the death of a process alone th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from actors.bookie.disk import Disk
 from actors.bookie.journal import Position
 from actors.bookie.journal_files import used_ids, used_path
-from actors.bookie.journal_format import JournalBatch, JournalRecord, Kind, decode_fence, decode_lac, read_file_batches
+from actors.bookie.journal_format import Kind, decode_fence, decode_lac
+from actors.bookie.journal_scan import JournalBatch, JournalRecord, scan
 from actors.bookie.storage import Storage
 from actors.errors import EntryDamagedError, JournalCorruptError
-from actors.wire.entry import decode_entry
-from actors.wire.messages import Status
+from actors.wire.entry import entry_head
 
 
 @dataclass(slots=True)
@@ -46,9 +47,13 @@ class JournalEnd:
 
 
 def replay_journal(
-    disk: Disk, directory: Path, start: Position | None, apply: Callable[[JournalRecord], None], summary: ReplaySummary
+    disk: Disk,
+    directory: Path,
+    start: Position | None,
+    apply: Callable[[list[JournalRecord]], None],
+    summary: ReplaySummary,
 ) -> JournalEnd:
-    """Apply every record behind ``start`` (None: all there are), in order.
+    """Apply the records of every batch behind ``start`` (None: all there are), in order.
 
     Raises:
         JournalCorruptError: damage; records before it were applied.
@@ -72,8 +77,7 @@ def replay_journal(
             next_sequence, end = batch.next_sequence, batch.end
             if start is None or (file_id, batch.offset) >= start:
                 summary.batches += 1
-                for record in batch.records:
-                    apply(record)
+                apply(batch.records)
         if start is not None and file_id == start.file_id and end < start.offset:
             raise JournalCorruptError(
                 f"{path} at offset {end}: damaged, since the mark says it was whole to {start.offset}"
@@ -91,10 +95,9 @@ def _read_file(disk: Disk, path: Path, file_id: int) -> Iterator[JournalBatch]:
     file = disk.open(path)
     try:
         file.sync()
-        _, batches = read_file_batches(file.read_at(0, file.size()), file_id, str(path))
+        yield from scan(file, file_id)[1]
     finally:
         file.close()
-    return batches
 
 
 def _check_goes_on(path: Path, batch: JournalBatch, expected: int | None) -> None:
@@ -105,45 +108,62 @@ def _check_goes_on(path: Path, batch: JournalBatch, expected: int | None) -> Non
 
 
 class StorageReplay:
-    """Puts records into a storage, flushing it when its cache is full."""
+    """Puts records into a storage, and flushes one half of its cache on a thread while the other one fills."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._thread = ThreadPoolExecutor(1, "replay-flush")
+        self._flush: Future[int] | None = None
         self.summary = ReplaySummary()
 
-    def apply(self, record: JournalRecord) -> None:
-        """Do again what the record says; doing it twice does no harm.
+    def apply(self, records: list[JournalRecord]) -> None:
+        """Do again what the records say; doing it twice does no harm.
 
         Raises:
-            JournalCorruptError: the record is sound, its content is not.
+            JournalCorruptError: a record is sound, its content is not.
             BookieStorageError: a flush failed.
         """
-        if record.kind is Kind.ENTRY:
-            self._apply_entry(record)
-        elif record.kind is Kind.FENCE:
-            self._apply_fence(decode_fence(record.payload))
-        elif record.kind is Kind.LAC:
-            self._apply_lac(*decode_lac(record.payload))
+        for kind, offset, payload in records:
+            if kind is Kind.ENTRY:
+                self._apply_entry(offset, payload)
+            elif kind is Kind.FENCE:
+                self._apply_fence(decode_fence(payload))
+            elif kind is Kind.LAC:
+                self._apply_lac(*decode_lac(payload))
 
-    def _apply_entry(self, record: JournalRecord) -> None:
+    def finish(self) -> None:
+        """Wait for a flush under way. What was not flushed stays in the cache.
+
+        Raises:
+            BookieStorageError: it failed.
+        """
         try:
-            entry = decode_entry(record.payload)
+            self._end_flush()
+        finally:
+            self._thread.shutdown()
+
+    def _apply_entry(self, offset: int, payload: memoryview) -> None:
+        try:
+            # Its checksum was verified before it was journaled (D6) and is when it is read; the record's is sound.
+            ledger_id, entry_id, last_add_confirmed = entry_head(payload)
         except EntryDamagedError as error:
-            raise JournalCorruptError(f"record {record.sequence} at offset {record.offset}: {error}") from error
+            raise JournalCorruptError(f"a record at offset {offset}: {error}") from error
         # An entry is in the journal because it was permitted then: a fence that came later does not undo it (I1).
-        status = self._storage.add(
-            entry.ledger_id,
-            entry.entry_id,
-            entry.last_add_confirmed,
-            bytes(record.payload),
-            is_recovery=True,
-            is_replay=True,
-        )
-        assert status in {Status.OK, Status.FENCED}, "a replayed entry always has room"
-        self.summary.entries += status is Status.OK
-        self.summary.skipped += status is Status.FENCED
-        if self._storage.write_cache.wants_flush:
-            self._storage.flush_now(moves_mark=False)
+        if not self._storage.restore(ledger_id, entry_id, last_add_confirmed, bytes(payload)):
+            self.summary.skipped += 1
+            return
+        self.summary.entries += 1
+        if self._storage.write_cache.is_half_full:
+            self._end_flush()
+            checkpoint = self._storage.begin_checkpoint()
+            gone = self._storage.gone_in(checkpoint)
+            self._flush = self._thread.submit(self._storage.flush_checkpoint, checkpoint, gone, moves_mark=False)
+
+    def _end_flush(self) -> None:
+        flush, self._flush = self._flush, None
+        if flush is not None:
+            flush.result()
+            self._storage.finish_checkpoint()
 
     def _apply_fence(self, ledger_id: int) -> None:
         ledgers = self._storage.ledgers

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgpack
 
 from actors.bookie.checkpointer import Checkpointer
-from actors.bookie.config import CONNECTIONS_MAX
+from actors.bookie.config import CONNECTIONS_MAX, RECEIVE_BYTES
 from actors.bookie.connection import BookieConnection
 from actors.bookie.reads import Reads, Reply
 from actors.bookie.space import Space
@@ -38,6 +38,7 @@ class BookieServer:
         self.storage = storage
         self.reads = reads
         self.space = space
+        self.receive_memory = memoryview(bytearray(RECEIVE_BYTES))  # one read is worked off before the next
         self._checkpointer = checkpointer
         self.adds_refused = 0
         self.clients_refused = 0

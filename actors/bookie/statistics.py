@@ -48,6 +48,7 @@ class BookieStatistics:
     gc_failed_rounds: int
     ledgers_deleted: int
     ledgers_in_limbo: int
+    ledgers_emptied: int
     limbo_cleared: int
     logs_removed: int
     logs_compacted: int

@@ -67,7 +67,6 @@ class Storage:
         data: bytes,
         *,
         is_recovery: bool,
-        is_replay: bool = False,
     ) -> Status:
         """Take a verified entry into the write cache; on OK the caller queues it for the journal.
 
@@ -82,9 +81,7 @@ class Storage:
         if not state.fence.permits_add(is_recovery=is_recovery):
             return Status.FENCED  # I4
         cache = self.write_cache
-        if not is_replay and (
-            not cache.has_room(len(data)) or self.journal_of(ledger_id).queued_bytes > JOURNAL_QUEUE_BYTES_MAX
-        ):
+        if not cache.has_room(len(data)) or self.journal_of(ledger_id).queued_bytes > JOURNAL_QUEUE_BYTES_MAX:
             return Status.TOO_MANY_REQUESTS
         cache.put(ledger_id, entry_id, data)
         self.entries_added += 1
@@ -95,6 +92,21 @@ class Storage:
         if cache.wants_flush:
             self.on_flush_wanted()
         return Status.OK
+
+    def restore(self, ledger_id: int, entry_id: int, last_add_confirmed: int, data: bytes) -> bool:
+        """Take an entry that a journal holds into the write cache; False when its ledger was deleted. For the start."""
+        ledgers = self.ledgers
+        state = ledgers.get(ledger_id)
+        if state is None:
+            if ledger_id in ledgers.deleted:
+                return False
+            state = ledgers.make(ledger_id)
+        self.write_cache.active.put(ledger_id, entry_id, data)
+        if entry_id > state.last_entry_id:
+            state.last_entry_id = entry_id
+        state.raise_lac(last_add_confirmed)
+        ledgers.mark_changed(ledger_id)
+        return True
 
     async def write_lac(self, ledger_id: int, last_add_confirmed: int) -> Status:
         """Keep an explicit LAC, durably.
@@ -259,11 +271,8 @@ class Storage:
         for number, directory in enumerate(self.directories):
             if number in self._flushed_directories:
                 continue
-            mine = [
-                (ledger_id, entries)
-                for ledger_id, entries in checkpoint.half.sorted()
-                if ledger_id % count == number and ledger_id not in gone
-            ]
+            wanted = [n for n in checkpoint.half.ledgers if n % count == number and n not in gone]
+            mine = checkpoint.half.sorted(wanted)
             records = [r for r in checkpoint.ledgers if r.ledger_id % count == number and r.ledger_id not in gone]
             written += directory.flush(mine, records, checkpoint.mark.checkpoint)
             self._flushed_directories.add(number)

@@ -5,7 +5,7 @@ Used on the event loop only, but for the flush, which reads the flushing half: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 ENTRY_OVERHEAD_BYTES = 200  # of Python around each cached entry, about
 _FLUSH_SHARE = 0.375  # of the whole, at which a flush should start
@@ -46,10 +46,11 @@ class CacheHalf:
             self.entries -= 1
             self.size_bytes -= len(data) + ENTRY_OVERHEAD_BYTES
 
-    def sorted(self) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-        """Ledgers ascending, each with its entries ascending."""
-        for ledger_id in sorted(self.ledgers):
-            yield ledger_id, sorted(self.ledgers[ledger_id].items())
+    def sorted(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+        """These ledgers ascending, each with its entries ascending."""
+        for ledger_id in sorted(ledger_ids):
+            entries = self.ledgers[ledger_id]
+            yield ledger_id, [(entry_id, entries[entry_id]) for entry_id in sorted(entries)]
 
 
 class WriteCache:
@@ -57,6 +58,7 @@ class WriteCache:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        self._flush_bytes = bytes_max * _FLUSH_SHARE
         self.active = CacheHalf()
         self.flushing: CacheHalf | None = None
 
@@ -73,7 +75,12 @@ class WriteCache:
     @property
     def wants_flush(self) -> bool:
         """Whether the active half is large enough to flush, and the other one is free."""
-        return self.flushing is None and self.active.size_bytes > self._bytes_max * _FLUSH_SHARE
+        return self.flushing is None and self.is_half_full
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether the active half is large enough to flush."""
+        return self.active.size_bytes > self._flush_bytes
 
     @property
     def is_crowded(self) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from actors.broker.connection import Connection
 from actors.broker.consumer_commands import ConsumerCommands, bits_of
 from actors.broker.position import from_unsigned
-from actors.broker.subscription import Subscription, SubscriptionType
+from actors.broker.subscription import Subscription
 from heliograph.errors import BadRequestError, NotFoundError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
@@ -33,7 +33,7 @@ class AckCommands:
         elif ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits"):
             error = UnsupportedError("transactions are not offered by this version")
         elif ack.ack_type == ack.CUMULATIVE:
-            if found.subscription.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+            if found.subscription.kind.is_shared:
                 error = BadRequestError("a shared subscription acknowledges message by message", field="ackType")
             else:
                 durable = _cumulative(found.subscription, ack)

@@ -38,6 +38,11 @@ GAUGES = {
     "heliograph_broker_bundles": "bundles",
     "heliograph_broker_entries_in_total": "entries_in",
     "heliograph_broker_publishes_pending": "publishes_pending",
+    "heliograph_broker_load": "load",
+    "heliograph_broker_is_leader": "is_leader",
+    "heliograph_broker_bundle_moves_total": "bundle_moves_total",
+    "heliograph_broker_bundle_splits_total": "bundle_splits_total",
+    "heliograph_broker_orphans_deleted_total": "orphans_deleted_total",
 }
 
 
@@ -54,9 +59,17 @@ class RayPeer:
         Raises:
             ServiceNotReadyError: the actor is gone or does not answer; its topics go to another broker.
         """
+        return await self._call("forwarded", method, arguments)
+
+    async def asked(self, method: str, arguments: Json) -> Any:
+        """See AdminApi; raises as ``forwarded``."""
+        return await self._call("asked", method, arguments)
+
+    async def _call(self, way: str, method: str, arguments: Json) -> Any:
         try:
             handle = await asyncio.to_thread(ray.get_actor, self._actor_name, self._ray_namespace)
-            return await asyncio.wait_for(handle.forwarded.remote(method, arguments), FORWARD_SECONDS_MAX)
+            call = getattr(handle, way).remote(method, arguments)
+            return await asyncio.wait_for(call, FORWARD_SECONDS_MAX)
         except RayTaskError as error:
             if isinstance(error.cause, HeliographError):
                 raise error.cause from error
@@ -166,6 +179,18 @@ class BrokerActor:
         """See ``Admin.unload_topic``."""
         await self._admin.unload_topic(topic)
 
+    async def terminate_topic(self, topic: str) -> dict[str, str]:
+        """See ``Admin.terminate_topic``."""
+        return await self._admin.terminate_topic(topic)
+
+    async def compact_topic(self, topic: str) -> None:
+        """See ``Admin.compact_topic``."""
+        await self._admin.compact_topic(topic)
+
+    async def compaction_status(self, topic: str) -> Json:
+        """See ``Admin.compaction_status``."""
+        return await self._admin.compaction_status(topic)
+
     async def ledger_ranges(self, topic: str) -> list[Json]:
         """See ``Admin.ledger_ranges``."""
         return await self._admin.ledger_ranges(topic)
@@ -176,9 +201,57 @@ class BrokerActor:
         """See ``Admin.publish``. Give it many payloads at once: a call costs about a millisecond."""
         return await self._admin.publish(topic, payloads, keys)
 
+    async def get_schema(self, topic: str, version: int | None = None) -> Json:
+        """See ``SchemaAdmin.get``."""
+        return await self._admin.schemas.get(topic, version)
+
+    async def schema_versions(self, topic: str) -> list[Json]:
+        """See ``SchemaAdmin.versions``."""
+        return await self._admin.schemas.versions(topic)
+
+    async def put_schema(self, topic: str, schema: Json) -> int:
+        """See ``SchemaAdmin.put``."""
+        return await self._admin.schemas.put(topic, schema)
+
+    async def check_schema(self, topic: str, schema: Json) -> Json:
+        """See ``SchemaAdmin.check``."""
+        return await self._admin.schemas.check(topic, schema)
+
+    async def schema_version(self, topic: str, schema: Json) -> int | None:
+        """See ``SchemaAdmin.version_of``."""
+        return await self._admin.schemas.version_of(topic, schema)
+
+    async def delete_schema(self, topic: str) -> int:
+        """See ``SchemaAdmin.delete``."""
+        return await self._admin.schemas.delete(topic)
+
     async def forwarded(self, method: str, arguments: Json) -> Any:
         """For other brokers: see ``AdminApi.forwarded``."""
         return await self._admin.forwarded(method, arguments)
+
+    async def asked(self, method: str, arguments: Json) -> Any:
+        """For other brokers: see ``AdminApi.asked``."""
+        return await self._admin.asked(method, arguments)
+
+    async def administer_namespaces(self, method: str, arguments: Json) -> Any:
+        """Tenants, namespaces and policies: a method of ``NamespaceRecords`` by name, or ``delete``."""
+        return await self._admin.namespaces.run(method, arguments)
+
+    async def administer_brokers(self, method: str, arguments: Json) -> Any:
+        """Brokers and bundles: a method of ``BrokerAdmin`` by name."""
+        return await self._admin.brokers.run(method, arguments)
+
+    async def administer_cursors(self, method: str, arguments: Json) -> Any:
+        """Subscriptions and their messages: a method of ``CursorAdmin`` by name."""
+        return await self._admin.cursors.run(method, arguments)
+
+    async def update_partitions(self, topic: str, partitions: int) -> None:
+        """See ``Admin.update_partitions``."""
+        await self._admin.update_partitions(topic, partitions)
+
+    async def create_missing_partitions(self, topic: str) -> int:
+        """See ``Admin.create_missing_partitions``."""
+        return await self._admin.create_missing_partitions(topic)
 
     @property
     def _admin(self) -> Admin:

@@ -6,15 +6,21 @@ or REFRESH may be repeated as it is.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from actors.broker.admin_brokers import BrokerAdmin, BrokerDuties
+from actors.broker.admin_cursors import CursorAdmin
+from actors.broker.admin_namespaces import NamespaceAdmin
+from actors.broker.admin_schemas import SchemaAdmin
 from actors.broker.admin_topics import OwnedTopics
 from actors.broker.broker_context import BrokerContext
-from actors.broker.bundles import bundle_path
 from actors.broker.catalog import PARTITIONS_MAX
 from actors.broker.ledgers import Ledgers
+from actors.broker.namespace_records import NamespaceRecords
 from actors.broker.publishing import Spreader, check_payloads
 from actors.broker.session_guard import needs_session
 from actors.broker.stats import merged_stats
@@ -24,6 +30,7 @@ from heliograph.errors import (
     InvalidQuorumError,
     NotFoundError,
     ServiceNotReadyError,
+    SubscriptionExistsError,
     TopicNotFoundError,
 )
 from heliograph.protocol.topic_name import TopicName
@@ -32,6 +39,8 @@ from metadata.model import Persistence
 from metadata.store import MetadataStore
 
 Json = dict[str, Any]
+
+PARTITIONS_AT_ONCE_MAX = 32  # asked for their statistics
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +55,9 @@ class AdminApi(Protocol):
             ServiceNotReadyError: this broker is not the owner either.
         """
 
+    async def asked(self, method: str, arguments: Json) -> Any:
+        """Run one of the methods of ``admin_brokers.BrokerDuties``."""
+
 
 PeerOf = Callable[[str], AdminApi]
 
@@ -54,21 +66,36 @@ class Admin:
     """See the module. ``peer`` finds another broker by its actor name."""
 
     def __init__(
-        self, context: BrokerContext, store: MetadataStore, ledgers: Ledgers, peer: PeerOf | None = None
+        self,
+        context: BrokerContext,
+        store: MetadataStore,
+        ledgers: Ledgers,
+        brokers: BrokerAdmin,
+        duties: BrokerDuties,
+        peer: PeerOf | None = None,
     ) -> None:
+        self.brokers = brokers
+        self.namespaces = NamespaceAdmin(NamespaceRecords(store, context.catalog), context.catalog, self.delete_topic)
+        self._duties = duties
         self._context = context
         self._catalog = context.catalog
         self._store = store
         self._peer = peer
         self._owned = OwnedTopics(context, store, ledgers)
         self._spreader = Spreader()
+        self.schemas = SchemaAdmin(context)
+        self.cursors = CursorAdmin(context.catalog, self._at_owner)
 
     async def lookup(self, topic: str) -> Json:
         """The broker that serves a topic (of a partitioned topic: each partition has its own)."""
         name = TopicName.parse(topic)
-        path = bundle_path(name, await self._catalog.policies(name))
-        owner = await self._context.ownership.resolve(path)
-        return {"broker_id": owner.broker_id, "service_url": owner.service_url, "actor_name": owner.actor_name}
+        owner = await self._context.ownership.resolve(name)
+        return {
+            "broker_id": owner.broker_id,
+            "service_url": owner.service_url,
+            "service_url_tls": owner.service_url_tls,
+            "actor_name": owner.actor_name,
+        }
 
     async def create_topic(self, topic: str, partitions: int = 0, persistence: Json | None = None) -> None:
         """Create a topic, or a partitioned one.
@@ -113,6 +140,8 @@ class Admin:
         partitions = await self._catalog.partitions(name)
         if not partitions:
             await self._at_owner("delete_topic", name, force=force)
+            if name.partition < 0:
+                await self._context.schemas.forget(name)
             return
         if force:  # first, or clients that are connected would have its partitions made again
             await self._catalog.forget_partitioned(name)
@@ -120,6 +149,7 @@ class Admin:
             if await self._catalog.exists(partition):
                 await self._at_owner("delete_topic", partition, force=force)
         await self._catalog.forget_partitioned(name)
+        await self._context.schemas.forget(name)
 
     async def list_topics(self, namespace: str = "public/default") -> list[Json]:
         """Topics by full name, a partitioned topic as one with its number of partitions, sorted.
@@ -151,6 +181,38 @@ class Admin:
             raise TopicNotFoundError(f"there is no topic {name}", field="topic")
         return count
 
+    async def update_partitions(self, topic: str, partitions: int) -> None:
+        """Have a partitioned topic grow. Its subscriptions are on the new partitions before anybody can publish there.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+            BadRequestError: it has more partitions already.
+        """
+        name = TopicName.parse(topic)
+        if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
+            raise BadRequestError(
+                f"{partitions!r} is no number of partitions", field="partitions", limit=f"1 to {PARTITIONS_MAX}"
+            )
+        present = await self._catalog.partitions(name)
+        if partitions <= present or not present:
+            await self._catalog.set_partitions(name, partitions)  # nothing to do, or what is wrong is said there
+            return
+        await self._catalog.create_missing_partitions(name, present, partitions)
+        names = await self.subscriptions(topic)
+        for part in name.partitions(partitions)[present:]:
+            for subscription in names:
+                with contextlib.suppress(SubscriptionExistsError):
+                    await self._at_owner("create_subscription", part, name=subscription, position="earliest")
+        await self._catalog.set_partitions(name, partitions)
+
+    async def create_missing_partitions(self, topic: str) -> int:
+        """Create partitions that a partitioned topic should have and has not; returns how many.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+        """
+        return await self._catalog.create_missing_partitions(TopicName.parse(topic))
+
     async def topic_stats(self, topic: str) -> Json:
         """Counters and rates in Pulsar's shape; of a partitioned topic the sums, with ``partitions`` by name."""
         name = TopicName.parse(topic)
@@ -158,8 +220,7 @@ class Admin:
         if not partitions:
             stats: Json = await self._at_owner("topic_stats", name)
             return stats
-        parts = {str(part): await self._at_owner("topic_stats", part) for part in name.partitions(partitions)}
-        return merged_stats(parts)
+        return merged_stats(await self._at_owners("topic_stats", name, partitions))
 
     async def topic_internal_stats(self, topic: str) -> Json:
         """Ledgers with their ensembles, and cursors, in Pulsar's shape."""
@@ -168,10 +229,8 @@ class Admin:
         if not partitions:
             stats: Json = await self._at_owner("topic_internal_stats", name)
             return stats
-        parts = [
-            (str(part), await self._at_owner("topic_internal_stats", part)) for part in name.partitions(partitions)
-        ]
-        return {"metadata": {"partitions": partitions}, "partitions": dict(parts)}
+        parts = await self._at_owners("topic_internal_stats", name, partitions)
+        return {"metadata": {"partitions": partitions}, "partitions": parts}
 
     async def subscriptions(self, topic: str) -> list[str]:
         """Names of the subscriptions, sorted; of a partitioned topic those of any partition."""
@@ -221,6 +280,42 @@ class Admin:
         for part in name.partitions(await self._catalog.partitions(name)):
             await self._at_owner("unload_topic", part)
 
+    async def terminate_topic(self, topic: str) -> dict[str, str]:
+        """End a topic for good: it can be read, and nothing is published to it any more. Idempotent.
+
+        Returns:
+            ``ledger:entry`` of the last message by name of the topic, or of each partition; entry -1 for none.
+
+        Raises:
+            TopicNotFoundError.
+            ServiceNotReadyError, PersistenceError: not now; some partitions may be ended.
+        """
+        name = TopicName.parse(topic)
+        parts = name.partitions(await self._catalog.partitions(name))
+        return {str(part): await self._at_owner("terminate_topic", part) for part in parts}
+
+    async def compact_topic(self, topic: str) -> None:
+        """Begin to keep the latest message of each key, on every partition; ``compaction_status`` tells how it goes.
+
+        Raises:
+            ConflictError: that is under way already; some partitions may have begun.
+        """
+        name = TopicName.parse(topic)
+        for part in name.partitions(await self._catalog.partitions(name)):
+            await self._at_owner("compact_topic", part)
+
+    async def compaction_status(self, topic: str) -> Json:
+        """Pulsar's ``status`` (NOT_RUN, RUNNING, SUCCESS, ERROR) and ``lastError``; of partitions the least finished.
+
+        The status is that of this time of being served: it is NOT_RUN again after the topic moved to another broker.
+        """
+        name = TopicName.parse(topic)
+        parts = name.partitions(await self._catalog.partitions(name))
+        found = [await self._at_owner("compaction_status", part) for part in parts]
+        order = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
+        least: Json = min(found, key=lambda status: order.index(status["status"]))
+        return least
+
     async def ledger_ranges(self, topic: str) -> list[Json]:
         """All entries confirmed by now, ledger by ledger in publish order: ids of the first and the last entry.
 
@@ -266,15 +361,29 @@ class Admin:
     async def forwarded(self, method: str, arguments: Json) -> Any:
         """See AdminApi."""
         name = TopicName.parse(arguments.pop("topic"))
-        path = bundle_path(name, await self._catalog.policies(name))
-        owner = await self._context.ownership.resolve(path, authoritative=True)
+        owner = await self._context.ownership.resolve(name, authoritative=True)
         if not owner.is_us:
             raise ServiceNotReadyError(f"{name} is served by {owner.broker_id}")
         return await self._owned.run(method, name, arguments)
 
+    async def asked(self, method: str, arguments: Json) -> Any:
+        """See AdminApi."""
+        return await self._duties.run(method, arguments)
+
+    async def _at_owners(self, method: str, topic: TopicName, partitions: int) -> dict[str, Json]:
+        """A method's answers for each partition, by its full name."""
+        limit = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+
+        async def ask(part: TopicName) -> Json:
+            async with limit:
+                answer: Json = await self._at_owner(method, part)
+                return answer
+
+        names = topic.partitions(partitions)
+        return dict(zip(map(str, names), await asyncio.gather(*map(ask, names)), strict=True))
+
     async def _at_owner(self, method: str, topic: TopicName, /, **arguments: Any) -> Any:
-        path = bundle_path(topic, await self._catalog.policies(topic))
-        owner = await self._context.ownership.resolve(path)
+        owner = await self._context.ownership.resolve(topic)
         if owner.is_us:
             return await self._owned.run(method, topic, arguments)
         if self._peer is None:

@@ -8,9 +8,11 @@ from weakref import WeakKeyDictionary
 
 from actors.broker.broker_context import BrokerContext
 from actors.broker.ledgers import Ledgers
+from actors.broker.owned_cursors import OwnedCursors
 from actors.broker.position import Position
 from actors.broker.publishing import publish
-from actors.broker.stats import Rates, internal_stats, topic_stats
+from actors.broker.rates import Rates
+from actors.broker.stats import internal_stats, topic_stats
 from actors.broker.topic import Topic
 from actors.broker.topic_deletion import delete_topic
 from heliograph.errors import BadRequestError, ConflictError, SubscriptionExistsError
@@ -39,6 +41,10 @@ class OwnedTopics:
             "unload_topic": self._unload_topic,
             "ledger_ranges": self._ledger_ranges,
             "publish": self._publish,
+            **OwnedCursors(context.topics).methods,
+            "terminate_topic": self._terminate_topic,
+            "compact_topic": self._compact_topic,
+            "compaction_status": self._compaction_status,
         }
 
     async def run(self, method: str, name: TopicName, arguments: Json) -> Any:
@@ -84,6 +90,16 @@ class OwnedTopics:
 
     async def _unload_topic(self, name: TopicName) -> None:
         await self._context.topics.unload(name)
+
+    async def _terminate_topic(self, name: TopicName) -> str:
+        return str(await (await self._context.topics.get(name)).terminate())
+
+    async def _compact_topic(self, name: TopicName) -> None:
+        (await self._context.topics.get(name)).compaction.start()
+
+    async def _compaction_status(self, name: TopicName) -> Json:
+        status = (await self._context.topics.get(name)).compaction.status
+        return {"status": status.status, "lastError": status.last_error}
 
     async def _ledger_ranges(self, name: TopicName) -> list[Json]:
         chain = (await self._context.topics.get(name)).ledger.chain

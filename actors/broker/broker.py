@@ -6,20 +6,32 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from actors.broker.admin import Admin, PeerOf
+from actors.broker.admin_brokers import BrokerAdmin, BrokerDuties
 from actors.broker.broker_context import BrokerContext
+from actors.broker.bundle_changes import BundleChanges
 from actors.broker.catalog import Catalog
 from actors.broker.config import BrokerConfig
+from actors.broker.idle_topics import IdleTopics, is_in_use
+from actors.broker.leader import Leader
 from actors.broker.ledgers import Ledgers
+from actors.broker.load_watch import LoadWatch
+from actors.broker.orphan_sweep import OrphanSweep
 from actors.broker.ownership import Ownership
+from actors.broker.policy_watch import PolicyWatch
 from actors.broker.publish_budget import PublishBudget
 from actors.broker.pulsar_server import PulsarServer
+from actors.broker.schema_registry import SchemaRegistry
+from actors.broker.subscription import SubscriptionSetting
 from actors.broker.tail_cache import TailCache
+from actors.broker.tls import ServerTls
+from actors.broker.topic import Topic
+from actors.broker.topic_deletion import delete_topic
 from actors.broker.topics import Topics
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, TopicBusyError, TopicNotFoundError
 from metadata.model import BrokerRegistration
 from metadata.store import MetadataStore
 
@@ -42,7 +54,8 @@ class Broker:
     ) -> None:
         self.config = config
         self.on_session_lost: Callable[[], None] = lambda: None
-        self._server = PulsarServer(config.host, config.port)
+        self._tls = None if config.tls is None else ServerTls(config.tls)
+        self._server = PulsarServer(config.host, config.port, config.tls_port, self._tls)
         self._store = store
         self._ledgers = ledgers
         self._peer = peer
@@ -52,6 +65,10 @@ class Broker:
         self._ownership: Ownership | None = None
         self._topics: Topics | None = None
         self._admin: Admin | None = None
+        self._load: LoadWatch | None = None
+        self._leader: Leader | None = None
+        self._orphans = OrphanSweep(store, ledgers, config.orphan_grace_seconds)
+        self._policy_watch: PolicyWatch | None = None
         self._housekeeper: asyncio.Task[None] | None = None
         self._started_ms = time.time_ns() // 1_000_000
 
@@ -59,6 +76,23 @@ class Broker:
     def service_url(self) -> str:
         """``pulsar://host:port`` as clients and other brokers know it."""
         return f"pulsar://{self.config.advertised_host or self.config.host}:{self._server.port}"
+
+    @property
+    def service_url_tls(self) -> str:
+        """``pulsar+ssl://host:port``, empty without TLS."""
+        port = self._server.tls_port
+        return "" if port is None else f"pulsar+ssl://{self.config.advertised_host or self.config.host}:{port}"
+
+    @property
+    def leader(self) -> Leader:
+        """This broker's part in the election of a leader; only after ``start``."""
+        assert self._leader is not None, "the broker was started"
+        return self._leader
+
+    @property
+    def orphans(self) -> OrphanSweep:
+        """The search for ledgers that nothing names."""
+        return self._orphans
 
     @property
     def admin(self) -> Admin:
@@ -88,10 +122,17 @@ class Broker:
         await self._server.bind()
         config = self.config
         registration = BrokerRegistration(
-            config.broker_id, self.service_url, config.actor_name, started_ms=self._started_ms
+            config.broker_id,
+            self.service_url,
+            config.actor_name,
+            started_ms=self._started_ms,
+            service_url_tls=self.service_url_tls,
         )
-        ownership = self._ownership = Ownership(self._store, registration)
+        ownership = self._ownership = Ownership(self._store, registration, self._catalog.bundle_of)
         topics = self._topics = Topics(self._store, self._ledgers, self._catalog, ownership, self._cache)
+        topics.setting = SubscriptionSetting(
+            failover_delay_seconds=config.failover_delay_seconds, splits_keys=config.key_shared_splits_ranges
+        )
         drop_topics = ownership.on_lost
 
         def session_lost() -> None:
@@ -100,14 +141,29 @@ class Broker:
             self.on_session_lost()
 
         ownership.on_lost = session_lost
+        policy_watch = self._policy_watch = PolicyWatch(self._store, self._catalog, topics)
         try:
             await ownership.start()
+            await policy_watch.start()
         except BaseException:
             await self._server.stop()
             raise
+        topics.idle = IdleTopics(config.idle_topic_seconds)
+        topics.delete_idle = self._delete_idle
+        changes = BundleChanges(self._catalog, ownership, topics, config.shutdown_seconds_max)
+        leader = self._leader = Leader(
+            self._store, ownership, self._peer, config.balance, config.balance_seconds, self._leaders_duties
+        )
+        self._load = LoadWatch(self._store, ownership, topics, changes, config)
         prefix = f"{config.broker_id}-{self._started_ms:x}"
-        context = BrokerContext(config, self._catalog, ownership, topics, self._publish_budget, prefix)
-        self._admin = Admin(context, self._store, self._ledgers, self._peer)
+        context = BrokerContext(
+            config, self._catalog, ownership, topics, SchemaRegistry(self._store), self._publish_budget, prefix
+        )
+        duties = BrokerDuties(ownership, leader, changes)
+        brokers = BrokerAdmin(self._store, self._catalog, ownership, leader, duties, self._peer)
+        self._admin = Admin(context, self._store, self._ledgers, brokers, duties, self._peer)
+        leader.start()
+        self._load.start()
         await self._server.start(context)
         self._housekeeper = asyncio.get_running_loop().create_task(self._housekeep(topics))
 
@@ -118,6 +174,9 @@ class Broker:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._housekeeper
             self._housekeeper = None
+        for part in (self._load, self._leader, self._policy_watch):
+            if part is not None:
+                await part.stop()
         if self._topics is not None:
             await self._topics.stop(self.config.shutdown_seconds_max)
         if self._ownership is not None:
@@ -143,14 +202,33 @@ class Broker:
             "bytes_in": sum(topic.ledger.bytes_added for topic in loaded),
             "messages_out": sum(s.messages_out for topic in loaded for s in topic.subscriptions.values()),
             "bytes_out": sum(s.bytes_out for topic in loaded for s in topic.subscriptions.values()),
+            "is_leader": self._leader is not None and self._leader.is_leader,
+            "is_draining": self._ownership is not None and self._ownership.registration.is_draining,
+            "bundle_moves_total": self._leader.moves_total if self._leader is not None else 0,
+            "bundle_splits_total": self._load.splits_total if self._load is not None else 0,
+            "orphans_deleted_total": self._orphans.deleted_total,
+            "load": self._load.load if self._load is not None else 0.0,
             "publish_bytes_pending": self._publish_budget.bytes,
             "publishes_pending": sum(topic.ledger.pending for topic in loaded),
             "cache": self._cache.statistics(),
         }
 
+    def _leaders_duties(self) -> list[Awaitable[None]]:
+        every = self.config.orphan_sweep_seconds
+        return [self._orphans.run(every)] if every > 0 else []
+
+    async def _delete_idle(self, topic: Topic) -> None:
+        log.info("%s is deleted: nobody uses it", topic.name)
+        with contextlib.suppress(TopicBusyError, TopicNotFoundError):
+            await delete_topic(
+                topic.name, self.topics, self._catalog, self._store, self._ledgers, force=True, unless=is_in_use
+            )
+
     async def _housekeep(self, topics: Topics) -> None:
         while True:
             await asyncio.sleep(self.config.housekeeping_seconds)
+            if self._tls is not None:
+                self._tls.reload_if_changed()
             try:
                 await topics.housekeep()
             except HeliographError as error:

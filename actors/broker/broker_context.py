@@ -8,6 +8,7 @@ from actors.broker.catalog import Catalog
 from actors.broker.config import BrokerConfig
 from actors.broker.ownership import Ownership
 from actors.broker.publish_budget import PublishBudget
+from actors.broker.schema_registry import SchemaRegistry
 from actors.broker.topics import Topics
 
 
@@ -19,5 +20,6 @@ class BrokerContext:
     catalog: Catalog
     ownership: Ownership
     topics: Topics
+    schemas: SchemaRegistry
     publish_budget: PublishBudget
     producer_prefix: str

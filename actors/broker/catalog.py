@@ -8,24 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
+from dataclasses import replace
 
+from actors.broker.bundles import Bundle, bundle_path
 from actors.broker.session_guard import needs_session
 from actors.broker.topic_record import now_ms
 from heliograph.errors import (
+    BadRequestError,
     NamespaceNotFoundError,
+    ServiceNotReadyError,
     TopicExistsError,
     TopicNotFoundError,
     UnsupportedError,
 )
 from heliograph.protocol.topic_name import TopicName
 from metadata import codec, paths
-from metadata.errors import NodeExistsError, NoNodeError
-from metadata.model import NamespacePolicies, PartitionedTopicRecord, Persistence, TopicRecord
-from metadata.store import MetadataStore
-from metadata.update_loop import read
+from metadata.errors import BadVersionError, NodeExistsError, NoNodeError
+from metadata.model import (
+    NamespacePolicies,
+    PartitionedTopicRecord,
+    Persistence,
+    TopicPolicies,
+    TopicRecord,
+    Versioned,
+)
+from metadata.parents import create_parents
+from metadata.store import Check, Create, MetadataStore
+from metadata.update_loop import read, update
 
 PARTITIONS_MAX = 10_000  # of one topic
 CREATIONS_AT_ONCE_MAX = 64  # records of partitions being written
+CREATE_ROUNDS_MAX = 10  # of creating a topic while its namespace's policies change
 
 
 class Catalog:
@@ -40,7 +54,17 @@ class Catalog:
         return paths.topic(topic.tenant, topic.namespace_name, topic.local_name)
 
     async def policies(self, topic: TopicName) -> NamespacePolicies:
-        """What holds in the topic's namespace.
+        """What holds in the topic's namespace; raises as ``namespace_of``."""
+        return (await self.namespace_of(topic)).record
+
+    async def bundle_of(self, topic: TopicName) -> Bundle:
+        """The bundle that the topic is in; raises as ``namespace_of``."""
+        found = await self.namespace_of(topic)
+        path = paths.namespace(topic.tenant, topic.namespace_name)
+        return Bundle(bundle_path(topic, found.record), path, found.version)
+
+    async def namespace_of(self, topic: TopicName) -> Versioned[NamespacePolicies]:
+        """The record of the topic's namespace.
 
         Raises:
             NamespaceNotFoundError.
@@ -49,12 +73,35 @@ class Catalog:
         """
         if not topic.is_persistent:
             raise UnsupportedError("non-persistent topics are not offered by this version", field="topic")
+        path = paths.namespace(topic.tenant, topic.namespace_name)
+        with contextlib.suppress(NoNodeError), needs_session():
+            found = await read(self._store, path, NamespacePolicies)
+            if not found.record.is_deleted:
+                return found
+        raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
+
+    async def topic_policies(self, topic: TopicName) -> TopicPolicies:
+        """What a topic, a partition's partitioned topic, overrides of its namespace's policies."""
         try:
-            path = paths.namespace(topic.tenant, topic.namespace_name)
             with needs_session():
-                return (await read(self._store, path, NamespacePolicies)).record
+                return (await read(self._store, self.policies_path(topic), TopicPolicies)).record
         except NoNodeError:
-            raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace") from None
+            return TopicPolicies()
+
+    async def topics_with_policies(self, topic: TopicName) -> set[str]:
+        """Nodes of policies of the topics' own in the namespace of ``topic``."""
+        folder = self.policies_path(topic).rpartition("/")[0]
+        try:
+            with needs_session():
+                return {f"{folder}/{name}" for name in await self._store.children(folder)}
+        except NoNodeError:
+            return set()
+
+    @staticmethod
+    def policies_path(topic: TopicName) -> str:
+        """The node of a topic's own policies; a partition's are those of the partitioned topic."""
+        whole = TopicName.parse(topic.partitioned_name)
+        return paths.topic_policies(whole.tenant, whole.namespace_name, whole.local_name)
 
     async def exists(self, topic: TopicName) -> bool:
         """Whether there is an (unpartitioned) topic or partition of that name."""
@@ -95,29 +142,85 @@ class Catalog:
         record = PartitionedTopicRecord(str(topic), partitions, now_ms(), persistence)
         if await self._store.exists(path) is not None:
             raise TopicExistsError(f"{topic} exists", field="topic")
-        limit = asyncio.Semaphore(CREATIONS_AT_ONCE_MAX)
-
-        async def create_partition(name: TopicName) -> None:
-            async with limit:
-                with contextlib.suppress(TopicExistsError):
-                    await self._create_record(name, persistence)
-
-        await asyncio.gather(*(create_partition(name) for name in topic.partitions(partitions)))
+        await self._create_partitions(topic.partitions(partitions), persistence)
         try:  # last, so that whoever sees the partitioned topic sees all of it
-            await self._store.create(path, codec.encode(record), parents=True)
+            await self._create_node(topic, path, codec.encode(record))
         except NodeExistsError:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
 
-    async def ensure(self, topic: TopicName, *, may_create: bool = True) -> None:
+    async def create_missing_partitions(self, topic: TopicName, first: int = 0, upto: int = 0) -> int:
+        """Create the partitions that a partitioned topic should have and has not; returns how many.
+
+        Args:
+            first: the first partition to look at.
+            upto: one past the last; 0 for as many as the topic has. More are what ``set_partitions`` makes public.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+        """
+        record = await self._partitioned_record(topic)
+        names = topic.partitions(upto or record.partitions)[first:]
+        missing = [name for name in names if not await self.exists(name)]
+        await self._create_partitions(missing, record.persistence)
+        return len(missing)
+
+    async def set_partitions(self, topic: TopicName, partitions: int) -> None:
+        """Have a partitioned topic say that it has so many partitions, which must exist by now.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+            BadRequestError: it has more already.
+        """
+
+        def grow(record: PartitionedTopicRecord) -> PartitionedTopicRecord | None:
+            if record.partitions > partitions:
+                raise BadRequestError(
+                    f"{topic} has {record.partitions} partitions and cannot shrink",
+                    field="partitions",
+                    limit=f"{record.partitions} or more",
+                )
+            return None if record.partitions == partitions else replace(record, partitions=partitions)
+
+        path = paths.partitioned_topic(topic.tenant, topic.namespace_name, topic.local_name)
+        try:
+            with needs_session():
+                await update(self._store, path, PartitionedTopicRecord, grow)
+        except NoNodeError:
+            raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic") from None
+
+    async def auto_partitions(self, topic: TopicName, *, may_create: bool) -> int:
+        """How many partitions a topic has; one that may be created by being used gets those of its namespace's policy.
+
+        Raises:
+            TopicNotFoundError: there is none, and it may not be created.
+            NamespaceNotFoundError.
+        """
+        policies = await self.policies(topic)
+        partitions = await self.partitions(topic)
+        if partitions or (topic.partition < 0 and await self.exists(topic)):
+            return partitions
+        wanted = policies.auto_create_partitions
+        if may_create and policies.auto_create_topics and wanted and topic.partition < 0:
+            with contextlib.suppress(TopicExistsError):
+                await self.create(topic, wanted)
+            return await self.partitions(topic)
+        if not may_create:
+            await self.ensure(topic, may_create=False)
+        return 0
+
+    async def ensure(self, topic: TopicName, *, may_create: bool = True) -> Persistence | None:
         """Make sure that there is a topic to serve under this name, creating it where policies allow.
+
+        Returns:
+            the numbers of copies that it was created with, None for those of its namespace.
 
         Raises:
             TopicNotFoundError: there is none, and it may not be created.
             UnsupportedError: the name is that of a partitioned topic, which is served partition by partition.
             NamespaceNotFoundError.
         """
-        if await self.exists(topic):
-            return
+        with contextlib.suppress(NoNodeError), needs_session():
+            return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
         policies = await self.policies(topic)
         persistence = None
         if topic.partition >= 0:
@@ -132,6 +235,7 @@ class Catalog:
             raise TopicNotFoundError(f"there is no topic {topic}", field="topic")
         with contextlib.suppress(TopicExistsError):
             await self._create_record(topic, persistence)
+        return persistence
 
     async def topics(self, tenant: str, namespace: str) -> list[TopicName]:
         """Every topic of a namespace, partitions one by one, sorted.
@@ -139,10 +243,7 @@ class Catalog:
         Raises:
             NamespaceNotFoundError.
         """
-        with needs_session():
-            stat = await self._store.exists(paths.namespace(tenant, namespace))
-        if stat is None:
-            raise NamespaceNotFoundError(f"there is no namespace {tenant}/{namespace}", field="namespace")
+        await self.policies(TopicName.parse(f"persistent://{tenant}/{namespace}/any"))
         folder = paths.topic(tenant, namespace, "x").rsplit("/", 1)[0]
         return await self._names_below(folder, tenant, namespace)
 
@@ -150,6 +251,12 @@ class Catalog:
         """Every partitioned topic of a namespace, sorted."""
         folder = paths.partitioned_topic(tenant, namespace, "x").rsplit("/", 1)[0]
         return await self._names_below(folder, tenant, namespace)
+
+    async def left_in(self, tenant: str, namespace: str) -> list[TopicName]:
+        """What there is still in a namespace that may be on its way out: topics, and partitioned ones."""
+        folders = (paths.topic(tenant, namespace, "x"), paths.partitioned_topic(tenant, namespace, "x"))
+        found = [await self._names_below(path.rsplit("/", 1)[0], tenant, namespace) for path in folders]
+        return found[0] + found[1]
 
     async def forget_partitioned(self, topic: TopicName) -> None:
         """Remove the record that makes a topic partitioned; its partitions stay."""
@@ -166,9 +273,41 @@ class Catalog:
             TopicName.parse(f"persistent://{tenant}/{namespace}/{paths.last_part('/' + name)}") for name in children
         ]
 
+    async def _partitioned_record(self, topic: TopicName) -> PartitionedTopicRecord:
+        record = await self.partitioned(topic)
+        if record is None:
+            raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic")
+        return record
+
+    async def _create_partitions(self, names: Iterable[TopicName], persistence: Persistence | None) -> None:
+        limit = asyncio.Semaphore(CREATIONS_AT_ONCE_MAX)
+
+        async def create_partition(name: TopicName) -> None:
+            async with limit:
+                with contextlib.suppress(TopicExistsError):
+                    await self._create_record(name, persistence)
+
+        await asyncio.gather(*(create_partition(name) for name in names))
+
     async def _create_record(self, topic: TopicName, persistence: Persistence | None) -> None:
         record = TopicRecord(str(topic), created_ms=now_ms(), persistence=persistence)
         try:
-            await self._store.create(self.topic_path(topic), codec.encode(record), parents=True)
+            await self._create_node(topic, self.topic_path(topic), codec.encode(record))
         except NodeExistsError:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
+
+    async def _create_node(self, topic: TopicName, path: str, value: bytes) -> None:
+        """Create a node of a namespace that is there at that very moment: it may be about to be deleted."""
+        for _ in range(CREATE_ROUNDS_MAX):
+            namespace = await self.namespace_of(topic)
+            check = Check(paths.namespace(topic.tenant, topic.namespace_name), namespace.version)
+            try:
+                with needs_session():
+                    await self._store.multi([check, Create(path, value)])  # I9
+                return
+            except NoNodeError:
+                with needs_session():
+                    await create_parents(self._store, path)
+            except BadVersionError:
+                continue
+        raise ServiceNotReadyError(f"the policies of {topic.namespace} keep changing, ask again")

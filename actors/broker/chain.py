@@ -77,6 +77,14 @@ class Chain:
         assert self._ledger_ids[at] == ledger_id, "the ledger is in the chain"
         return self._end_of(at) - self._firsts[at]
 
+    def to_base(self, index: int) -> int:
+        """The index in the topic's own chain, which this one is."""
+        return index
+
+    def from_base(self, base_index: int) -> int:
+        """The index here of an entry of the topic's own chain, which this one is."""
+        return base_index
+
     def find(self, position: Position) -> int | None:
         """Index of an entry that is kept and confirmed, else None."""
         at = bisect_left(self._ledger_ids, position.ledger_id)

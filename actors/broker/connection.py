@@ -1,10 +1,10 @@
 """One client's connection: framing, handshake, keep-alive and back-pressure. The commands are handled elsewhere, by
 noun; see ``*_commands.py``.
 
-Bounds (I15): the socket is read no more while ``connection_publish_bytes_max`` of published bytes have no verdict (or
-``publish_bytes_max`` over all connections), while ``connection_requests_max`` commands are under way, or while
-``connection_write_bytes_max`` wait to be written; in the last case consumers get no more either. A frame has its own
-limit in the decoder.
+Bounds (I15): the socket is read no more while its producers publish faster than they may, while
+``connection_publish_bytes_max`` of published bytes have no verdict (or ``publish_bytes_max`` over all connections),
+while ``connection_requests_max`` commands are under way, or while ``connection_write_bytes_max`` wait to be written; in
+the last case consumers get no more either. A frame has its own limit in the decoder.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 
 SERVER_VERSION = "Heliograph"
+CPP_CLIENT = "Pulsar-CPP-v"  # how the client version of the C++ client, and of those built on it, begins
 STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
 PROBE_SECONDS = 2.0  # for the answer to a ping when somebody else wants this client's place
 
@@ -65,6 +66,8 @@ class Connection(asyncio.Protocol):
         self._was_pinged = False
         self._stalled_ticks = 0
         self._is_refused = False
+        self._throttled_until = 0.0
+        self._throttle: asyncio.TimerHandle | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
     # asyncio.Protocol
@@ -104,8 +107,9 @@ class Connection(asyncio.Protocol):
         """Everything of this client ends with its connection."""
         self.is_open = False
         self.context.publish_budget.forget(self._resume_if_possible)
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for timer in (self._ticker, self._throttle):
+            if timer is not None:
+                timer.cancel()
         for task in list(self._tasks):
             task.cancel()
         for gone in self.on_gone:
@@ -156,6 +160,16 @@ class Connection(asyncio.Protocol):
         self.context.publish_budget.settle(size)
         if self._is_paused:
             self._resume_if_possible()
+
+    def throttle(self, seconds: float) -> None:
+        """Read nothing for so long: its producers publish faster than they may."""
+        if seconds <= 0 or not self.is_open:
+            return
+        loop = asyncio.get_running_loop()
+        self._throttled_until = max(self._throttled_until, loop.time() + seconds)
+        if self._throttle is None:
+            self._throttle = loop.call_at(self._throttled_until, self._throttle_over)
+        self._pause()
 
     def probe(self) -> None:
         """Somebody wants the place of this client: find out soon whether it is still there."""
@@ -221,11 +235,20 @@ class Connection(asyncio.Protocol):
             budget.call_when_room(self._resume_if_possible)
         elif (
             self.is_writable
+            and self._throttle is None
             and self._publish_bytes <= config.connection_publish_bytes_max // 2
             and len(self._tasks) <= config.connection_requests_max // 2
         ):
             self._is_paused = False
             self._transport.resume_reading()
+
+    def _throttle_over(self) -> None:
+        self._throttle = None
+        loop = asyncio.get_running_loop()
+        if self._throttled_until > loop.time():
+            self._throttle = loop.call_at(self._throttled_until, self._throttle_over)
+        else:
+            self._resume_if_possible()
 
     def _set_writable(self, is_writable: bool) -> None:
         self.is_writable = is_writable
@@ -274,7 +297,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         # A socket that we do not read cannot show signs of life.
-        if self._heard or self._is_paused:
+        if self._is_paused:
+            self._was_pinged = False
+            self._transport.write(_PONG)  # its pings lie unread, and it must not take us for dead
+        elif self._heard:
             self._was_pinged = False
         elif self._was_pinged or not self.protocol_version:
             log.info("%s: silent for too long", self.peer)

@@ -6,15 +6,20 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from actors.broker.connection import Connection
+from actors.broker.chain import Chain
+from actors.broker.connection import CPP_CLIENT, Connection
 from actors.broker.consumer import Consumer
 from actors.broker.position import EARLIEST, LATEST, Position, from_unsigned, to_unsigned
-from actors.broker.subscription import Subscription, SubscriptionType
+from actors.broker.schema_commands import check_consumer_schema
+from actors.broker.subscription import Subscription
+from actors.broker.subscription_type import SubscriptionType
 from actors.broker.topic import Topic
 from actors.broker.topic_entry import TopicEntry
+from actors.broker.topic_record import now_ms
 from heliograph.errors import (
     BadRequestError,
     ConflictError,
+    ConsumerAssignError,
     HeliographError,
     NotFoundError,
     ServiceNotReadyError,
@@ -97,6 +102,8 @@ class ConsumerCommands:
             message.redelivery_count = redelivery_count
         if bits is not None:
             message.ack_set.extend(words_of(bits))
+        if consumer.epoch is not None:
+            message.consumer_epoch = consumer.epoch
         self.connection.send_payload(command, entry.payload)
 
     def close_consumer(self, consumer: Consumer) -> None:
@@ -111,6 +118,12 @@ class ConsumerCommands:
                 close_consumer=pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=to_unsigned(-1)),
             )
         )
+
+    def reached_end(self, consumer: Consumer) -> None:
+        """See ConsumerChannel. The C++ client, and those built on it, take the command for an error and reconnect."""
+        if not self.connection.client_version.startswith(CPP_CLIENT):
+            end = pb.CommandReachedEndOfTopic(consumer_id=consumer.consumer_id)
+            self.connection.send(BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC, reached_end_of_topic=end))
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
         """See ConsumerChannel."""
@@ -139,10 +152,18 @@ class ConsumerCommands:
                 raise ServiceNotReadyError("the consumer was closed while it was being made")
             partition = topic.name.partition
             consumer = Consumer(
-                wanted.consumer_id, wanted.consumer_name, max(wanted.priority_level, 0), partition, self
+                wanted.consumer_id,
+                wanted.consumer_name,
+                max(wanted.priority_level, 0),
+                partition,
+                self,
+                {pair.key: pair.value for pair in wanted.metadata},
             )
             consumer.state.is_writable = self.connection.is_writable
+            if wanted.HasField("consumer_epoch"):
+                consumer.epoch = wanted.consumer_epoch
             _set_key_sharing(consumer, wanted)
+            topic.check_consumers()
             subscription.add_consumer(consumer, _TYPES[wanted.sub_type])
             self.consumers[wanted.consumer_id] = Subscribed(consumer, subscription, topic)
             self.connection.send_success(wanted.request_id)
@@ -154,15 +175,19 @@ class ConsumerCommands:
     async def _subscription_for(self, wanted: pb.CommandSubscribe) -> tuple[Topic, Subscription]:
         if not wanted.subscription:
             raise BadRequestError("a subscription needs a name", field="subscription")
-        if wanted.read_compacted and wanted.durable:
-            raise UnsupportedError("compacted reading is not offered by this version", field="readCompacted")
+        if wanted.read_compacted and wanted.sub_type not in (wanted.EXCLUSIVE, wanted.FAILOVER):
+            raise UnsupportedError("only Exclusive and Failover consumers read compacted", field="readCompacted")
         topics = self.connection.context.topics
         topic = await topics.get(TopicName.parse(wanted.topic), may_create=wanted.force_topic_creation)
+        await check_consumer_schema(self.connection.context.schemas, topic, wanted)
+        chain, reader = await topic.view(wanted.read_compacted)
         subscription = await topic.subscribe(
             wanted.subscription,
-            start=_start_index(topic, wanted),
+            start=await _start_index(topic, chain, wanted),
+            view=(chain, reader) if wanted.read_compacted else None,
             is_durable=wanted.durable,
             properties={pair.key: pair.value for pair in wanted.subscription_properties},
+            may_create=topic.policies.auto_create_subscriptions or not wanted.durable,
         )
         return topic, subscription
 
@@ -210,7 +235,8 @@ class ConsumerCommands:
         found = self.consumers.get(wanted.consumer_id)
         if found is not None:
             positions = [from_unsigned(data.ledger_id, data.entry_id) for data in wanted.message_ids]
-            found.subscription.redeliver(found.consumer, positions)
+            epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
+            found.subscription.redeliver(found.consumer, positions, epoch)
 
     def _writable(self, is_writable: bool) -> None:
         for consumer, subscription, _ in self.consumers.values():
@@ -224,10 +250,10 @@ class ConsumerCommands:
             bits = None
             if wanted.HasField("message_id"):
                 position = from_unsigned(wanted.message_id.ledger_id, wanted.message_id.entry_id)
-                mark = _index_of(topic, position)
+                mark = _index_of(subscription.chain, position)
                 bits = bits_of(wanted.message_id.ack_set)
             elif wanted.HasField("message_publish_time"):
-                mark = await topic.index_at_time(wanted.message_publish_time)
+                mark = subscription.chain.from_base(await topic.index_at_time(wanted.message_publish_time))
             else:
                 raise BadRequestError("a seek names a message id or a publish time", field="messageId")
             # It disconnects every consumer before it moves; the answer comes after, or the client would count permits
@@ -241,13 +267,13 @@ class ConsumerCommands:
     async def _last_message(self, wanted: pb.CommandGetLastMessageId) -> None:
         try:
             _, subscription, topic = self._find(wanted.consumer_id)
-            position, entry = await topic.last_message()
+            position, entry = await topic.last_message(is_compacted=subscription.reads_compacted)
             answer = pb.CommandGetLastMessageIdResponse(request_id=wanted.request_id)
             _fill(answer.last_message_id, position, topic.name.partition)
             if entry is not None and entry.is_batch:
-                answer.last_message_id.batch_index = entry.messages - 1
+                answer.last_message_id.batch_index = entry.last_place
                 answer.last_message_id.batch_size = entry.messages
-            before = topic.ledger.chain.position_before(subscription.cursor.mark)
+            before = subscription.chain.position_before(subscription.cursor.mark)
             _fill(answer.consumer_mark_delete_position, before, topic.name.partition)
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
@@ -261,10 +287,14 @@ class ConsumerCommands:
         answer = pb.CommandConsumerStatsResponse(request_id=wanted.request_id)
         try:
             consumer, subscription, _ = self._find(wanted.consumer_id)
+            rates = consumer.rates()
+            answer.msg_rate_out = rates["msgOutCounter"]
+            answer.msg_throughput_out = rates["bytesOutCounter"]
+            answer.msg_rate_redeliver = rates["redelivered"]
             answer.consumer_name = consumer.name
             answer.available_permits = max(consumer.state.permits, 0)
             answer.unacked_messages = consumer.state.held_messages
-            answer.blocked_consumer_on_unacked_msgs = subscription.dispatcher.is_blocked
+            answer.blocked_consumer_on_unacked_msgs = consumer.state.is_blocked
             answer.address = self.peer
             answer.connected_since = str(consumer.connected_ms)
             answer.type = subscription.kind.value
@@ -313,24 +343,28 @@ def _set_key_sharing(consumer: Consumer, wanted: pb.CommandSubscribe) -> None:
     sharing = wanted.key_shared_meta
     consumer.state.allow_out_of_order = sharing.allow_out_of_order_delivery
     if sharing.mode == pb.STICKY:
+        if not sharing.hash_ranges:
+            raise ConsumerAssignError("a consumer with fixed key ranges has at least one", field="hashRanges")
         consumer.state.key_ranges = tuple((one.start, one.end) for one in sharing.hash_ranges)
 
 
-def _index_of(topic: Topic, position: Position) -> int:
-    chain = topic.ledger.chain
+def _index_of(chain: Chain, position: Position) -> int:
     if position == LATEST:
         return chain.end
     return chain.first if position == EARLIEST else chain.at_or_after(position)
 
 
-def _start_index(topic: Topic, wanted: pb.CommandSubscribe) -> int | None:
+async def _start_index(topic: Topic, chain: Chain, wanted: pb.CommandSubscribe) -> int | None:
     """Where a new subscription starts; None: behind the last entry.
 
     A reader starts at the entry that it names: its client drops what it does not want of it, which may be part of a
     batch, and knows whether the named message itself is wanted.
     """
     if not wanted.durable and wanted.HasField("start_message_id"):
+        if wanted.start_message_rollback_duration_sec:
+            before = now_ms() - 1_000 * wanted.start_message_rollback_duration_sec
+            return chain.from_base(await topic.index_at_time(before))
         data = wanted.start_message_id
-        return _index_of(topic, from_unsigned(data.ledger_id, data.entry_id))
+        return _index_of(chain, from_unsigned(data.ledger_id, data.entry_id))
     is_earliest = wanted.initial_position == wanted.EARLIEST
-    return topic.ledger.chain.first if is_earliest else None
+    return chain.first if is_earliest else None

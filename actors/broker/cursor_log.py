@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from actors.broker import cursor_record
@@ -69,6 +69,7 @@ class CursorLog:
         self._rolling: asyncio.Task[None] | None = None
         self._stale = False  # a write failed: what it held is durable only with the next snapshot
         self._failed: HeliographError | None = None
+        self._naming = asyncio.Lock()  # one change of the record at a time
         self._cleaning: set[asyncio.Task[None]] = set()
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
 
@@ -81,6 +82,27 @@ class CursorLog:
     def last_entry_id(self) -> int:
         """The last confirmed write of the cursor ledger in use by this owner, -1 for none."""
         return -1 if self._writer is None else self._writer.last_add_confirmed
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Properties of the cursor's record, the user's and ours."""
+        return self._owned.record.properties
+
+    async def set_properties(self, changes: Mapping[str, str | None]) -> None:
+        """Change properties of the record; None removes one.
+
+        Raises:
+            ServiceNotReadyError: another broker owns the cursor now, or it is closed here.
+            ConnectionLossError: metadata cannot be reached; the outcome is unknown.
+        """
+        if self._failed is not None:
+            raise ServiceNotReadyError(f"the subscription is not served here any more: {self._failed}")
+        async with self._naming:
+            properties = {**self.properties, **{name: value for name, value in changes.items() if value is not None}}
+            for name in [name for name, value in changes.items() if value is None]:
+                properties.pop(name, None)
+            if properties != self.properties:
+                await self._owned.replace(replace(self._owned.record, properties=properties))
 
     def persist(self) -> asyncio.Future[None]:
         """A future that resolves once every change made so far is durable. It is shared: shield it, do not cancel it.
@@ -104,6 +126,20 @@ class CursorLog:
         self._flight = done
         self._take_off()
         return done
+
+    async def new_ledger(self, use: str) -> LedgerWriter:
+        """A ledger with as many copies as the cursor's own, and properties that say whose it is.
+
+        Raises:
+            NotEnoughBookiesError: fewer usable bookies than the ensemble size.
+        """
+        numbers = self._place.persistence
+        return await self._ledgers.create(
+            ensemble_size=numbers.ensemble_size,
+            write_quorum=numbers.write_quorum,
+            ack_quorum=numbers.ack_quorum,
+            properties={"use": use, "topic": self._place.topic, "subscription": self._place.subscription},
+        )
 
     async def close(self) -> None:
         """Write what is left and close the cursor ledger. Failures are left to the next owner's recovery."""
@@ -235,32 +271,24 @@ class CursorLog:
                 return
 
     async def _replace_ledger(self) -> None:
-        writer = await self._new_ledger()
+        writer = await self.new_ledger("cursor")
         parts = self._snapshot_parts(-1)
         mark = self._chain.position_before(self.cursor.mark)
         added = [writer.add(part) for part in parts]
         await asyncio.gather(*added)
         old = self.ledger_id
-        await self._owned.replace(
-            replace(
-                self._owned.record,
-                mark_delete=(mark.ledger_id, mark.entry_id),
-                cursor_ledger_id=writer.ledger_id,
+        async with self._naming:
+            await self._owned.replace(
+                replace(
+                    self._owned.record,
+                    mark_delete=(mark.ledger_id, mark.entry_id),
+                    cursor_ledger_id=writer.ledger_id,
+                )
             )
-        )
         self._writer, self._writes, self._stale = writer, len(parts), False
         self._note_snapshot(0, sum(map(len, parts)))
         if old >= 0:
             self._clean(old)
-
-    async def _new_ledger(self) -> LedgerWriter:
-        numbers = self._place.persistence
-        return await self._ledgers.create(
-            ensemble_size=numbers.ensemble_size,
-            write_quorum=numbers.write_quorum,
-            ack_quorum=numbers.ack_quorum,
-            properties={"use": "cursor", "topic": self._place.topic, "subscription": self._place.subscription},
-        )
 
     def _clean(self, ledger_id: int) -> None:
         task = asyncio.get_running_loop().create_task(self._delete_ledger(ledger_id))

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from actors.broker.cursor import Cursor
 from actors.broker.topic_entry import TopicEntry
 
 
@@ -19,7 +20,8 @@ class ConsumerState:
     """A consumer as dispatchers see it.
 
     ``permits`` is how many more messages it asked for; it may go below zero, because entries are not split.
-    ``is_writable`` is False while its connection has too much to write (I15).
+    ``is_writable`` is False while its connection has too much to write, ``is_blocked`` while it holds too much
+    unacknowledged (I15).
     """
 
     key: int  # unique in this broker
@@ -31,6 +33,7 @@ class ConsumerState:
     allow_out_of_order: bool = False  # Key_Shared: keys may move while messages are held
     held: dict[int, int] = field(default_factory=dict)  # entries delivered and not acknowledged -> their messages
     held_messages: int = 0
+    is_blocked: bool = False
 
 
 class Delivery(NamedTuple):
@@ -38,6 +41,26 @@ class Delivery(NamedTuple):
 
     consumer: ConsumerState
     redelivery_count: int
+
+
+class Waiting(Protocol):
+    """Entries that nobody gets before their time."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def next_not_waiting(self, index: int) -> int:
+        """The first entry at or above ``index`` that does not wait."""
+
+
+def next_open(cursor: Cursor, waiting: Waiting | None, index: int) -> int:
+    """The first entry at or above ``index`` that is neither acknowledged nor waiting; may be the end of the topic."""
+    index = cursor.next_unacknowledged(index)
+    if waiting is None or not len(waiting):
+        return index
+    while (behind := waiting.next_not_waiting(index)) != index:
+        index = cursor.next_unacknowledged(behind)
+    return index
 
 
 class Dispatcher(Protocol):
@@ -79,7 +102,13 @@ class Dispatcher(Protocol):
         """
 
     def skip(self, index: int) -> None:
-        """``next_wanted`` said ``index``, but nobody has to get it."""
+        """``next_wanted`` said ``index``, but nobody has to get it, or not now: then ``make_due`` names it again."""
+
+    def make_due(self, indexes: Iterable[int]) -> None:
+        """The time of these entries has come."""
+
+    def set_limits(self, per_consumer: int, per_subscription: int) -> None:
+        """How many messages may be delivered and not acknowledged; 0 for any number."""
 
     def acknowledged(self, index: int) -> None:
         """The whole entry is acknowledged."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from actors.broker.cursor import Cursor
 from actors.broker.dispatch import ConsumerState, Delivery
+from actors.broker.failover_choice import FailoverChoice
 from actors.broker.topic_entry import TopicEntry
 from heliograph.errors import ConsumerBusyError
 
@@ -14,15 +15,18 @@ class ExclusiveDispatcher:
     """Delivers to the active consumer only.
 
     Args:
-        choice: None for Exclusive, where a second consumer is refused. For Failover, a number that picks the active
-            one among the consumers of the best priority: the partition's index, so that partitions spread, or a hash.
+        choice: None for Exclusive, where a second consumer is refused.
+
+    While ``is_held_off`` nothing is delivered: the active consumer has changed, and what the one before acknowledges
+    is still on its way. ``resume`` ends that.
     """
 
-    def __init__(self, cursor: Cursor, choice: int | None = None) -> None:
+    def __init__(self, cursor: Cursor, choice: FailoverChoice | None = None) -> None:
         self._cursor = cursor
         self._choice = choice
         self._consumers: list[ConsumerState] = []
         self.active: ConsumerState | None = None
+        self.is_held_off = False
         self.read_index = cursor.mark
 
     @property
@@ -56,7 +60,7 @@ class ExclusiveDispatcher:
     def next_wanted(self, end: int) -> int | None:
         """See Dispatcher."""
         active = self.active
-        if active is None or active.permits <= 0 or not active.is_writable:
+        if active is None or active.permits <= 0 or not active.is_writable or self.is_held_off:
             return None
         index = self._cursor.next_unacknowledged(self.read_index)
         return index if index < end else None
@@ -75,6 +79,17 @@ class ExclusiveDispatcher:
     def skip(self, index: int) -> None:
         """See Dispatcher."""
         self.read_index = index + 1
+
+    def make_due(self, indexes: Iterable[int]) -> None:
+        """See Dispatcher. Order matters here: nothing waits for its time."""
+
+    def set_limits(self, per_consumer: int, per_subscription: int) -> None:
+        """See Dispatcher. One consumer gets everything, so its permits are the limit, as in Pulsar."""
+
+    def resume(self) -> None:
+        """The one before had time enough: deliver what is not acknowledged by now."""
+        self.is_held_off = False
+        self.rewind()
 
     def acknowledged(self, index: int) -> None:
         """See Dispatcher."""
@@ -103,11 +118,9 @@ class ExclusiveDispatcher:
 
     def _elect(self) -> None:
         before = self.active
-        self.active = None
-        if self._consumers:
-            best = min(consumer.priority for consumer in self._consumers)
-            candidates = sorted((c for c in self._consumers if c.priority == best), key=lambda c: (c.name, c.key))
-            self.active = candidates[(self._choice or 0) % len(candidates)]
+        self.active = (
+            next(iter(self._consumers), None) if self._choice is None else self._choice.choose(self._consumers)
+        )
         if self.active is not before:
             if before is not None:
                 before.held.clear()

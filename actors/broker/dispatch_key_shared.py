@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from sortedcontainers import SortedSet
 
 from actors.broker.cursor import Cursor
-from actors.broker.dispatch import ConsumerState, Delivery
+from actors.broker.dispatch import ConsumerState, Delivery, Waiting, next_open
 from actors.broker.held_entries import HeldEntries, can_take
 from actors.broker.key_ring import KeyRing
 from actors.broker.topic_entry import TopicEntry
@@ -28,10 +28,11 @@ PARKED_MAX = 40_000  # the same over the subscription
 class KeySharedDispatcher:
     """Delivers by key. Consumers' priorities mean nothing here."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: Cursor, waiting: Waiting | None = None, ring: KeyRing | None = None) -> None:
         self._cursor = cursor
+        self._waiting = waiting
         self._consumers: list[ConsumerState] = []
-        self._ring = KeyRing()
+        self._ring = ring or KeyRing()
         self._held = HeldEntries()
         self._hashes: dict[int, int] = {}  # of entries held or parked
         self._holders: dict[int, tuple[ConsumerState, int]] = {}  # hash -> who holds entries of it, and how many
@@ -39,6 +40,7 @@ class KeySharedDispatcher:
         self._parked_count = 0
         self._ready: dict[ConsumerState, SortedSet] = {}  # first parked entries that only need a consumer's permits
         self._ready_at: dict[int, tuple[ConsumerState, int]] = {}  # hash -> where it is in ``_ready``
+        self._due = SortedSet()  # their time has come; their hashes are known when they are looked at
         self.read_index = cursor.mark
 
     @property
@@ -54,7 +56,7 @@ class KeySharedDispatcher:
     @property
     def replay_count(self) -> int:
         """See Dispatcher."""
-        return self._parked_count
+        return self._parked_count + len(self._due)
 
     @property
     def is_blocked(self) -> bool:
@@ -65,6 +67,18 @@ class KeySharedDispatcher:
     def draining_hashes(self) -> int:
         """Hashes held by another consumer than their owner."""
         return sum(holder is not self._ring.owner(key_hash) for key_hash, (holder, _) in self._holders.items())
+
+    def draining_of(self, consumer: ConsumerState) -> list[tuple[int, int]]:
+        """(hash, entries held) of what a consumer still holds of others' hashes."""
+        return [
+            (key_hash, count)
+            for key_hash, (holder, count) in self._holders.items()
+            if holder is consumer and self._ring.owner(key_hash) is not consumer
+        ]
+
+    def ranges_of(self, consumer: ConsumerState) -> list[tuple[int, int]]:
+        """The hashes that go to a consumer, both ends included."""
+        return self._ring.ranges(consumer)
 
     def add(self, consumer: ConsumerState) -> None:
         """See Dispatcher. Raises ConflictError when its key ranges cannot be."""
@@ -98,18 +112,21 @@ class KeySharedDispatcher:
             return int(first)
         if self._parked_count >= min(PARKED_MAX, PARKED_PER_CONSUMER_MAX * len(self._consumers)):
             return None
-        index = self._cursor.next_unacknowledged(self.read_index)
+        if self._due:
+            return int(self._due[0])
+        index = next_open(self._cursor, self._waiting, self.read_index)
+        self.read_index = min(index, end)  # what waits comes back by make_due
         return index if index < end else None
 
     def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery | None:
         """See Dispatcher."""
         key_hash = sticky_key_hash(entry.sticky_key)
         consumer = self._ring.owner(key_hash)
-        if index < self.read_index:
+        if index < self.read_index and index not in self._due:
             assert self._ready_at.get(key_hash) == (consumer, index), "what was parked is wanted when it is ready"
             self._unpark(index, key_hash)
         else:
-            self.read_index = index + 1
+            self._look_at(index)
             if consumer is None or not can_take(consumer) or not self._may_follow(key_hash, consumer):
                 self._park(index, key_hash)
                 return None
@@ -123,14 +140,26 @@ class KeySharedDispatcher:
 
     def skip(self, index: int) -> None:
         """See Dispatcher."""
-        if index >= self.read_index:
-            self.read_index = index + 1
+        if index >= self.read_index or index in self._due:
+            self._look_at(index)
         elif index in self._hashes:
             self._unpark(index, self._hashes.pop(index))
+
+    def make_due(self, indexes: Iterable[int]) -> None:
+        """See Dispatcher."""
+        for index in indexes:
+            if index < self.read_index and index not in self._hashes and not self._cursor.is_acknowledged(index):
+                self._due.add(index)
+
+    def set_limits(self, per_consumer: int, per_subscription: int) -> None:
+        """See Dispatcher."""
+        self._held.set_limits(per_consumer, per_subscription, self._consumers)
 
     def acknowledged(self, index: int) -> None:
         """See Dispatcher."""
         self._held.forget(index)
+        if self._due:
+            self._due.discard(index)
         key_hash = self._hashes.get(index)
         if key_hash is None:
             return
@@ -142,6 +171,8 @@ class KeySharedDispatcher:
         """See Dispatcher. Consumers cannot acknowledge so; skipping and expiry can."""
         for known in [known for known in self._hashes if known <= index]:
             self.acknowledged(known)
+        while self._due and self._due[0] <= index:
+            self._due.pop(0)
 
     def redeliver(self, consumer: ConsumerState, indexes: Iterable[int] | None) -> None:
         """See Dispatcher."""
@@ -158,9 +189,17 @@ class KeySharedDispatcher:
         self._parked.clear()
         self._parked_count = 0
         self._ready_at.clear()
+        self._due.clear()
         for ready in self._ready.values():
             ready.clear()
         self.read_index = self._cursor.mark
+
+    def _look_at(self, index: int) -> None:
+        """The entry is new to us: the next in line, or one whose time has come."""
+        if index >= self.read_index:
+            self.read_index = index + 1
+        else:
+            self._due.discard(index)
 
     def _may_follow(self, key_hash: int, consumer: ConsumerState) -> bool:
         """Whether a new entry of the hash would be in order, and its key with nobody else."""

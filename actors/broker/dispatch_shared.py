@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from sortedcontainers import SortedSet
 
 from actors.broker.cursor import Cursor
-from actors.broker.dispatch import ConsumerState, Delivery
+from actors.broker.dispatch import ConsumerState, Delivery, Waiting, next_open
 from actors.broker.held_entries import HeldEntries, can_take
 from actors.broker.topic_entry import TopicEntry
 
@@ -19,8 +19,9 @@ class SharedDispatcher:
     """Round robin among the consumers of the best priority that can take something; what has to be delivered again
     goes first, oldest first. All chunks of one message go to the same consumer."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: Cursor, waiting: Waiting | None = None) -> None:
         self._cursor = cursor
+        self._waiting = waiting
         self._consumers: list[ConsumerState] = []  # in the order of their turns
         self._held = HeldEntries()
         self._replay: SortedSet = SortedSet()
@@ -75,7 +76,8 @@ class SharedDispatcher:
             if not self._cursor.is_acknowledged(index):
                 return index
             self._replay.pop(0)
-        index = self._cursor.next_unacknowledged(self.read_index)
+        index = next_open(self._cursor, self._waiting, self.read_index)
+        self.read_index = min(index, end)  # what waits comes back by make_due
         return index if index < end else None
 
     def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery:
@@ -95,6 +97,16 @@ class SharedDispatcher:
             self._replay.discard(index)
         else:
             self.read_index = index + 1
+
+    def make_due(self, indexes: Iterable[int]) -> None:
+        """See Dispatcher."""
+        for index in indexes:
+            if index < self.read_index and index not in self._held and not self._cursor.is_acknowledged(index):
+                self._replay.add(index)
+
+    def set_limits(self, per_consumer: int, per_subscription: int) -> None:
+        """See Dispatcher."""
+        self._held.set_limits(per_consumer, per_subscription, self._consumers)
 
     def acknowledged(self, index: int) -> None:
         """See Dispatcher."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from actors.broker.dispatch import ConsumerState
 
-HELD_MESSAGES_PER_CONSUMER_MAX = 50_000  # delivered and not acknowledged
+HELD_MESSAGES_PER_CONSUMER_MAX = 50_000  # delivered and not acknowledged, where policies say nothing else
 HELD_MESSAGES_MAX = 200_000  # the same over the subscription; delivery goes on at half of it
+UNLIMITED = 1 << 62
 
 
 def can_take(consumer: ConsumerState) -> bool:
     """Whether a consumer asked for more, has a socket that takes it, and has acknowledged enough."""
-    return consumer.permits > 0 and consumer.is_writable and consumer.held_messages < HELD_MESSAGES_PER_CONSUMER_MAX
+    return consumer.permits > 0 and consumer.is_writable and not consumer.is_blocked
 
 
 class HeldEntries:
@@ -18,13 +19,26 @@ class HeldEntries:
 
     def __init__(self) -> None:
         self.is_blocked = False
+        self._consumer_max = HELD_MESSAGES_PER_CONSUMER_MAX
+        self._messages_max = HELD_MESSAGES_MAX
         self._holders: dict[int, ConsumerState] = {}
         self._messages = 0
         self._redeliveries: dict[int, int] = {}  # of entries held, or given back
 
+    def set_limits(self, per_consumer: int, per_subscription: int, consumers: list[ConsumerState]) -> None:
+        """How many messages may be held; 0 for any number. Who is above it now is blocked now."""
+        self._consumer_max = per_consumer or UNLIMITED
+        self._messages_max = per_subscription or UNLIMITED
+        self.is_blocked = self._messages >= self._messages_max
+        for consumer in consumers:
+            consumer.is_blocked = consumer.held_messages >= self._consumer_max
+
     def redeliveries(self, index: int) -> int:
         """How often the entry was given back."""
         return self._redeliveries.get(index, 0)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._holders
 
     def hold(self, consumer: ConsumerState, index: int, messages: int) -> None:
         """The entry goes to a consumer, at the price of permits."""
@@ -34,7 +48,10 @@ class HeldEntries:
         consumer.held_messages += messages
         self._holders[index] = consumer
         self._messages += messages
-        self.is_blocked = self._messages >= HELD_MESSAGES_MAX
+        if consumer.held_messages >= self._consumer_max:
+            consumer.is_blocked = True
+        if self._messages >= self._messages_max:
+            self.is_blocked = True
 
     def let_go(self, index: int) -> ConsumerState | None:
         """The entry is held no more; returns who held it."""
@@ -44,7 +61,9 @@ class HeldEntries:
         messages = consumer.held.pop(index)
         consumer.held_messages -= messages
         self._messages -= messages
-        if self.is_blocked and self._messages <= HELD_MESSAGES_MAX // 2:
+        if consumer.is_blocked and consumer.held_messages <= self._consumer_max // 2:
+            consumer.is_blocked = False
+        if self.is_blocked and self._messages <= self._messages_max // 2:
             self.is_blocked = False
         return consumer
 
@@ -65,6 +84,7 @@ class HeldEntries:
         for consumer in consumers:
             consumer.held.clear()
             consumer.held_messages = 0
+            consumer.is_blocked = False
         self._holders.clear()
         self._redeliveries.clear()
         self._messages = 0

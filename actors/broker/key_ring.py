@@ -5,19 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from actors.broker.dispatch import ConsumerState
-from heliograph.errors import ConflictError
+from actors.broker.key_split import KeySplit
+from heliograph.errors import ConsumerAssignError
 from heliograph.protocol.hashing import KEY_HASH_RANGE, murmur3_hash
 
 POINTS_PER_CONSUMER = 100  # on the ring: enough for shares that differ by little
 
 
 class KeyRing:
-    """Consumers over the hashes 1..65535: by a consistent-hash ring, or by the fixed ranges that they bring along.
+    """Consumers over the hashes 1..65535: by the fixed ranges that they bring along, else by a consistent-hash ring,
+    or by ``split`` where that is given.
 
     When a consumer joins or leaves, only the hashes that it gains or loses change hands.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, split: KeySplit | None = None) -> None:
+        self._split = split
         self._ranges: list[tuple[int, int, ConsumerState]] = []  # fixed, both ends included, sorted
         self._points: list[tuple[int, str, int]] = []  # hash, name, key; sorted
         self._owners: list[ConsumerState] = []  # of the points
@@ -27,18 +30,22 @@ class KeyRing:
         """A consumer joins.
 
         Raises:
-            ConflictError: its fixed ranges are out of bounds or overlap with others', or some consumers have fixed
-                ranges and some have not.
+            ConsumerAssignError: its fixed ranges are out of bounds or overlap with others', or some consumers have
+                fixed ranges and some have not.
         """
         if self._consumers and (consumer.key_ranges is None) != (self._consumers[0].key_ranges is None):
-            raise ConflictError("consumers with fixed key ranges cannot share with those without")
+            raise ConsumerAssignError("consumers with fixed key ranges cannot share with those without")
         self._check_ranges(consumer.key_ranges or ())
+        if self._split is not None and consumer.key_ranges is None:
+            self._split.add(consumer)
         self._consumers.append(consumer)
         self._build()
 
     def remove(self, consumer: ConsumerState) -> None:
         """A consumer leaves."""
         self._consumers.remove(consumer)
+        if self._split is not None:
+            self._split.remove(consumer)
         self._build()
 
     def owner(self, key_hash: int) -> ConsumerState | None:
@@ -48,20 +55,38 @@ class KeyRing:
             if at < len(self._ranges) and self._ranges[at][0] <= key_hash:
                 return self._ranges[at][2]
             return None
+        if self._split is not None:
+            return self._split.owner(key_hash)
         if not self._points:
             return None
         at = bisect_left(self._points, key_hash, key=lambda point: point[0])
         return self._owners[at % len(self._owners)]
 
+    def ranges(self, consumer: ConsumerState) -> list[tuple[int, int]]:
+        """The hashes that go to a consumer, both ends included, in order."""
+        if self._ranges:
+            return [(first, last) for first, last, owner in self._ranges if owner is consumer]
+        if self._split is not None:
+            return self._split.ranges(consumer)
+        found: list[tuple[int, int]] = []
+        first = 0
+        for point, owner in zip(self._points, self._owners, strict=True):
+            if owner is consumer and point[0] >= first:
+                found.append((first, point[0]))
+            first = max(first, point[0] + 1)
+        if self._owners and self._owners[0] is consumer and first < KEY_HASH_RANGE:
+            found.append((first, KEY_HASH_RANGE - 1))  # behind the last point the ring starts over
+        return found
+
     def _check_ranges(self, wanted: tuple[tuple[int, int], ...]) -> None:
         taken = [(first, last) for first, last, _ in self._ranges]
         for first, last in wanted:
             if not 0 <= first <= last < KEY_HASH_RANGE:
-                raise ConflictError(
+                raise ConsumerAssignError(
                     f"{first}..{last} is no range of hashes", field="hashRanges", limit=f"0 to {KEY_HASH_RANGE - 1}"
                 )
             if any(first <= other_last and other_first <= last for other_first, other_last in taken):
-                raise ConflictError(f"the range {first}..{last} overlaps with another", field="hashRanges")
+                raise ConsumerAssignError(f"the range {first}..{last} overlaps with another", field="hashRanges")
             taken.append((first, last))
 
     def _build(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 
-from actors.broker.bundles import bundle_path
 from actors.broker.connection import Connection
 from heliograph.errors import BadRequestError, HeliographError
 from heliograph.protocol import pulsar_pb2 as pb
@@ -34,9 +33,10 @@ class LookupCommands:
         try:
             context = self.connection.context
             topic = TopicName.parse(wanted.topic)
-            path = bundle_path(topic, await context.catalog.policies(topic))
-            owner = await context.ownership.resolve(path, authoritative=wanted.authoritative)
+            owner = await context.ownership.resolve(topic, authoritative=wanted.authoritative)
             answer.url = owner.service_url
+            if owner.service_url_tls:
+                answer.url_tls = owner.service_url_tls
             answer.response = answer.CONNECT if owner.is_us else answer.REDIRECT
             answer.authoritative = owner.is_us or owner.is_assigned
         except HeliographError as error:
@@ -48,10 +48,7 @@ class LookupCommands:
         try:
             catalog = self.connection.context.catalog
             topic = TopicName.parse(wanted.topic)
-            await catalog.policies(topic)
-            answer.partitions = await catalog.partitions(topic)
-            if not answer.partitions and not wanted.auto_creation:
-                await catalog.ensure(topic, may_create=False)
+            answer.partitions = await catalog.auto_partitions(topic, may_create=wanted.auto_creation)
             answer.response = answer.SUCCESS
         except HeliographError as error:
             answer.response, answer.error, answer.message = answer.FAILED, code_of(error), str(error)

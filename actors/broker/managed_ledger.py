@@ -34,8 +34,8 @@ from actors.broker.topic_record import (
     with_ledger_closed,
 )
 from actors.errors import LedgerFencedError
-from heliograph.errors import HeliographError, PersistenceError, ServiceNotReadyError
-from metadata.model import NamespacePolicies, Persistence, TopicRecord
+from heliograph.errors import HeliographError, PersistenceError, ServiceNotReadyError, TopicTerminatedError
+from metadata.model import Persistence, Policies, TopicRecord
 
 ADDS_IN_FLIGHT_MAX = 5_000  # entries handed to one ledger writer and not confirmed; more wait here
 ADD_BYTES_IN_FLIGHT_MAX = 16 << 20  # their bytes; one entry is always handed on
@@ -58,11 +58,12 @@ class Publication(Protocol):
 
 class WriteState(enum.Enum):
     """WRITING: adds go to the writer. DRAINING: they wait for a new ledger. RECOVERING: they wait for a verdict on the
-    failed one. CLOSED: they fail."""
+    failed one. TERMINATED: there are none for good. CLOSED: they fail."""
 
     WRITING = "writing"
     DRAINING = "draining"
     RECOVERING = "recovering"
+    TERMINATED = "terminated"
     CLOSED = "closed"
 
 
@@ -91,12 +92,12 @@ class ManagedLedger:
         writer: LedgerWriter,
         ledgers: Ledgers,
         cache: TailCache,
-        policies: NamespacePolicies,
+        policies: Policies,
     ) -> None:
         self.name = name
         self.chain = chain
         self.policies = policies
-        self.state = WriteState.WRITING
+        self.state = WriteState.WRITING if owned.record.terminated_at is None else WriteState.TERMINATED
         self.on_confirmed: Callable[[], None] = lambda: None
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
         self.entries_added = 0
@@ -125,7 +126,7 @@ class ManagedLedger:
     @property
     def persistence(self) -> Persistence:
         """How many copies new ledgers get."""
-        return self.record.persistence or self.policies.persistence
+        return self.policies.persistence
 
     @property
     def writer(self) -> LedgerWriter:
@@ -141,6 +142,9 @@ class ManagedLedger:
         """Publish an entry after all others. ``publication`` hears the outcome, in order (I2)."""
         if self.state is WriteState.CLOSED:
             publication.failed(ServiceNotReadyError(f"{self.name} is not served here any more"))
+            return
+        if self.state is WriteState.TERMINATED:
+            publication.failed(TopicTerminatedError(f"{self.name} was terminated"))
             return
         self._pending.append(PendingAdd(entry, publication))
         if self.state is WriteState.WRITING:
@@ -163,12 +167,47 @@ class ManagedLedger:
                 task.cancel()
         self.on_lost(error)
 
+    async def store_property(self, name: str, value: str) -> None:
+        """Keep a property in the topic's record.
+
+        Raises:
+            ServiceNotReadyError: the topic is another's.
+        """
+        await self.change_record(lambda record: replace(record, properties={**record.properties, name: value}))
+
+    async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """Store a change of the topic's record.
+
+        Raises:
+            ServiceNotReadyError: the topic is another's.
+        """
+        async with self._structure:
+            await self._replace(change(self.record))
+
+    async def terminate(self) -> Position:
+        """End the topic: what is under way is confirmed, then nothing is added any more, whoever owns the topic.
+
+        Returns:
+            the position of the last entry; entry id -1 when there is none. Idempotent.
+
+        Raises:
+            ServiceNotReadyError: the topic is another's, or its ledger is just being replaced.
+            PersistenceError, QuorumLostError: not now; nothing was decided.
+        """
+        async with self._structure:
+            if self.state is WriteState.WRITING:
+                await self._end()
+            elif self.state is not WriteState.TERMINATED:
+                raise ServiceNotReadyError(f"{self.name} cannot be terminated just now, try again")
+        return self.chain.position_before(self.chain.end)
+
     async def close(self) -> None:
         """Confirm what is under way, close the ledger and store its end. Failures are left to the next owner."""
         if self._pending and self.state is not WriteState.CLOSED:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=RECOVER_SECONDS_MAX)
-        if self.state is WriteState.CLOSED:
+        if self.state in (WriteState.CLOSED, WriteState.TERMINATED):
+            self.state = WriteState.CLOSED
             return
         self.state = WriteState.CLOSED
         self._fail_pending(ServiceNotReadyError(f"{self.name} is closed here"))
@@ -191,16 +230,9 @@ class ManagedLedger:
             how many were deleted. A failure part way leaves their names in the record; the next trim goes on.
         """
         async with self._structure:
-            if self.state is not WriteState.WRITING:
+            if self.state not in (WriteState.WRITING, WriteState.TERMINATED):
                 return 0
-            held = [info for info in self.record.ledgers if info.ledger_id <= self.chain.last_ledger_id]
-            count = expendable(
-                held,
-                needed_from,
-                now_ms,
-                retention_seconds=self.policies.retention_seconds,
-                retention_bytes=self.policies.retention_bytes,
-            )
+            count = self.expendable_at(needed_from, now_ms)
             if count:
                 gone = [info.ledger_id for info in self.record.ledgers[:count]]
                 await self._replace(
@@ -217,6 +249,16 @@ class ManagedLedger:
             if left:
                 await self._replace(with_deletable(self.record, []))
             return count
+
+    def expendable_at(self, needed_from: int, now_ms: int) -> int:
+        """How many ledgers at the head ``trim`` would delete at that time."""
+        return expendable(
+            [info for info in self.record.ledgers if info.ledger_id <= self.chain.last_ledger_id],
+            needed_from,
+            now_ms,
+            retention_seconds=self.policies.retention_seconds,
+            retention_bytes=self.policies.retention_bytes,
+        )
 
     # Handing adds to the writer
 
@@ -353,6 +395,31 @@ class ManagedLedger:
             if info.closed_ms == 0 and info.ledger_id < self._writer.ledger_id:
                 metadata = await self._ledgers.recover(info.ledger_id)
                 await self._replace(with_ledger_closed(self.record, metadata))
+
+    # The end of the topic
+
+    async def _end(self) -> None:
+        self.state = WriteState.DRAINING
+        try:
+            if self._handed:
+                await self._wait_drained()
+            metadata = await self._writer.close()
+        except HeliographError as error:
+            if self.state is WriteState.DRAINING:
+                self._writer_failed(error)
+            raise
+        assert metadata.last_entry_id + 1 == self.chain.entries_in(metadata.ledger_id), "the chain is unbroken"  # I12
+        record = with_ledger_closed(self.record, metadata)
+        try:
+            if self._next is not None:
+                record = with_ledger_closed(record, await self._next.close())
+            last = self.chain.position_before(self.chain.end)
+            await self._replace(replace(record, terminated_at=(last.ledger_id, last.entry_id)))
+        except HeliographError as error:
+            self.lose(error)  # the ledger is closed, and whether the topic is ended is not known
+            raise
+        self.state = WriteState.TERMINATED
+        self._fail_pending(TopicTerminatedError(f"{self.name} was terminated"))
 
     # A writer that failed
 

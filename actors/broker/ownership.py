@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from actors.broker.bundles import candidate
+from actors.broker.bundles import Bundle, candidate
 from actors.broker.session_guard import needs_session
 from heliograph.errors import HeliographError, ServiceNotReadyError
+from heliograph.protocol.topic_name import TopicName
 from metadata import codec, paths
-from metadata.errors import NodeExistsError, NoNodeError
+from metadata.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError
 from metadata.model import BrokerRegistration, BundleOwner
-from metadata.store import EventType, MetadataStore, SessionState, Watch, WatchEvent
+from metadata.parents import create_parents
+from metadata.store import Check, Create, Delete, EventType, MetadataStore, SessionState, Set, Watch, WatchEvent
 
 ROUNDS_MAX = 5  # of finding an owner while bundles change hands
 
@@ -32,24 +34,43 @@ class Owner:
     broker_id: str
     service_url: str
     actor_name: str
+    service_url_tls: str = ""
     is_us: bool = False
     is_assigned: bool = False
+
+
+Locate = Callable[[TopicName], Awaitable[Bundle]]
+Choose = Callable[[str, Mapping[str, BrokerRegistration]], Awaitable[str | None]]
+
+
+async def choose_by_hash(path: str, live: Mapping[str, BrokerRegistration]) -> str | None:
+    """The owner to be of a free bundle, without any leader: by hash, among those that do not drain if there are any."""
+    willing = [name for name, broker in live.items() if not broker.is_draining]
+    return candidate(path, willing or live)
 
 
 class Ownership:
     """The bundles of this broker, and the way to those of others. All calls on one event loop.
 
+    Args:
+        locate: finds the bundle of a topic as metadata has it now.
+
     Attributes:
+        choose: names the owner to be of a bundle that has none.
         on_released: called with the path of a bundle that is no longer ours, while our session goes on.
         on_lost: called when the session is lost and everything with it.
     """
 
-    def __init__(self, store: MetadataStore, registration: BrokerRegistration) -> None:
+    def __init__(self, store: MetadataStore, registration: BrokerRegistration, locate: Locate) -> None:
         self.registration = replace(registration, session_token=store.session_token)
+        self.choose: Choose = choose_by_hash
         self.on_released: Callable[[str], None] = lambda path: None
         self.on_lost: Callable[[], None] = lambda: None
         self._store = store
+        self._locate = locate
         self._owned: set[str] = set()
+        self._leaving: set[str] = set()  # owned still; its topics are being closed
+        self._splitting: set[str] = set()  # owned; about to be replaced by its halves
         self._is_lost = False
         self._watch: Watch | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -101,6 +122,10 @@ class Ownership:
         """Whether this broker may serve the bundle now (I13)."""
         return path in self._owned and not self._is_lost
 
+    def admits(self, path: str) -> bool:
+        """Whether topics of the bundle may be loaded here now."""
+        return self.owns(path) and path not in self._leaving
+
     async def brokers(self) -> list[BrokerRegistration]:
         """Every live broker."""
         found = []
@@ -110,18 +135,23 @@ class Ownership:
                 found.append(codec.decode(BrokerRegistration, value))
         return found
 
-    async def resolve(self, path: str, *, authoritative: bool = False) -> Owner:
-        """Who serves a bundle. It becomes ours when nobody owns it and we are the candidate, or were assigned it.
+    async def resolve(self, topic: TopicName, *, authoritative: bool = False) -> Owner:
+        """Who serves a topic's bundle. It becomes ours when nobody owns it and we are chosen, or were assigned it.
 
         Args:
             authoritative: another broker, or the operator, decided that it should be us.
 
         Raises:
+            NamespaceNotFoundError.
             ServiceNotReadyError: it changes hands right now, or our session is lost; ask again.
         """
         for _ in range(ROUNDS_MAX):
             if self._is_lost:
                 raise ServiceNotReadyError("this broker lost its session")
+            bundle = await self._locate(topic)
+            path = bundle.path
+            if path in self._leaving:
+                break
             if path in self._owned:
                 return self._us()
             try:
@@ -129,7 +159,7 @@ class Ownership:
                     value, stat = await self._store.get(path)
             except NoNodeError:
                 with needs_session():
-                    found = await self._take_or_name(path, authoritative)
+                    found = await self._take_or_name(bundle, authoritative)
                 if found is None:
                     continue
                 return found
@@ -139,36 +169,112 @@ class Ownership:
             owner = codec.decode(BundleOwner, value)
             if owner.broker_id == self.registration.broker_id:
                 break  # a predecessor's, about to go
-            return Owner(owner.broker_id, owner.service_url, owner.actor_name)
-        raise ServiceNotReadyError(f"{path} is changing hands, ask again")
+            return Owner(owner.broker_id, owner.service_url, owner.actor_name, owner.service_url_tls)
+        raise ServiceNotReadyError(f"the bundle of {topic} is changing hands, ask again")
+
+    async def take(self, bundle: Bundle) -> None:
+        """Make a bundle that nobody owns ours.
+
+        Raises:
+            ServiceNotReadyError: somebody else was first, or the bundles changed; ask again.
+        """
+        with needs_session():
+            await self._take_or_name(bundle, authoritative=True)
+        if not self.owns(bundle.path):
+            raise ServiceNotReadyError(f"{bundle.path} is changing hands, ask again")
+
+    def begin_release(self, path: str) -> bool:
+        """Let no further topic of the bundle be loaded, so that those loaded can be closed; False: not ours."""
+        if not self.admits(path):
+            return False
+        self._leaving.add(path)
+        return True
 
     async def release(self, path: str) -> None:
         """Give one bundle up, after its topics were closed."""
-        if path in self._owned:
-            self._owned.discard(path)
-            with contextlib.suppress(NoNodeError):
-                await self._store.delete(path)
+        try:
+            if path in self._owned:
+                self._owned.discard(path)
+                with contextlib.suppress(NoNodeError):
+                    await self._store.delete(path)
+        finally:
+            self._leaving.discard(path)
 
-    async def _take_or_name(self, path: str, authoritative: bool) -> Owner | None:
+    async def split(self, path: str, halves: tuple[str, str], namespace: Set) -> bool:
+        """Replace a bundle of ours by its two halves, which are ours from then on, in one write.
+
+        Args:
+            namespace: the write of the namespace's record that cuts the bundle, with the version that it replaces.
+
+        Returns:
+            False when the record changed in between, and nothing was done.
+
+        Raises:
+            ServiceNotReadyError: the bundle is not ours, or the outcome is not known.
+        """
+        if not self.admits(path) or path in self._splitting:
+            raise ServiceNotReadyError(f"{path} is not served here, or changes right now")
+        value = codec.encode(self._record())
+        creates = [Create(half, value, ephemeral=True) for half in halves]
+        self._splitting.add(path)
+        try:
+            with needs_session():
+                await self._store.multi([namespace, *creates, Delete(path)])  # I9
+        except BadVersionError:
+            return False
+        except (ConnectionLossError, NodeExistsError, NoNodeError) as error:
+            self._splitting.discard(path)
+            await self._check_owned()
+            raise ServiceNotReadyError(f"{path} may be split or not, ask again: {error}") from error
+        finally:
+            self._splitting.discard(path)
+        if self._is_lost:
+            raise ServiceNotReadyError("this broker lost its session")
+        self._owned.discard(path)
+        self._owned.update(halves)
+        return True
+
+    async def set_draining(self, is_draining: bool) -> None:
+        """Tell everybody whether this broker takes bundles.
+
+        Raises:
+            ServiceNotReadyError: the session is over.
+        """
+        self.registration = replace(self.registration, is_draining=is_draining)
+        with needs_session():
+            await self._store.set(paths.broker_available(self.registration.broker_id), codec.encode(self.registration))
+
+    async def _take_or_name(self, bundle: Bundle, authoritative: bool) -> Owner | None:
         live = {broker.broker_id: broker for broker in await self.brokers()}
-        chosen = self.registration.broker_id if authoritative else candidate(path, live)
+        chosen = self.registration.broker_id if authoritative else await self.choose(bundle.path, live)
         if chosen is not None and chosen != self.registration.broker_id:
             broker = live[chosen]
-            return Owner(broker.broker_id, broker.service_url, broker.actor_name, is_assigned=True)
-        ours = self.registration
-        record = BundleOwner(ours.broker_id, ours.service_url, ours.actor_name)
+            return Owner(
+                broker.broker_id, broker.service_url, broker.actor_name, broker.service_url_tls, is_assigned=True
+            )
+        # The record must be the one that the bundle was read from: no two bundles that overlap have an owner each.
+        check = Check(bundle.namespace_path, bundle.version)
+        create = Create(bundle.path, codec.encode(self._record()), ephemeral=True)
         try:
-            await self._store.create(path, codec.encode(record), ephemeral=True, parents=True)
-        except NodeExistsError:
+            try:
+                await self._store.multi([check, create])
+            except NoNodeError:
+                await create_parents(self._store, bundle.path)
+                await self._store.multi([check, create])
+        except (NodeExistsError, BadVersionError, NoNodeError):
             return None
         if self._is_lost:
             return None
-        self._owned.add(path)
+        self._owned.add(bundle.path)
         return self._us()
+
+    def _record(self) -> BundleOwner:
+        ours = self.registration
+        return BundleOwner(ours.broker_id, ours.service_url, ours.actor_name, ours.service_url_tls)
 
     def _us(self) -> Owner:
         ours = self.registration
-        return Owner(ours.broker_id, ours.service_url, ours.actor_name, is_us=True)
+        return Owner(ours.broker_id, ours.service_url, ours.actor_name, ours.service_url_tls, is_us=True)
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST and not self._is_lost:
@@ -179,13 +285,13 @@ class Ownership:
             self._checking = asyncio.get_running_loop().create_task(self._check_owned())
 
     def _bundle_changed(self, event: WatchEvent) -> None:
-        if event.type is EventType.DELETED and event.path in self._owned:
+        if event.type is EventType.DELETED and event.path in self._owned and event.path not in self._splitting:
             self._owned.discard(event.path)
             self.on_released(event.path)
 
     async def _check_owned(self) -> None:
         """Events may have been missed while the store was out of reach."""
-        for path in list(self._owned):
+        for path in self._owned - self._splitting:
             try:
                 stat = await self._store.exists(path)
             except HeliographError as error:

@@ -21,6 +21,7 @@ class Position(NamedTuple):
 
 EARLIEST = Position(-1, -1)
 LATEST = Position(_I63_MAX, _I63_MAX)
+NOWHERE = Position(-1, -1)  # what a producer is told of an entry that was not stored again
 
 
 def from_unsigned(ledger_id: int, entry_id: int) -> Position:

@@ -6,26 +6,28 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from actors.broker.connection import Connection
+from actors.broker.connection import CPP_CLIENT, Connection
 from actors.broker.position import Position, to_unsigned
-from actors.broker.producer import Producer, Send
+from actors.broker.producer import AccessMode, Producer, Send
+from actors.broker.schema_commands import producer_schema
 from actors.broker.topic import Topic
 from actors.broker.topic_entry import TopicEntry
-from heliograph.errors import (
-    ChecksumError,
-    HeliographError,
-    MessageTooLargeError,
-    ProtocolError,
-    UnsupportedError,
-)
+from heliograph.errors import BadRequestError, ChecksumError, HeliographError, MessageTooLargeError, ProtocolError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.pulsar_pb2 import BaseCommand
-from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
 PRODUCERS_MAX = 10_000  # of one connection
+NAME_CHARACTERS_MAX = 256  # of a producer
 CLOSED_REMEMBERED_MAX = 1_000  # producers that we closed: what a client still sends to them is dropped
+
+_MODES = {
+    pb.ACCESS_SHARED: AccessMode.SHARED,
+    pb.ACCESS_EXCLUSIVE: AccessMode.EXCLUSIVE,
+    pb.ACCESS_WAIT_FOR_EXCLUSIVE: AccessMode.WAIT_FOR_EXCLUSIVE,
+    pb.ACCESS_EXCLUSIVE_WITH_FENCING: AccessMode.EXCLUSIVE_WITH_FENCING,
+}
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +70,26 @@ class ProducerCommands:
         receipt.sequence_id = sequence_id
         if highest:
             receipt.highest_sequence_id = highest
-        receipt.message_id.ledger_id = position.ledger_id
-        receipt.message_id.entry_id = position.entry_id
+        receipt.message_id.ledger_id = to_unsigned(position.ledger_id)
+        receipt.message_id.entry_id = to_unsigned(position.entry_id)
         self.connection.send(command)
+
+    def send_refused(self, producer: Producer, sequence_id: int, error: HeliographError) -> None:
+        """See ProducerChannel. After any code but that of a wrong checksum a C++ client sends the same again, for ever;
+        after that one it gives the entry up. Other clients give it up when it is not allowed."""
+        gives_up_on_checksum = self.connection.client_version.startswith(CPP_CLIENT)
+        is_damaged = gives_up_on_checksum or isinstance(error, ChecksumError)
+        self.connection.send(
+            BaseCommand(
+                type=BaseCommand.SEND_ERROR,
+                send_error=pb.CommandSendError(
+                    producer_id=producer.producer_id,
+                    sequence_id=sequence_id,
+                    error=pb.CHECKSUM_ERROR if is_damaged else pb.NOT_ALLOWED_ERROR,
+                    message=str(error),
+                ),
+            )
+        )
 
     def settled(self, producer: Producer, size: int) -> None:
         """See ProducerChannel."""
@@ -79,6 +98,22 @@ class ProducerCommands:
             request_id = self._closing.pop(producer, None)
             if request_id is not None:
                 self.connection.send_success(request_id)
+
+    def throttle(self, seconds: float) -> None:
+        """See ProducerChannel."""
+        self.connection.throttle(seconds)
+
+    def became_ready(self, producer: Producer) -> None:
+        """See ProducerChannel."""
+        self._answer(producer, producer.request_id)
+
+    def refused(self, producer: Producer, error: HeliographError) -> None:
+        """See ProducerChannel."""
+        producer.is_closed = True
+        found = self._producers.get(producer.producer_id)
+        if found is not None and found[0] is producer:
+            self._forget(producer.producer_id)
+            self.connection.send_error(producer.request_id, error)
 
     def close_producer(self, producer: Producer) -> None:
         """See ProducerChannel."""
@@ -100,6 +135,7 @@ class ProducerCommands:
         wanted = command.producer
         found = self._producers.get(wanted.producer_id)
         if found is not None and found[0].epoch >= wanted.epoch:
+            found[0].request_id = wanted.request_id
             self._answer(found[0], wanted.request_id)
             return None
         if wanted.producer_id in self._creating or len(self._producers) >= PRODUCERS_MAX:
@@ -111,35 +147,53 @@ class ProducerCommands:
 
     async def _create(self, wanted: pb.CommandProducer) -> None:
         try:
-            if wanted.producer_access_mode != pb.ACCESS_SHARED:
-                raise UnsupportedError("only the Shared access mode is offered by this version", field="accessMode")
             context = self.connection.context
             topic = await context.topics.get(TopicName.parse(wanted.topic), may_create=True)
-            producer = Producer(wanted.producer_id, wanted.producer_name, wanted.epoch, self)
-            topic.add_producer(producer, context.producer_prefix)
+            producer = self._made_for(wanted)
+            producer.schema_version = await producer_schema(context.schemas, topic, wanted)
             if wanted.initial_subscription_name:
                 await topic.subscribe(wanted.initial_subscription_name, start=None)
+            await topic.write_side.admit(producer, context.producer_prefix)
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
             return
         finally:
             self._creating.discard(wanted.producer_id)
         if not self.connection.is_open:
-            topic.remove_producer(producer)
+            topic.write_side.members.remove(producer)
             return
         self._closed.pop(wanted.producer_id, None)
         self._producers[wanted.producer_id] = (producer, topic)
         self._answer(producer, wanted.request_id)
 
-    def _answer(self, producer: Producer, request_id: int) -> None:
-        self.connection.send(
-            BaseCommand(
-                type=BaseCommand.PRODUCER_SUCCESS,
-                producer_success=pb.CommandProducerSuccess(
-                    request_id=request_id, producer_name=producer.name, schema_version=b""
-                ),
+    def _made_for(self, wanted: pb.CommandProducer) -> Producer:
+        if len(wanted.producer_name) > NAME_CHARACTERS_MAX:
+            raise BadRequestError(
+                "a producer's name is too long", field="producerName", limit=f"{NAME_CHARACTERS_MAX} characters"
             )
+        producer = Producer(
+            wanted.producer_id,
+            wanted.producer_name,
+            wanted.epoch,
+            self,
+            mode=_MODES[wanted.producer_access_mode],
+            topic_epoch=wanted.topic_epoch if wanted.HasField("topic_epoch") else None,
+            request_id=wanted.request_id,
         )
+        producer.is_name_generated = not wanted.producer_name or not wanted.user_provided_producer_name
+        return producer
+
+    def _answer(self, producer: Producer, request_id: int) -> None:
+        success = pb.CommandProducerSuccess(
+            request_id=request_id,
+            producer_name=producer.name,
+            last_sequence_id=producer.last_sequence_id,
+            schema_version=producer.schema_version,
+            producer_ready=producer.is_ready,
+        )
+        if producer.mode is not AccessMode.SHARED and producer.topic_epoch is not None:
+            success.topic_epoch = producer.topic_epoch
+        self.connection.send(BaseCommand(type=BaseCommand.PRODUCER_SUCCESS, producer_success=success))
 
     def _send(self, command: BaseCommand, section: memoryview | None) -> None:
         send = command.send
@@ -151,32 +205,26 @@ class ProducerCommands:
         if section is None:
             raise ProtocolError("SEND without an entry")
         producer, topic = found
+        if not producer.is_ready:
+            raise ProtocolError(f"producer {send.producer_id} has to wait for its turn")
+        size = len(section)
+        self.connection.hold_publish(size)
         try:
             entry = TopicEntry.read(section, check=True)
-            self._check_size(entry)
+            self._check_size(size, topic)
         except (ChecksumError, MessageTooLargeError, ProtocolError) as error:
-            self._refuse(send, error)
+            Send(producer, send.sequence_id, send.highest_sequence_id, 0, size).refuse(error)
             return
-        self.connection.hold_publish(len(entry.payload))
-        topic.publish(entry, Send(producer, send.sequence_id, send.highest_sequence_id, entry))
+        topic.write_side.send(entry, Send(producer, send.sequence_id, send.highest_sequence_id, entry.messages, size))
 
-    def _check_size(self, entry: TopicEntry) -> None:
-        limit = self.connection.context.config.max_message_bytes
-        if len(entry.payload) > limit + FRAME_SLACK_BYTES:
+    def _check_size(self, size: int, topic: Topic) -> None:
+        limit = self.connection.context.config.max_message_bytes + FRAME_SLACK_BYTES
+        if topic.policies.max_message_bytes:
+            limit = min(topic.policies.max_message_bytes, limit)
+        if size > limit:
             raise MessageTooLargeError(
-                f"an entry of {len(entry.payload)} bytes is too large", field="payload", limit=f"{limit} bytes"
+                f"an entry of {size} bytes is too large", field="payload", limit=f"{limit} bytes"
             )
-
-    def _refuse(self, send: pb.CommandSend, error: HeliographError) -> None:
-        code = pb.CHECKSUM_ERROR if isinstance(error, ChecksumError) else code_of(error)
-        self.connection.send(
-            BaseCommand(
-                type=BaseCommand.SEND_ERROR,
-                send_error=pb.CommandSendError(
-                    producer_id=send.producer_id, sequence_id=send.sequence_id, error=code, message=str(error)
-                ),
-            )
-        )
 
     def _close(self, command: BaseCommand, section: memoryview | None) -> None:
         request_id, producer_id = command.close_producer.request_id, command.close_producer.producer_id
@@ -186,7 +234,8 @@ class ProducerCommands:
             return
         producer, topic = found
         self._forget(producer_id)
-        topic.remove_producer(producer)
+        producer.is_gone_for_good = producer.is_name_generated
+        topic.write_side.members.remove(producer)
         if producer.pending:
             producer.is_closed = False  # its receipts are still wanted
             self._closing[producer] = request_id
@@ -202,4 +251,4 @@ class ProducerCommands:
     def _gone(self) -> None:
         producers, self._producers = list(self._producers.values()), {}
         for producer, topic in producers:
-            topic.remove_producer(producer)
+            topic.write_side.members.remove(producer)

@@ -1,4 +1,4 @@
-"""Commands that this version does not offer, refused in the protocol's own words: schemas and transactions."""
+"""Commands that this version does not offer, refused in the protocol's own words: transactions."""
 
 from __future__ import annotations
 
@@ -21,29 +21,9 @@ class RefusedCommands:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        connection.handlers[BaseCommand.GET_SCHEMA] = self._get_schema
-        connection.handlers[BaseCommand.GET_OR_CREATE_SCHEMA] = self._create_schema
         connection.handlers[BaseCommand.TC_CLIENT_CONNECT_REQUEST] = self._coordinator
         for kind in _TRANSACTIONS:
             connection.handlers[kind] = self._transaction
-
-    def _get_schema(self, command: BaseCommand, section: memoryview | None) -> None:
-        answer = pb.CommandGetSchemaResponse(
-            request_id=command.get_schema.request_id,
-            error_code=pb.TOPIC_NOT_FOUND,  # clients take this as "no schema"
-            error_message="the topic has no schema",
-        )
-        self.connection.send(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, get_schema_response=answer))
-
-    def _create_schema(self, command: BaseCommand, section: memoryview | None) -> None:
-        answer = pb.CommandGetOrCreateSchemaResponse(
-            request_id=command.get_or_create_schema.request_id,
-            error_code=pb.NOT_ALLOWED_ERROR,
-            error_message="schemas are not kept by this version",
-        )
-        self.connection.send(
-            BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, get_or_create_schema_response=answer)
-        )
 
     def _coordinator(self, command: BaseCommand, section: memoryview | None) -> None:
         answer = pb.TransactionCoordinatorRefusal(

@@ -61,6 +61,8 @@ class BrokerSessions:
         self._broker = broker
         # Clients know this address: the next session serves on it too.
         self._config = replace(self._config, port=int(broker.service_url.rpartition(":")[2]))
+        if broker.service_url_tls:
+            self._config = replace(self._config, tls_port=int(broker.service_url_tls.rpartition(":")[2]))
         return broker.service_url
 
     async def stop(self) -> None:

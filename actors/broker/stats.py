@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from actors.broker.consumer import Consumer
-from actors.broker.dispatch_key_shared import KeySharedDispatcher
 from actors.broker.ledgers import Ledgers
 from actors.broker.producer import Producer
+from actors.broker.rates import Rates
 from actors.broker.subscription import Subscription
+from actors.broker.subscription_stats import subscription_stats
 from actors.broker.topic import Topic
 from actors.broker.topic_record import now_ms
 from actors.errors import NoSuchLedgerError
 
 Json = dict[str, Any]
 
-RATE_WINDOW_SECONDS_MIN = 1.0  # a rate is taken over at least this time
 RANGES_SHOWN_MAX = 1_000  # of a cursor's acknowledged ranges
-
-
-class Rates:
-    """Rates per second of growing counters, over the time between two looks."""
-
-    def __init__(self) -> None:
-        self._at = time.monotonic()
-        self._counters: dict[str, int] = {}
-        self._rates: dict[str, float] = {}
-
-    def look(self, counters: dict[str, int]) -> dict[str, float]:
-        """The rates; looks that come too fast get those of the look before."""
-        now = time.monotonic()
-        passed = now - self._at
-        if passed >= RATE_WINDOW_SECONDS_MIN or not self._rates:
-            seconds = max(passed, RATE_WINDOW_SECONDS_MIN)
-            self._rates = {name: (n - self._counters.get(name, 0)) / seconds for name, n in counters.items()}
-            self._counters, self._at = dict(counters), now
-        return self._rates
 
 
 def topic_stats(topic: Topic, rates: Rates, broker_id: str) -> Json:
     """Pulsar's ``stats`` of one topic."""
-    subscriptions = {name: subscription_stats(topic, s) for name, s in topic.subscriptions.items()}
+    storage = storage_size(topic)
+    chain = topic.ledger.chain
+    subscriptions = {name: subscription_stats(s, chain, storage) for name, s in topic.subscriptions.items()}
     counters = {
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.ledger.bytes_added,
@@ -49,7 +30,6 @@ def topic_stats(topic: Topic, rates: Rates, broker_id: str) -> Json:
         "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
     }
     speed = rates.look(counters)
-    storage = storage_size(topic)
     return {
         "msgRateIn": speed["msgInCounter"],
         "msgThroughputIn": speed["bytesInCounter"],
@@ -61,10 +41,11 @@ def topic_stats(topic: Topic, rates: Rates, broker_id: str) -> Json:
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "offloadedStorageSize": 0,
         "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
-        "waitingPublishers": 0,
+        "waitingPublishers": len(topic.write_side.members.access.waiting),
         "subscriptions": subscriptions,
         "replication": {},
-        "deduplicationStatus": "Disabled",
+        "deduplicationStatus": "Disabled" if topic.write_side.dedup.current is None else "Enabled",
+        "topicEpoch": epoch if (epoch := topic.write_side.members.access.epoch) >= 0 else None,
         "ownerBroker": broker_id,
     }
 
@@ -74,50 +55,12 @@ def publisher_stats(producer: Producer) -> Json:
     return {
         "producerName": producer.name,
         "producerId": producer.producer_id,
-        "accessMode": "Shared",
+        "accessMode": producer.mode.value,
         "msgInCounter": producer.messages_in,
         "bytesInCounter": producer.bytes_in,
         "address": producer.channel.peer,
         "connectedSince": producer.connected_ms,
         "clientVersion": producer.channel.client_version,
-    }
-
-
-def subscription_stats(topic: Topic, subscription: Subscription) -> Json:
-    """One subscription. ``msgBacklog`` counts entries, as in Pulsar."""
-    dispatcher = subscription.dispatcher
-    entries = topic.ledger.chain.end - topic.ledger.chain.first
-    active = dispatcher.active
-    return {
-        "msgBacklog": subscription.backlog,
-        "backlogSize": storage_size(topic) * subscription.backlog // entries if entries else 0,
-        "msgOutCounter": subscription.messages_out,
-        "bytesOutCounter": subscription.bytes_out,
-        "messageAckCounter": subscription.messages_acknowledged,
-        "unackedMessages": sum(c.state.held_messages for c in subscription.consumers.values()),
-        "type": subscription.kind.value if subscription.consumers else "",
-        "activeConsumerName": active.name if active is not None else "",
-        "msgInReplay": dispatcher.replay_count,
-        "msgDelayed": 0,
-        "isDurable": subscription.is_durable,
-        "blockedSubscriptionOnUnackedMsgs": dispatcher.is_blocked,
-        "nonContiguousDeletedMessagesRanges": subscription.cursor.holes,
-        "drainingHashesCount": dispatcher.draining_hashes if isinstance(dispatcher, KeySharedDispatcher) else 0,
-        "consumers": [consumer_stats(consumer) for consumer in subscription.consumers.values()],
-    }
-
-
-def consumer_stats(consumer: Consumer) -> Json:
-    """One consumer."""
-    return {
-        "consumerName": consumer.name,
-        "availablePermits": consumer.state.permits,
-        "unackedMessages": consumer.state.held_messages,
-        "msgOutCounter": consumer.messages_out,
-        "bytesOutCounter": consumer.bytes_out,
-        "address": consumer.channel.peer,
-        "connectedSince": consumer.connected_ms,
-        "clientVersion": consumer.channel.client_version,
     }
 
 
@@ -172,7 +115,7 @@ async def internal_stats(topic: Topic, ledgers: Ledgers) -> Json:
 
 def cursor_stats(topic: Topic, subscription: Subscription) -> Json:
     """One cursor."""
-    chain, cursor, log = topic.ledger.chain, subscription.cursor, subscription.log
+    chain, cursor, log = subscription.chain, subscription.cursor, subscription.log
     ranges: list[str] = []
     for first, stop in cursor.acknowledged_runs():
         if len(ranges) == RANGES_SHOWN_MAX:

@@ -1,64 +1,62 @@
 """A subscription of a topic: its cursor, its consumers, and the loop that brings the one to the others.
 
-The decisions are the cursor's and the dispatcher's; this shell fetches entries, pushes them and keeps the bounds: at
-most ``READ_AHEAD_BYTES_MAX`` of entries read from bookies wait here, and a turn of the loop pushes at most
-``TURN_ENTRIES_MAX`` entries so that nobody waits for one subscription that catches up (I15).
+The decisions are the cursor's and the dispatcher's; this shell fetches entries, pushes them and keeps the bounds: a
+turn of the loop pushes at most ``TURN_ENTRIES_MAX`` entries so that nobody waits for one subscription that catches up
+(I15). What is read ahead and what waits for its time have bounds of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from actors.broker.chain import Chain
 from actors.broker.consumer import Consumer
 from actors.broker.cursor import Cursor
 from actors.broker.cursor_log import CursorLog
-from actors.broker.dispatch import Dispatcher
+from actors.broker.delayed_delivery import DelayedDelivery
+from actors.broker.delayed_log import DelayedLog
+from actors.broker.dispatch import ConsumerState, Dispatcher
 from actors.broker.dispatch_exclusive import ExclusiveDispatcher
-from actors.broker.dispatch_key_shared import KeySharedDispatcher
-from actors.broker.dispatch_shared import SharedDispatcher
+from actors.broker.dispatch_rate import DispatchRate, longest_wait
+from actors.broker.failover_choice import FailoverChoice
+from actors.broker.ledgers import Ledgers
 from actors.broker.position import Position
+from actors.broker.read_ahead import ReadAhead
+from actors.broker.subscription_type import SubscriptionType, make_dispatcher
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
-from heliograph.errors import (
-    ConflictError,
-    ConsumerBusyError,
-    HeliographError,
-    ServiceNotReadyError,
-)
+from actors.broker.topic_record import now_ms
+from heliograph.errors import ConflictError, ConsumerBusyError, HeliographError, ServiceNotReadyError
+from metadata.model import Policies
 
 TURN_ENTRIES_MAX = 200
-READ_ENTRIES_MAX = 200  # of one read from the bookies
-REPLAY_READ_ENTRIES_MAX = 16  # of one read for entries that are delivered again
-READ_BYTES_MAX = 4 << 20
-READ_AHEAD_BYTES_MAX = 8 << 20  # entries of one subscription that were read and not pushed yet
-READ_RETRY_SECONDS = 0.2
+REPLAY_MAX = 1_000  # entries waiting to be delivered again, before more whose time has come join them
+FULL_DELAY_SECONDS = 1.0  # between looks while no further entry can be held back
+COMPACTION = "__compaction"  # the subscription that holds ledgers until they are compacted
+OWN_PROPERTIES = "heliograph."  # properties of the cursor's record that are not the user's
 
 log = logging.getLogger(__name__)
 
 
-class SubscriptionType(enum.Enum):
-    """Pulsar's names."""
+@dataclass(frozen=True, slots=True)
+class SubscriptionSetting:
+    """What a subscription has from its topic and broker.
 
-    EXCLUSIVE = "Exclusive"
-    SHARED = "Shared"
-    FAILOVER = "Failover"
-    KEY_SHARED = "Key_Shared"
+    Args:
+        failover_delay_seconds: from a change of the active consumer to its first delivery.
+        splits_keys: whether Key_Shared halves ranges for newcomers instead of using a ring.
+        topic_rate: shared by all subscriptions of the topic.
+    """
 
-
-def make_dispatcher(kind: SubscriptionType, cursor: Cursor, choice: int) -> Dispatcher:
-    """The dispatcher of a type."""
-    if kind is SubscriptionType.EXCLUSIVE:
-        return ExclusiveDispatcher(cursor)
-    if kind is SubscriptionType.FAILOVER:
-        return ExclusiveDispatcher(cursor, choice)
-    if kind is SubscriptionType.SHARED:
-        return SharedDispatcher(cursor)
-    assert kind is SubscriptionType.KEY_SHARED, "every type has its dispatcher"
-    return KeySharedDispatcher(cursor)  # I16
+    policies: Policies = field(default_factory=Policies)
+    choice: FailoverChoice = field(default_factory=lambda: FailoverChoice(0))
+    failover_delay_seconds: float = 1.0
+    splits_keys: bool = False
+    topic_rate: DispatchRate = field(default_factory=DispatchRate)
 
 
 class Subscription:
@@ -66,7 +64,7 @@ class Subscription:
 
     Args:
         cursor_log: None for a non-durable one, whose acknowledgements live as long as it does.
-        failover_choice: see ExclusiveDispatcher.
+        ledgers: where the index of delayed entries is kept.
     """
 
     def __init__(
@@ -76,28 +74,53 @@ class Subscription:
         reader: TopicReader,
         cursor: Cursor,
         cursor_log: CursorLog | None,
-        failover_choice: int = 0,
+        setting: SubscriptionSetting,
+        ledgers: Ledgers,
     ) -> None:
         self.name = name
         self.cursor = cursor
         self.log = cursor_log
         self.kind = SubscriptionType.EXCLUSIVE
+        self.reads_compacted = False
         self.consumers: dict[int, Consumer] = {}  # by the key of their state
         self.entries_out = 0
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_acknowledged = 0
-        self._chain = chain
-        self._reader = reader
-        self._choice = failover_choice
+        self.on_progress: Callable[[Subscription], None] | None = None  # somebody waits for it to come to the end
+        self.entries_expired = 0
+        self.expired_ms = 0
+        self.idle_since_ms = now_ms()  # of the last consumer's end, or of the opening
+        self.chain = chain
+        self._policies = setting.policies
+        self._setting = setting
+        self._rate = DispatchRate()
         self.dispatcher: Dispatcher = ExclusiveDispatcher(cursor)
-        self._ahead: dict[int, TopicEntry] = {}  # read from bookies, not pushed yet
-        self._ahead_bytes = 0
-        self._ahead_end = 0  # reading ahead goes on here
-        self._reading: asyncio.Task[None] | None = None
+        delayed_log = None if cursor_log is None else DelayedLog(cursor_log, chain, ledgers)
+        self.delays = DelayedDelivery(chain, cursor, delayed_log, self.schedule_pump)
+        self._ahead = ReadAhead(chain, reader, self.pump)
         self._pump_due = False
+        self._timer: asyncio.TimerHandle | None = None  # for the limits on rates, and what else waits for time
+        self._handover: asyncio.TimerHandle | None = None  # from one active consumer to the next
         self._is_resetting = False
         self._is_closed = False
+        self.apply_policies(setting.policies)
+
+    def apply_policies(self, policies: Policies) -> None:
+        """Go by these from now on."""
+        self._policies = policies
+        self._rate.set(
+            policies.subscription_dispatch_messages_per_second, policies.subscription_dispatch_bytes_per_second
+        )
+        self.dispatcher.set_limits(policies.max_unacked_per_consumer, policies.max_unacked_per_subscription)
+        if self.consumers:
+            self.schedule_pump()
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What its user attached to it."""
+        stored = self.log.properties if self.log is not None else {}
+        return {name: value for name, value in stored.items() if not name.startswith(OWN_PROPERTIES)}
 
     @property
     def is_durable(self) -> bool:
@@ -105,9 +128,19 @@ class Subscription:
         return self.log is not None
 
     @property
+    def is_internal(self) -> bool:
+        """Whether it is the broker's own, which no policy ends or expires."""
+        return self.name == COMPACTION
+
+    @property
+    def topic_mark(self) -> int:
+        """Where the cursor stands, as an index of the topic's own chain."""
+        return self.chain.to_base(self.cursor.mark)
+
+    @property
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
-        return self.cursor.backlog(self._chain.end)
+        return self.cursor.backlog(self.chain.end)
 
     # Consumers
 
@@ -117,15 +150,26 @@ class Subscription:
         Raises:
             ConsumerBusyError: the type differs from that of the consumers connected, or there is no place for it.
             ServiceNotReadyError: the subscription is being reset; try again.
-            ConflictError: its key ranges overlap with those of another consumer.
+            ConsumerAssignError: its key ranges overlap with those of another consumer.
         """
         if self._is_resetting or self._is_closed:
             raise ServiceNotReadyError(f"subscription {self.name} is being changed, try again")
         if not self.consumers and kind is not self.kind:
-            self.dispatcher = make_dispatcher(kind, self.cursor, self._choice)
+            setting, policies = self._setting, self._policies
+            self.dispatcher = make_dispatcher(
+                kind, self.cursor, setting.choice, self.delays.index, splits_keys=setting.splits_keys
+            )
+            self.dispatcher.set_limits(policies.max_unacked_per_consumer, policies.max_unacked_per_subscription)
             self.kind = kind
         elif kind is not self.kind:
             raise ConsumerBusyError(f"subscription {self.name} has consumers of type {self.kind.value}")
+        limit = self._policies.max_consumers_per_subscription
+        if limit and len(self.consumers) >= limit:
+            raise ConsumerBusyError(
+                f"subscription {self.name} has {limit} consumers, as many as it may",
+                field="max_consumers_per_subscription",
+                limit=f"{limit} consumers",
+            )
         before = self.dispatcher.active
         try:
             self.dispatcher.add(consumer.state)
@@ -134,7 +178,7 @@ class Subscription:
                 other.channel.probe()
             raise
         self.consumers[consumer.state.key] = consumer
-        self._tell_active(before is not self.dispatcher.active, consumer)
+        self._active_changed(before, consumer)
         self.schedule_pump()
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -143,11 +187,12 @@ class Subscription:
             return
         before = self.dispatcher.active
         self.dispatcher.remove(consumer.state)
-        self._tell_active(before is not self.dispatcher.active, None)
+        self._active_changed(before, None)
         if self.consumers:
             self.schedule_pump()
         else:
-            self._drop_ahead()
+            self.idle_since_ms = now_ms()
+            self._ahead.drop()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The consumer takes ``permits`` messages more."""
@@ -170,19 +215,23 @@ class Subscription:
             of this topic (any more) are ignored.
         """
         for position, bits in acks:
-            index = self._chain.find(position)
+            index = self.chain.find(position)
             if index is None:
                 continue
             cursor = self.cursor
             if cursor.acknowledge_messages(index, bits) if bits else cursor.acknowledge(index):
                 self.messages_acknowledged += 1
                 self.dispatcher.acknowledged(index)
+                self.delays.forget(index)
         return self._after_acknowledging()
 
     def acknowledge_cumulative(self, position: Position, bits: int | None = None) -> asyncio.Future[None] | None:
-        """Acknowledge everything up to and with ``position`` (of its batch: all but ``bits``)."""
-        mark = min(self._chain.after(position), self._chain.end)
-        if bits and (index := self._chain.find(position)) is not None:
+        """Acknowledge everything up to and with ``position`` (of its batch: all but ``bits``). A position behind the
+        last entry is ignored."""
+        if self.chain.end == self.chain.first or position > self.chain.position_at(self.chain.end - 1):
+            return self._after_acknowledging()
+        mark = min(self.chain.after(position), self.chain.end)
+        if bits and (index := self.chain.find(position)) is not None:
             self._skip_to(index)
             return self.acknowledge([(position, bits)])
         self._skip_to(mark)
@@ -190,17 +239,37 @@ class Subscription:
 
     def skip(self, entries: int | None) -> asyncio.Future[None] | None:
         """Acknowledge the next ``entries`` unacknowledged entries, or all there are."""
-        mark = self._chain.end
+        mark = self.chain.end
         if entries is not None:
-            mark = self.cursor.mark
-            for _ in range(min(entries, self.backlog)):
-                mark = self.cursor.next_unacknowledged(mark) + 1
-        self._skip_to(min(mark, self._chain.end))
+            mark, left = self.cursor.mark, entries
+            for first, stop in self.cursor.acknowledged_runs():
+                if first - mark > left:
+                    break
+                left -= first - mark
+                mark = stop
+            mark += left
+        return self.skip_to(mark)
+
+    def skip_to(self, mark: int) -> asyncio.Future[None] | None:
+        """Count everything before the entry ``mark`` as acknowledged (skip, expiry, eviction)."""
+        self._skip_to(min(mark, self.chain.end))
         return self._after_acknowledging()
 
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position]) -> None:
-        """The consumer gives these entries back (none named: all that it holds)."""
-        indexes = [index for position in positions if (index := self._chain.find(position)) is not None]
+    def persist(self) -> asyncio.Future[None] | None:
+        """A future that resolves when every acknowledgement made so far is durable; None for a non-durable one."""
+        return self.log.persist() if self.log is not None else None
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None = None) -> None:
+        """The consumer gives these entries back (none named: all that it holds).
+
+        Args:
+            epoch: from now on the consumer drops what was pushed in an older one; a redelivery of an older one is late.
+        """
+        if epoch is not None:
+            if consumer.epoch is not None and epoch < consumer.epoch:
+                return
+            consumer.epoch = epoch
+        indexes = [index for position in positions if (index := self.chain.find(position)) is not None]
         consumer.messages_redelivered += len(indexes)
         self.dispatcher.redeliver(consumer.state, indexes if positions else None)
         self.schedule_pump()
@@ -220,11 +289,11 @@ class Subscription:
         self._is_resetting = True
         try:
             self.disconnect()
-            self.cursor.reset(min(max(mark, self._chain.first), self._chain.end))
-            if bits and mark == self.cursor.mark and mark < self._chain.end:
+            self.cursor.reset(min(max(mark, self.chain.first), self.chain.end))
+            if bits and mark == self.cursor.mark and mark < self.chain.end:
                 self.cursor.acknowledge_messages(mark, bits)
             self.dispatcher.rewind()
-            self._drop_ahead()
+            self._ahead.drop()
             if self.log is not None:
                 await asyncio.shield(self.log.persist())
         finally:
@@ -239,6 +308,7 @@ class Subscription:
     async def close(self) -> None:
         """Disconnect everybody and make the last acknowledgements durable."""
         self._stop()
+        await self.delays.close()
         if self.log is not None:
             await self.log.close()
 
@@ -247,6 +317,7 @@ class Subscription:
         self._stop()
         if self.log is not None:
             await self.log.delete()
+            await self.delays.delete()
 
     def abandon(self, error: HeliographError) -> None:
         """The topic is another's: dispatch nothing, confirm nothing (I13)."""
@@ -270,23 +341,54 @@ class Subscription:
         """Deliver what can be delivered now."""
         if self._is_closed or not self.consumers:
             return
-        end, dispatcher = self._chain.end, self.dispatcher
+        end, dispatcher, delays = self.chain.end, self.dispatcher, self.delays
+        is_limited = self._rate.is_limited or self._setting.topic_rate.is_limited
+        if self.kind.is_shared:
+            if not delays.ensure_loaded():
+                return
+            if len(delays.index) and dispatcher.replay_count < REPLAY_MAX:
+                dispatcher.make_due(delays.take_due())
         for _ in range(TURN_ENTRIES_MAX):
             index = dispatcher.next_wanted(end)
             if index is None:
                 break
-            if index < self._chain.first:  # trimmed away meanwhile
-                self._skip_to(self._chain.first)
+            if index < self.chain.first:  # trimmed away meanwhile
+                self._skip_to(self.chain.first)
                 continue
-            entry = self._take(index)
-            if entry is None:
-                self._read_ahead(index)
+            if is_limited and self._must_wait():
                 return
+            entry = self._ahead.take(index)
+            if entry is None:
+                self._ahead.start_at(index, is_replay=index < dispatcher.read_index)
+                return
+            if entry.deliver_at_ms and self.kind.is_shared and self._policies.delayed_delivery:
+                if delays.index.is_full:
+                    self._pump_later(FULL_DELAY_SECONDS)
+                    return
+                if delays.hold_back(index, entry.deliver_at_ms):
+                    dispatcher.skip(index)
+                    continue
             self._deliver(index, entry)
         else:
             self.schedule_pump()
-        if self._ahead:
-            self._read_on()
+        self._ahead.go_on()
+        if self.on_progress is not None:
+            self.on_progress(self)
+
+    def _must_wait(self) -> bool:
+        """Whether a limit on rates is reached; delivery goes on by itself."""
+        wait = longest_wait((self._rate, self._setting.topic_rate), time.monotonic())
+        if wait > 0:
+            self._pump_later(wait)
+        return wait > 0
+
+    def _pump_later(self, seconds: float) -> None:
+        if self._timer is None and not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._run_timer)
+
+    def _run_timer(self) -> None:
+        self._timer = None
+        self.pump()
 
     def _deliver(self, index: int, entry: TopicEntry) -> None:
         if entry.is_marker:
@@ -294,6 +396,12 @@ class Subscription:
             self.cursor.acknowledge(index)
             return
         bits = self.cursor.unacknowledged_bits(index)
+        if entry.live is not None:  # clients skip what is not among the bits
+            bits = entry.live if bits is None else bits & entry.live
+            if not bits:
+                self.dispatcher.skip(index)
+                self.cursor.acknowledge(index)
+                return
         messages = entry.messages if bits is None else bits.bit_count()
         delivery = self.dispatcher.deliver(index, entry, messages)
         if delivery is None:
@@ -306,79 +414,57 @@ class Subscription:
         self.entries_out += 1
         self.messages_out += messages
         self.bytes_out += len(entry.payload)
-        consumer.channel.push(consumer, self._chain.position_at(index), entry, redelivery_count, bits)
-
-    def _take(self, index: int) -> TopicEntry | None:
-        entry = self._ahead.pop(index, None) if self._ahead else None
-        if entry is not None:
-            self._ahead_bytes -= len(entry.payload)
-            return entry
-        return self._reader.cached(index)
-
-    # Reading ahead
-
-    def _read_ahead(self, index: int) -> None:
-        """``index`` is wanted and is in no cache: read from there on."""
-        if self._reading is None:
-            self._drop_ahead()
-            self._ahead_end = index
-            self._start_reading()
-
-    def _read_on(self) -> None:
-        """Have the next read under way while what was read is being pushed."""
-        if self._reading is None and self._ahead_bytes <= READ_AHEAD_BYTES_MAX - READ_BYTES_MAX:
-            at = self._ahead_end
-            if self._chain.first <= at < self._chain.end and self._reader.cached(at) is None:
-                self._start_reading()
-
-    def _start_reading(self) -> None:
-        self._reading = asyncio.get_running_loop().create_task(self._read())
-
-    async def _read(self) -> None:
-        first = self._ahead_end
-        is_replay = first < self.dispatcher.read_index
-        entries_max = REPLAY_READ_ENTRIES_MAX if is_replay else READ_ENTRIES_MAX
-        try:
-            if first >= self._chain.first:
-                found = await self._reader.read(first, entries_max, READ_BYTES_MAX)
-                if first == self._ahead_end:  # nobody moved meanwhile
-                    for index, entry in found:
-                        self._ahead[index] = entry
-                        self._ahead_bytes += len(entry.payload)
-                    self._ahead_end = found[-1][0] + 1
-        except HeliographError as error:
-            log.warning("subscription %s: reading: %s", self.name, error)
-            await asyncio.sleep(READ_RETRY_SECONDS)
-        finally:
-            self._reading = None
-        self.pump()
-
-    def _drop_ahead(self) -> None:
-        self._ahead.clear()
-        self._ahead_bytes = 0
-        self._ahead_end = -1
+        if self._rate.is_limited or self._setting.topic_rate.is_limited:
+            now = time.monotonic()
+            self._rate.take(messages, len(entry.payload), now)
+            self._setting.topic_rate.take(messages, len(entry.payload), now)
+        consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits)
 
     def _skip_to(self, mark: int) -> None:
         if self.cursor.skip_to(mark):
             self.messages_acknowledged += 1
             self.dispatcher.acknowledged_up_to(mark - 1)
+            self.delays.forget_below(mark)
 
     def _after_acknowledging(self) -> asyncio.Future[None] | None:
         if self.kind is not SubscriptionType.EXCLUSIVE:
             self.schedule_pump()  # a limit on unacknowledged messages may have held delivery back
-        return self.log.persist() if self.log is not None else None
+        if self.on_progress is not None:
+            self.on_progress(self)
+        return self.persist()
 
-    def _tell_active(self, changed: bool, joined: Consumer | None) -> None:
-        if self.kind is not SubscriptionType.FAILOVER:
+    def _active_changed(self, before: ConsumerState | None, joined: Consumer | None) -> None:
+        """Failover: tell who is active, and give what the one before acknowledges the time to arrive."""
+        dispatcher = self.dispatcher
+        if self.kind is not SubscriptionType.FAILOVER or not isinstance(dispatcher, ExclusiveDispatcher):
             return
-        active, loop = self.dispatcher.active, asyncio.get_running_loop()
+        active, loop = dispatcher.active, asyncio.get_running_loop()
         for consumer in self.consumers.values():
-            if changed or consumer is joined:  # not before the answer to a SUBSCRIBE under way
+            if active is not before or consumer is joined:  # not before the answer to a SUBSCRIBE under way
                 loop.call_soon(consumer.channel.active_changed, consumer, consumer.state is active)
+        delay = self._setting.failover_delay_seconds
+        if active is None:
+            self._resume()
+        elif active is not before and before is not None and delay > 0:
+            dispatcher.is_held_off = True
+            if self._handover is not None:
+                self._handover.cancel()
+            self._handover = loop.call_later(delay, self._resume)
+
+    def _resume(self) -> None:
+        if self._handover is not None:
+            self._handover.cancel()
+            self._handover = None
+        if isinstance(self.dispatcher, ExclusiveDispatcher) and self.dispatcher.is_held_off:
+            self.dispatcher.resume()
+            self.schedule_pump()
 
     def _stop(self) -> None:
         self._is_closed = True
-        if self._reading is not None:
-            self._reading.cancel()
+        self._ahead.stop()
+        self.delays.stop()
+        for timer in (self._timer, self._handover):
+            if timer is not None:
+                timer.cancel()
         self.disconnect()
-        self._drop_ahead()
+        self._ahead.drop()

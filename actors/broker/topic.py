@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from actors.broker.chain import Chain
+from actors.broker.compaction import READ_COMPACTED, Compaction
 from actors.broker.cursor import Cursor
 from actors.broker.cursor_log import CursorLog, CursorPlace
 from actors.broker.cursor_recovery import create_cursor, recover_cursor
+from actors.broker.dedup_log import DEDUP_CURSOR
+from actors.broker.dispatch_rate import DispatchRate
+from actors.broker.end_of_topic import tell_end
+from actors.broker.failover_choice import FailoverChoice
 from actors.broker.ledgers import Ledgers
 from actors.broker.managed_ledger import ManagedLedger, Publication, WriteState
 from actors.broker.position import Position
 from actors.broker.producer import Producer
-from actors.broker.subscription import Subscription
+from actors.broker.subscription import COMPACTION, Subscription, SubscriptionSetting
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
 from actors.broker.topic_record import now_ms
+from actors.broker.write_side import WriteSide
 from heliograph.errors import (
+    BadRequestError,
+    ConsumerBusyError,
     HeliographError,
-    ProducerBusyError,
     ServiceNotReadyError,
     SubscriptionExistsError,
     SubscriptionNotFoundError,
+    UnsupportedError,
 )
-from heliograph.protocol.hashing import murmur3_hash
 from heliograph.protocol.topic_name import TopicName
 from metadata import paths
 from metadata.errors import NodeExistsError
+from metadata.model import CursorRecord, Persistence, Policies
 from metadata.store import MetadataStore
+from metadata.update_loop import read
+
+View = tuple[Chain, TopicReader]
 
 NEEDED_BY_NOBODY = 1 << 62  # greater than any ledger id
+END_OF_TIME_MS = 1 << 62
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +53,7 @@ class Topic:
     """One topic. All calls on one event loop.
 
     Attributes:
+        policies: what holds for it now; changed by ``apply_policies`` only.
         on_lost: called once when the topic is not ours any more and everybody was told.
     """
 
@@ -52,109 +66,139 @@ class Topic:
         reader: TopicReader,
         store: MetadataStore,
         ledgers: Ledgers,
+        policies: Policies,
+        setting: SubscriptionSetting | None = None,
     ) -> None:
         self.name = name
         self.path = path
         self.bundle = bundle
         self.ledger = ledger
         self.reader = reader
-        self.producers: dict[str, Producer] = {}
+        self.policies = policies
         self.subscriptions: dict[str, Subscription] = {}
         self.on_lost: Callable[[], None] = lambda: None
-        self.messages_in = 0
         self.opened_ms = now_ms()
+        self.expiry_hint = (-1, 0)  # an entry at the head of a backlog and its publish time
+        choice = FailoverChoice.of(name)
+        self.setting = replace(setting or SubscriptionSetting(), choice=choice, topic_rate=DispatchRate())
         self._store = store
         self._ledgers = ledgers
         self._subscribing = asyncio.Lock()
-        self._names = itertools.count()
         self._is_closing = False
+        self.write_side = WriteSide(
+            ledger, reader, self._place(DEDUP_CURSOR), lambda: self.subscriptions.values(), store, ledgers
+        )
         ledger.on_confirmed = self._entries_confirmed
         ledger.on_lost = self._lost
+        self.compaction = Compaction(ledger, reader, ledgers, self._compaction_mark, self._compacted)
+        self.apply_policies(policies)
 
     @property
     def is_open(self) -> bool:
         """Whether it can be published to and subscribed to."""
         return not self._is_closing and self.ledger.state is not WriteState.CLOSED
 
+    @property
+    def created_with(self) -> Persistence | None:
+        """The numbers of copies that were asked for when it was created."""
+        return self.ledger.record.persistence
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether anybody consumes it now."""
+        return any(subscription.consumers for subscription in self.subscriptions.values())
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether anything that was published is still there."""
+        return self.ledger.chain.end > self.ledger.chain.first
+
     async def load_subscriptions(self) -> None:
         """Take over every durable cursor of the topic."""
         names = [paths.last_part("/" + child) for child in await self._store.children(self.path)]
-        logs = await asyncio.gather(
-            *(recover_cursor(self._place(name), self.ledger.chain, self._store, self._ledgers) for name in names)
-        )
-        for name, cursor_log in zip(names, logs, strict=True):
-            cursor_log.on_lost = self.ledger.lose
-            self._keep(name, cursor_log.cursor, cursor_log)
+        is_deduplicated = DEDUP_CURSOR in names
+        if is_deduplicated:
+            names.remove(DEDUP_CURSOR)
+        await asyncio.gather(*(self._load_subscription(name) for name in names))
+        await self.write_side.load(is_deduplicated=is_deduplicated)
+
+    async def _load_subscription(self, name: str) -> None:
+        is_compacted = False
+        if self.ledger.record.compacted is not None:
+            record = (await read(self._store, paths.cursor(self.path, name), CursorRecord)).record
+            is_compacted = READ_COMPACTED in record.properties
+        view = await self.view(is_compacted)
+        cursor_log = await recover_cursor(self._place(name), view[0], self._store, self._ledgers)
+        cursor_log.on_lost = self.ledger.lose
+        self._keep(name, cursor_log.cursor, cursor_log, view, READ_COMPACTED in cursor_log.properties)
 
     # Producers
 
-    def add_producer(self, producer: Producer, unique_prefix: str) -> None:
-        """Connect a producer, giving it a name when it has none.
+    @property
+    def producers(self) -> Mapping[str, Producer]:
+        """Everybody who may publish, by name."""
+        return self.write_side.members.connected
 
-        Raises:
-            ProducerBusyError: a producer of that name is connected.
-            ServiceNotReadyError: the topic is being closed.
-        """
-        self._check_open()
-        if not producer.name:
-            producer.name = f"{unique_prefix}-{next(self._names)}"
-        other = self.producers.get(producer.name)
-        if other is not None:
-            supersedes = (
-                other.channel is producer.channel
-                and other.producer_id == producer.producer_id
-                and producer.epoch > other.epoch
-            )
-            if not supersedes:
-                other.channel.probe()
-                raise ProducerBusyError(f"a producer named {producer.name} is connected to {self.name}")
-            other.is_closed = True
-        self.producers[producer.name] = producer
-
-    def remove_producer(self, producer: Producer) -> None:
-        """Disconnect a producer. Its entries under way are stored all the same."""
-        producer.is_closed = True
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
+    @property
+    def messages_in(self) -> int:
+        """Published since the topic was opened."""
+        return self.write_side.messages_in
 
     def publish(self, entry: TopicEntry, publication: Publication) -> None:
         """Append an entry after all others; ``publication`` hears its fate."""
-        if self._is_closing:
-            publication.failed(ServiceNotReadyError(f"{self.name} is being closed"))
-            return
-        self.messages_in += entry.messages
-        self.ledger.add(entry, publication)
+        self.write_side.publish(entry, publication)
 
     # Subscriptions
 
     async def subscribe(
-        self, name: str, *, start: int | None, is_durable: bool = True, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        start: int | None,
+        is_durable: bool = True,
+        properties: Mapping[str, str] | None = None,
+        may_create: bool = True,
+        view: View | None = None,
     ) -> Subscription:
         """The subscription of that name; a new one starts at the entry ``start``, None: behind the last.
 
+        Args:
+            view: what ``view`` gave for a subscription that reads the compacted form; ``start`` counts by its chain.
+
         Raises:
             SubscriptionExistsError: it exists with the other durability.
+            SubscriptionNotFoundError: there is none, and it may not be created.
+            UnsupportedError: the topic has as many as it may.
             ServiceNotReadyError: the topic is being closed.
         """
         async with self._subscribing:
             self._check_open()
+            if name == DEDUP_CURSOR:
+                raise BadRequestError(f"{name} is no name for a subscription", field="subscription")
             found = self.subscriptions.get(name)
             if found is not None:
                 if found.is_durable != is_durable:
                     raise SubscriptionExistsError(f"{name} exists and is {'not ' * (not found.is_durable)}durable")
                 return found
-            chain = self.ledger.chain
+            if not may_create:
+                raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription")
+            if name != COMPACTION:
+                self._check_subscriptions()
+            chain, reader = view or (self.ledger.chain, self.reader)
+            kept = dict(properties or {})
+            if view is not None:
+                kept[READ_COMPACTED] = "true"
             mark = chain.end if start is None else min(max(start, chain.first), chain.end)
             if not is_durable:
-                return self._keep(name, Cursor(mark), None)
+                return self._keep(name, Cursor(mark), None, (chain, reader), view is not None)
+            place = self._place(name)
             try:
-                cursor_log = await create_cursor(
-                    self._place(name), mark, chain, self._store, self._ledgers, properties or {}
-                )
-            except NodeExistsError as error:
-                raise ServiceNotReadyError(f"subscription {name} was made by another broker") from error
+                cursor_log = await create_cursor(place, mark, chain, self._store, self._ledgers, kept)
+            except NodeExistsError:  # made by a try whose reply was lost, or by the previous owner at the last moment
+                cursor_log = await recover_cursor(place, chain, self._store, self._ledgers)
+            self._check_open()  # I13: the topic may have been lost meanwhile
             cursor_log.on_lost = self.ledger.lose
-            return self._keep(name, cursor_log.cursor, cursor_log)
+            return self._keep(name, cursor_log.cursor, cursor_log, (chain, reader), view is not None)
 
     def subscription(self, name: str) -> Subscription:
         """Raises SubscriptionNotFoundError."""
@@ -169,6 +213,12 @@ class Topic:
         await subscription.delete()
         self.subscriptions.pop(name, None)
 
+    def check_consumers(self) -> None:
+        """Raises ConsumerBusyError when the topic has as many consumers as it may."""
+        limit = self.policies.max_consumers
+        if limit and sum(len(subscription.consumers) for subscription in self.subscriptions.values()) >= limit:
+            raise ConsumerBusyError(f"{self.name} has {limit} consumers", field="max_consumers", limit=f"{limit}")
+
     def drop_if_idle(self, subscription: Subscription) -> None:
         """A non-durable subscription ends with its last consumer."""
         if not subscription.is_durable and not subscription.consumers:
@@ -176,43 +226,85 @@ class Topic:
 
     # Places in the topic
 
-    async def last_message(self) -> tuple[Position, TopicEntry | None]:
+    async def view(self, is_compacted: bool) -> View:
+        """Chain and reader of the topic, or of its compacted form.
+
+        Raises:
+            QuorumLostError, BookieError: the compacted form cannot be read now.
+        """
+        return await self.compaction.view() if is_compacted else (self.ledger.chain, self.reader)
+
+    async def last_message(self, *, is_compacted: bool = False) -> tuple[Position, TopicEntry | None]:
         """The position of the newest entry with the entry, or the place before the first one."""
-        chain = self.ledger.chain
+        chain, reader = await self.view(is_compacted)
         if chain.end == chain.first:
             return Position(-1, -1), None
         index = chain.end - 1
-        return chain.position_at(index), await self.reader.entry(index)
+        return chain.position_at(index), await reader.entry(index)
 
     async def index_at_time(self, publish_time_ms: int) -> int:
-        """The first entry published at or after a time, by bisection: publish times hardly ever go back."""
-        low, high = self.ledger.chain.first, self.ledger.chain.end
-        while low < high:
-            middle = (low + high) // 2
-            entry = await self.reader.entry(middle)
-            if entry.publish_time_ms < publish_time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """The first entry published at or after a time."""
+        return await self.reader.index_at_time(publish_time_ms)
 
     # Life
 
+    def apply_policies(self, policies: Policies) -> None:
+        """Go by these from now on."""
+        self.policies = policies
+        self.ledger.policies = policies
+        self.write_side.follow_policies(policies)
+        self.setting.topic_rate.set(policies.dispatch_messages_per_second, policies.dispatch_bytes_per_second)
+        for subscription in self.subscriptions.values():
+            subscription.apply_policies(policies)
+
     async def trim(self) -> int:
         """Delete ledgers that nobody needs (I14); returns how many."""
-        marks = [s.cursor.mark for s in self.subscriptions.values() if s.is_durable]
-        needed = NEEDED_BY_NOBODY
-        if marks:
-            needed = self.ledger.chain.position_at(max(min(marks), self.ledger.chain.first)).ledger_id
-        return await self.ledger.trim(needed, now_ms())
+        return await self.ledger.trim(self._needed_from(), now_ms())
+
+    def has_old_ledgers(self) -> bool:
+        """Whether there are ledgers that retention alone still holds, and will not for ever."""
+        return self.ledger.expendable_at(self._needed_from(), END_OF_TIME_MS) > 0
+
+    def _needed_from(self) -> int:
+        """The oldest ledger that a durable cursor or deduplication needs."""
+        marks = [s.topic_mark for s in self.subscriptions.values() if s.is_durable]
+        if self.write_side.needed_from < self.ledger.chain.end:
+            marks.append(self.write_side.needed_from)
+        if not marks:
+            return NEEDED_BY_NOBODY
+        return self.ledger.chain.position_at(max(min(marks), self.ledger.chain.first)).ledger_id
+
+    async def terminate(self) -> Position:
+        """End the topic: nothing is published any more, and consumers that have everything are told so.
+
+        Returns:
+            the position of the last entry; entry id -1 when there is none.
+
+        Raises:
+            ServiceNotReadyError, PersistenceError: not now; nothing was decided.
+        """
+        position = await self.write_side.terminate()
+        for subscription in self.subscriptions.values():
+            self._watch_end(subscription)
+        return position
+
+    async def housekeep(self) -> None:
+        """What producers wait for: quotas and the state of deduplication."""
+        await self.write_side.housekeep()
+
+    def begin_close(self) -> None:
+        """Take no more producers, consumers and entries; ``close`` has to follow."""
+        self._is_closing = True
+        self.write_side.stop()
 
     async def close(self) -> None:
         """Stop serving: what is under way is finished, then clients are told to look the topic up again."""
-        self._is_closing = True
+        self.begin_close()
         async with self._subscribing:
             subscriptions, self.subscriptions = list(self.subscriptions.values()), {}
+        await self.compaction.stop()
         await self.ledger.close()
-        self._disconnect_producers()
+        await self.write_side.close()
         await asyncio.gather(*(subscription.close() for subscription in subscriptions))
         await self.reader.close()
 
@@ -222,30 +314,59 @@ class Topic:
 
     def _lost(self, error: HeliographError) -> None:
         log.warning("%s is no longer served here: %s", self.name, error)
+        self.compaction.abandon()
         subscriptions, self.subscriptions = list(self.subscriptions.values()), {}
         for subscription in subscriptions:
             subscription.abandon(error)
-        self._disconnect_producers()
+        self.write_side.abandon()
         self.on_lost()
-
-    def _disconnect_producers(self) -> None:
-        producers, self.producers = list(self.producers.values()), {}
-        for producer in producers:
-            producer.channel.close_producer(producer)
 
     def _entries_confirmed(self) -> None:
         for subscription in self.subscriptions.values():
             subscription.pump()
 
+    def _check_subscriptions(self) -> None:
+        limit = self.policies.max_subscriptions
+        if limit and len(self.subscriptions) >= limit:
+            raise UnsupportedError(
+                f"{self.name} has {limit} subscriptions", field="max_subscriptions", limit=f"{limit} subscriptions"
+            )
+
     def _check_open(self) -> None:
         if not self.is_open:
             raise ServiceNotReadyError(f"{self.name} is not served here any more")
 
-    def _keep(self, name: str, cursor: Cursor, cursor_log: CursorLog | None) -> Subscription:
-        choice = self.name.partition if self.name.partition >= 0 else murmur3_hash(str(self.name))
-        subscription = Subscription(name, self.ledger.chain, self.reader, cursor, cursor_log, choice)
+    def _keep(
+        self, name: str, cursor: Cursor, cursor_log: CursorLog | None, view: View, reads_compacted: bool
+    ) -> Subscription:
+        setting = replace(self.setting, policies=self.policies)
+        subscription = Subscription(name, *view, cursor, cursor_log, setting, self._ledgers)
+        subscription.reads_compacted = reads_compacted
         self.subscriptions[name] = subscription
+        if self.write_side.is_terminated:
+            self._watch_end(subscription)
         return subscription
+
+    def _watch_end(self, subscription: Subscription) -> None:
+        """Have every consumer of the subscription told when it has all that there will ever be."""
+        subscription.on_progress = tell_end
+        subscription.schedule_pump()
+
+    async def _compaction_mark(self) -> Subscription:
+        return await self.subscribe(COMPACTION, start=self.ledger.chain.first)
+
+    async def _compacted(self) -> None:
+        """Have those who read the compacted form read the new one, from where they are."""
+        async with self._subscribing:
+            for old in [s for s in self.subscriptions.values() if s.reads_compacted]:
+                self._check_open()
+                try:
+                    await old.close()
+                    if self.subscriptions.pop(old.name, None) is old and old.is_durable:
+                        await self._load_subscription(old.name)
+                except HeliographError as error:
+                    self.ledger.lose(error)
+                    raise
 
     def _place(self, subscription: str) -> CursorPlace:
         return CursorPlace(str(self.name), subscription, paths.cursor(self.path, subscription), self.ledger.persistence)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 
 from actors.broker.catalog import Catalog
 from actors.broker.ledgers import Ledgers
+from actors.broker.topic import Topic
 from actors.broker.topic_record import DELETING, deletable_ledgers
 from actors.broker.topics import Topics
 from heliograph.errors import TopicBusyError, TopicNotFoundError
@@ -18,13 +20,23 @@ from metadata.update_loop import read, update
 
 
 async def delete_topic(
-    name: TopicName, topics: Topics, catalog: Catalog, store: MetadataStore, ledgers: Ledgers, *, force: bool
+    name: TopicName,
+    topics: Topics,
+    catalog: Catalog,
+    store: MetadataStore,
+    ledgers: Ledgers,
+    *,
+    force: bool,
+    unless: Callable[[Topic], bool] = lambda topic: False,
 ) -> None:
     """Delete a topic that this broker owns.
 
+    Args:
+        unless: keeps the topic after all; asked at the moment from which on nobody can use it any more.
+
     Raises:
         TopicNotFoundError.
-        TopicBusyError: it has producers or subscriptions, and ``force`` is not set.
+        TopicBusyError: it has producers or subscriptions, and ``force`` is not set; or ``unless`` keeps it.
     """
     path = catalog.topic_path(name)
     try:
@@ -39,6 +51,9 @@ async def delete_topic(
                 "remove them, or force it",
                 field="topic",
             )
+        if unless(topic):
+            raise TopicBusyError(f"{name} is used again", field="topic")
+        topic.begin_close()
         await topics.unload(name)
     await _delete_parts(path, store, ledgers)
 
@@ -56,7 +71,8 @@ async def _delete_parts(path: str, store: MetadataStore, ledgers: Ledgers) -> No
             if cursor.cursor_ledger_id >= 0:
                 await ledgers.delete(cursor.cursor_ledger_id)
             await store.delete(f"{path}/{child}")
-    for ledger_id in (*deletable_ledgers(record), *(info.ledger_id for info in record.ledgers)):
+    compacted = [record.compacted.ledger_id] if record.compacted is not None else []
+    for ledger_id in (*deletable_ledgers(record), *compacted, *(info.ledger_id for info in record.ledgers)):
         await ledgers.delete(ledger_id)
     with contextlib.suppress(NoNodeError):
         await store.delete(path)

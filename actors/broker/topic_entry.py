@@ -22,6 +22,13 @@ class TopicEntry:
     is_last_chunk: bool
     publish_time_ms: int
     sticky_key: bytes  # what Key_Shared keeps together: ordering key, key, or something unique
+    deliver_at_ms: int = 0  # not before, on shared subscriptions; 0: at once
+    live: int | None = None  # of a batch that was compacted: the messages that are left, a bit each
+
+    @property
+    def last_place(self) -> int:
+        """The place of the last message in its batch."""
+        return self.messages - 1 if self.live is None else self.live.bit_length() - 1
 
     @staticmethod
     def read(section: bytes | memoryview, *, check: bool) -> TopicEntry:
@@ -46,6 +53,7 @@ class TopicEntry:
             metadata.chunk_id == metadata.num_chunks_from_msg - 1,
             metadata.publish_time,
             _sticky_key(metadata),
+            metadata.deliver_at_time,
         )
 
 

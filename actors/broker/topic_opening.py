@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from actors.broker.chain import Chain
+from actors.broker.ended_writer import EndedWriter
 from actors.broker.ledgers import Ledgers, LedgerWriter
 from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.owned_record import OwnedRecord
@@ -18,7 +19,7 @@ from actors.broker.topic_record import (
 )
 from heliograph.errors import ServiceNotReadyError, TopicNotFoundError
 from metadata.errors import NoNodeError
-from metadata.model import NamespacePolicies, TopicRecord
+from metadata.model import Policies, TopicRecord
 from metadata.store import MetadataStore
 from metadata.update_loop import read
 
@@ -26,7 +27,7 @@ TAKEOVER_ATTEMPTS_MAX = 5  # rounds against a previous owner that is still writi
 
 
 async def open_managed_ledger(
-    name: str, path: str, store: MetadataStore, ledgers: Ledgers, cache: TailCache, policies: NamespacePolicies
+    name: str, path: str, store: MetadataStore, ledgers: Ledgers, cache: TailCache, policies: Policies
 ) -> ManagedLedger:
     """Open a topic for writing, as its only writer.
 
@@ -47,19 +48,32 @@ async def open_managed_ledger(
             raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
         if DELETING in owned.record.properties:
             raise TopicNotFoundError(f"{name} is being deleted", field="topic")
+        if owned.record.terminated_at is not None:
+            return await _open_terminated(name, owned, ledgers, cache, policies)
         record = without_empty_ledgers(await _recover_tail(owned.record, ledgers))
-        # A ledger from an earlier round is of no use: ids in the chain have to grow.
-        if orphan is not None and orphan.ledger_id <= _last_ledger_id(record):
+        # A ledger from an earlier round is of no use: ids in the chain have to grow, also past an empty ledger that just
+        # left it, since a cursor's mark may name that one.
+        if orphan is not None and orphan.ledger_id <= _last_ledger_id(owned.record):
             await ledgers.delete(orphan.ledger_id)
             orphan = None
         if orphan is None:
-            orphan = await create_topic_ledger(ledgers, name, record.persistence or policies.persistence)
+            orphan = await create_topic_ledger(ledgers, name, policies.persistence)
         try:
             await owned.replace(with_ledger_appended(record, orphan.ledger_id))
         except ServiceNotReadyError:
             continue
         return ManagedLedger(name, owned, _chain_of(owned.record), orphan, ledgers, cache, policies)
     raise ServiceNotReadyError(f"another broker keeps writing {path}")
+
+
+async def _open_terminated(
+    name: str, owned: OwnedRecord[TopicRecord], ledgers: Ledgers, cache: TailCache, policies: Policies
+) -> ManagedLedger:
+    """A topic that takes no more entries: all its ledgers are closed."""
+    assert all(info.closed_ms for info in owned.record.ledgers), "a terminated topic has no open ledger"  # I12
+    await owned.replace(owned.record)  # the previous owner's version is void now (I13)
+    last = await ledgers.recover(_last_ledger_id(owned.record))
+    return ManagedLedger(name, owned, _chain_of(owned.record), EndedWriter(last), ledgers, cache, policies)
 
 
 async def _recover_tail(record: TopicRecord, ledgers: Ledgers) -> TopicRecord:

@@ -51,6 +51,17 @@ class TopicReader:
         """One entry, from wherever it is. Raises as ``read`` does."""
         return self.cached(index) or (await self.read(index, 1, 1))[0][1]
 
+    async def index_at_time(self, publish_time_ms: int) -> int:
+        """The first entry published at or after a time, by bisection: publish times hardly ever go back."""
+        low, high = self._chain.first, self._chain.end
+        while low < high:
+            middle = (low + high) // 2
+            if (await self.entry(middle)).publish_time_ms < publish_time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     async def close(self) -> None:
         """Let go of all ledgers."""
         readers, self._readers = list(self._readers.values()), OrderedDict()

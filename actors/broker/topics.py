@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
-from actors.broker.bundles import bundle_path
 from actors.broker.catalog import Catalog
+from actors.broker.expiry import expire_by_policy
+from actors.broker.idle_topics import Fate, IdleTopics, is_in_use
 from actors.broker.ledgers import Ledgers
 from actors.broker.ownership import Ownership
+from actors.broker.policies import effective
 from actors.broker.session_guard import needs_session
+from actors.broker.subscription import SubscriptionSetting
 from actors.broker.tail_cache import TailCache
 from actors.broker.topic import Topic
 from actors.broker.topic_opening import open_managed_ledger
@@ -21,12 +24,20 @@ from heliograph.protocol.topic_name import TopicName
 from metadata.store import MetadataStore
 
 HOUSEKEEPING_TOPICS_MAX = 100  # looked at in one turn of the loop
+UNLOADS_AT_ONCE_MAX = 32  # topics that nobody uses
 
 log = logging.getLogger(__name__)
 
 
 class Topics:
-    """All calls on one event loop."""
+    """All calls on one event loop.
+
+    Attributes:
+        policy_changes: grows with every change of policies that this broker hears of.
+        on_policies_missed: called with a topic just loaded when policies changed while it was.
+        idle: says what becomes of topics that nobody uses.
+        delete_idle: deletes a topic that policies want gone because nobody uses it.
+    """
 
     def __init__(
         self, store: MetadataStore, ledgers: Ledgers, catalog: Catalog, ownership: Ownership, cache: TailCache
@@ -40,6 +51,11 @@ class Topics:
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._unloading: dict[TopicName, asyncio.Task[None]] = {}
         self._is_stopping = False
+        self.setting = SubscriptionSetting()  # what subscriptions have from the broker's configuration
+        self.policy_changes = 0
+        self.on_policies_missed: Callable[[Topic], None] = lambda topic: None
+        self.idle = IdleTopics(0)
+        self.delete_idle: Callable[[Topic], Awaitable[None]] | None = None
         ownership.on_lost = self._session_lost
         ownership.on_released = self._bundle_released
 
@@ -89,16 +105,38 @@ class Topics:
             if task.done():
                 self._forget(topic)
 
+    async def unload_bundle(self, path: str, seconds_max: float) -> bool:
+        """Stop serving the topics of a bundle, in good order as far as that is possible in time, and give it up.
+
+        Returns:
+            False when the bundle is not ours.
+        """
+        if not self._ownership.begin_release(path):
+            return False
+        try:
+            if self._loading:  # a topic half open would be taken back from whoever owns it next
+                await asyncio.wait(list(self._loading.values()), timeout=seconds_max)
+            await self._unload([topic for topic in self.loaded if topic.bundle == path], seconds_max)
+        finally:
+            await self._ownership.release(path)
+        return True
+
     async def stop(self, seconds_max: float) -> None:
         """Stop serving in good order, as far as that is possible in time."""
         self._is_stopping = True
-        closing = [asyncio.create_task(self.unload(name)) for name in list(self._loaded)]
+        await self._unload(list(self.loaded), seconds_max)
+        self.abandon_all(ServiceNotReadyError("this broker stopped"))
+
+    async def _unload(self, topics: list[Topic], seconds_max: float) -> None:
+        closing = [asyncio.create_task(self.unload(topic.name)) for topic in topics]
         if closing:
             _, late = await asyncio.wait(closing, timeout=seconds_max)
             for task in late:
                 task.cancel()
             await asyncio.gather(*closing, return_exceptions=True)
-        self.abandon_all(ServiceNotReadyError("this broker stopped"))
+        for topic in topics:
+            if self._loaded.get(topic.name) is topic:
+                topic.abandon(ServiceNotReadyError("the bundle goes to another broker"))
 
     def abandon_all(self, error: HeliographError) -> None:
         """Stop serving everything at once (I13)."""
@@ -108,17 +146,37 @@ class Topics:
             topic.abandon(error)
 
     async def housekeep(self) -> None:
-        """Start new ledgers where old ones are due, delete what retention gives free."""
+        """Start new ledgers where old ones are due, delete what retention gives free, close or delete idle topics."""
+        idle: list[Topic] = []
         for number, topic in enumerate(self.loaded):
             if number % HOUSEKEEPING_TOPICS_MAX == 0:
                 await asyncio.sleep(0)
             topic.ledger.roll_if_due()
             try:
+                await expire_by_policy(topic)
+                topic.compaction.start_if_due(topic.policies.compaction_threshold_bytes)
                 await topic.trim()
+                await topic.housekeep()
+                fate = self.idle.look(topic)
+                if fate is Fate.UNLOAD:
+                    idle.append(topic)
+                elif fate is Fate.DELETE and self.delete_idle is not None:
+                    await self.delete_idle(topic)
             except ServiceNotReadyError as error:
                 topic.abandon(error)
             except HeliographError as error:
                 log.warning("%s: trimming: %s", topic.name, error)
+        for first in range(0, len(idle), UNLOADS_AT_ONCE_MAX):
+            await asyncio.gather(*(self._unload_idle(topic) for topic in idle[first : first + UNLOADS_AT_ONCE_MAX]))
+
+    async def _unload_idle(self, topic: Topic) -> None:
+        if is_in_use(topic):
+            return
+        topic.begin_close()
+        try:
+            await self.unload(topic.name)
+        except HeliographError as error:
+            topic.abandon(error)
 
     async def _load(self, name: TopicName, may_create: bool) -> Topic:
         with needs_session():
@@ -131,26 +189,30 @@ class Topics:
         previous = self._loaded.get(name)
         if previous is not None:
             self._forget(previous)
-        policies = await self._catalog.policies(name)
-        bundle = bundle_path(name, policies)
-        if not self._ownership.owns(bundle):
+        changes = self.policy_changes
+        bundle = (await self._catalog.bundle_of(name)).path
+        if not self._ownership.admits(bundle):
             raise ServiceNotReadyError(f"{name} is not served by this broker, look it up")
-        await self._catalog.ensure(name, may_create=may_create)
+        created_with = await self._catalog.ensure(name, may_create=may_create)
         path = self._catalog.topic_path(name)
-        ledger = await open_managed_ledger(str(name), path, self._store, self._ledgers, self._cache, policies)
+        policies = await self._catalog.policies(name)
+        applied = effective(policies, (await self._catalog.topic_policies(name)).overrides, created_with)
+        ledger = await open_managed_ledger(str(name), path, self._store, self._ledgers, self._cache, applied)
         reader = TopicReader(ledger.chain, self._cache, self._ledgers)
-        topic = Topic(name, path, bundle, ledger, reader, self._store, self._ledgers)
+        topic = Topic(name, path, bundle, ledger, reader, self._store, self._ledgers, applied, self.setting)
         try:
             await topic.load_subscriptions()
         except BaseException:
             with contextlib.suppress(HeliographError):
                 await ledger.close()
             raise
-        if not self._ownership.owns(bundle):  # I13
+        if not self._ownership.admits(bundle):  # I13
             topic.abandon(ServiceNotReadyError("the bundle went to another broker"))
             raise ServiceNotReadyError(f"{name} went to another broker, look it up")
         self._loaded[name] = topic
         topic.on_lost = lambda: self._forget(topic)
+        if self.policy_changes != changes:
+            self.on_policies_missed(topic)
         return topic
 
     def _forget(self, topic: Topic) -> None:

@@ -27,6 +27,7 @@ ENTRY_VERSION = 1
 ENTRY_HEADER_BYTES = 40
 _HEAD = struct.Struct(">II")  # the version and its zeros are one word: a bit flipped in either is seen
 _BODY = struct.Struct(">qqqq")
+_ALL = struct.Struct(">IIqqqq")
 
 assert _HEAD.size + _BODY.size == ENTRY_HEADER_BYTES
 
@@ -51,16 +52,18 @@ def encode_entry(
     return b"".join((_HEAD.pack(ENTRY_VERSION << 24, checksum), body, payload))
 
 
-def entry_ids(data: bytes | memoryview) -> tuple[int, int]:
-    """Ledger id and entry id, without a check of the checksum.
+def entry_head(data: bytes | memoryview) -> tuple[int, int, int]:
+    """Ledger id, entry id and LAC, without a check of the checksum.
 
     Raises:
-        EntryDamagedError: the data is too short for a header.
+        EntryDamagedError: the data is too short for a header, or of another format.
     """
     if len(data) < ENTRY_HEADER_BYTES:
         raise EntryDamagedError(f"an entry of {len(data)} bytes is shorter than its header")
-    ledger_id, entry_id, _, _ = _BODY.unpack_from(data, _HEAD.size)
-    return ledger_id, entry_id
+    version, _, ledger_id, entry_id, lac, _ = _ALL.unpack_from(data)
+    if version != ENTRY_VERSION << 24:
+        raise EntryDamagedError(f"entry format {version:08x}, this program reads {ENTRY_VERSION << 24:08x}")
+    return ledger_id, entry_id, lac
 
 
 def decode_entry(data: bytes | memoryview) -> Entry:

@@ -174,26 +174,36 @@ class FrameDecoder:
                 return []
             data = b"".join(self._chunks)
             self._chunks.clear()
-        view = memoryview(data)
-        frames: list[tuple[list[Any], memoryview]] = []
-        position, end = 0, len(data)
-        wanted = _HEAD.size
-        while end - position >= _HEAD.size:
-            length, header_bytes, checksum = _HEAD.unpack_from(data, position)
-            if length > self._frame_bytes_max or length < _AFTER_LENGTH_BYTES + header_bytes:
-                raise FrameError(f"a frame of {length} bytes; the limit is {self._frame_bytes_max} bytes")
-            frame_end = position + _LENGTH.size + length
-            if frame_end > end:
-                wanted = frame_end - position
-                break
-            body_start = position + _HEAD.size + header_bytes
-            frames.append((_header(view[position + _HEAD.size : body_start], checksum), view[body_start:frame_end]))
-            position = frame_end
-        if position < end:
+        frames, position, wanted = cut_frames(memoryview(data), self._frame_bytes_max)
+        if position < len(data):
             self._chunks.append(data[position:] if position else data)
-            self._held_bytes = end - position
+            self._held_bytes = len(data) - position
             self._wanted_bytes = wanted
         return frames
+
+
+def cut_frames(view: memoryview, frame_bytes_max: int) -> tuple[list[tuple[list[Any], memoryview]], int, int]:
+    """Header and body of every whole frame in ``view``, the position behind them, and how many bytes from there on are
+    known to be needed for the next one.
+
+    Raises:
+        FrameError: a frame above the limit, or a damaged header.
+    """
+    frames: list[tuple[list[Any], memoryview]] = []
+    position, end = 0, len(view)
+    wanted = _HEAD.size
+    while end - position >= _HEAD.size:
+        length, header_bytes, checksum = _HEAD.unpack_from(view, position)
+        if length > frame_bytes_max or length < _AFTER_LENGTH_BYTES + header_bytes:
+            raise FrameError(f"a frame of {length} bytes; the limit is {frame_bytes_max} bytes")
+        frame_end = position + _LENGTH.size + length
+        if frame_end > end:
+            wanted = frame_end - position
+            break
+        body_start = position + _HEAD.size + header_bytes
+        frames.append((_header(view[position + _HEAD.size : body_start], checksum), view[body_start:frame_end]))
+        position = frame_end
+    return frames, position, wanted
 
 
 def _header(packed: memoryview, checksum: int) -> list[Any]:

@@ -160,6 +160,11 @@ class AsyncConsumer(AsyncHandle):
             parts = [self._part_of(place)]
         await asyncio.gather(*(part.seek(place, inclusive=inclusive) for part in parts))
 
+    @property
+    def has_reached_end(self) -> bool:
+        """Whether every topic was terminated and is read, and of a durable subscription acknowledged, to its end."""
+        return self._inbox.has_ended
+
     async def last_message_ids(self) -> dict[str, MessageId]:
         """Id of the last message of each topic or partition that has one, by full name."""
         await self.open()

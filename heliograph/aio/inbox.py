@@ -53,8 +53,19 @@ class Inbox:
     def end(self, topic: str) -> None:
         """Nothing more will ever come from ``topic``; when all topics ended, receiving fails."""
         self._ended.add(topic)
-        if len(self._ended) >= self.sources:
+        if self.has_ended:
             self.fail(TopicTerminatedError(f"{', '.join(sorted(self._ended))} ended and is read up to there"))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every topic ended, and the broker gave everything of it."""
+        return len(self._ended) >= self.sources
+
+    def resume(self, topic: str) -> None:
+        """A seek went back in ``topic``: more may come from it."""
+        self._ended.discard(topic)
+        if isinstance(self.failure, TopicTerminatedError):
+            self.failure = None
 
     def permits_of(self, consumer: PartitionConsumer) -> int:
         """Permits taken by deliveries to ``consumer`` that nobody took yet."""

@@ -320,6 +320,7 @@ class PartitionConsumer:
             self._resubscribe(connection)
             raise
         self.acks.supersede()
+        self._inbox.resume(self.topic_name)
         self.last_taken = None
         if isinstance(target, MessageId):
             start, not_before = target, None

@@ -19,7 +19,9 @@ from heliograph.errors import (
     ConnectionLostError,
     HeliographError,
     ProducerBusyError,
+    ProducerHeldError,
     ProtocolError,
+    QuotaExceededError,
     RequestTimeoutError,
 )
 from heliograph.options import ProducerOptions
@@ -54,6 +56,9 @@ class PartitionProducer:
     After a lost connection or a change of owner it looks the topic up again and sends everything unconfirmed once
     more, in the same order with the same sequence ids, so that a broker with deduplication stores nothing twice.
     Receipts come in the order of the entries (I2); one out of order ends the connection.
+
+    Attributes:
+        last_sequence_id: of the last confirmed message, at first of the last one that the topic holds of this name.
     """
 
     def __init__(self, session: Session, topic: TopicName, options: ProducerOptions, window: SendWindow) -> None:
@@ -71,7 +76,8 @@ class PartitionProducer:
         self._id = session.next_id()
         self._epoch = 0
         self._topic_epoch: int | None = None
-        self._next_sequence_id = 0
+        self.last_sequence_id = -1
+        self._next_sequence_id = 0 if options.initial_sequence_id is None else options.initial_sequence_id + 1
         self._state = State.CONNECTING
         self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
@@ -114,6 +120,13 @@ class PartitionProducer:
             self.flush_batch()
         return waiter
 
+    def add_delayed(self, head: bytes, payload: bytes, deliver_at_ms: int) -> asyncio.Future[MessageId]:
+        """Sends a message in an entry of its own, which consumers get no sooner than that; else as ``add``."""
+        self.flush_batch()
+        waiter: asyncio.Future[MessageId] = self._session.loop.create_future()
+        self.push([head], [payload], [waiter], deliver_at_ms=deliver_at_ms)
+        return waiter
+
     def flush_batch(self) -> None:
         """Sends the open batch, if there is one."""
         if self._flush is not None:
@@ -130,6 +143,7 @@ class PartitionProducer:
         payloads: Sequence[bytes],
         waiters: list[asyncio.Future[MessageId]],
         key: str | None = None,
+        deliver_at_ms: int = 0,
     ) -> None:
         """Sends one entry. Its room in the window is taken: a message's head and payload each count."""
         size = sum(map(len, heads)) + sum(map(len, payloads))
@@ -137,7 +151,7 @@ class PartitionProducer:
         entry = PendingEntry(0, 0, len(payloads), size, b"", waiters, deadline)
         try:
             self._check_usable()
-            self._encode(entry, heads, payloads, key)
+            self._encode(entry, heads, payloads, key, deliver_at_ms)
         except HeliographError as error:
             self._window.release(entry.messages, entry.size)
             entry.fail(error)
@@ -188,6 +202,7 @@ class PartitionProducer:
             return
         pending.popleft()
         self._window.release(entry.messages, entry.size)
+        self.last_sequence_id = entry.last_sequence_id
         place = receipt.message_id
         entry.confirm(to_signed(place.ledger_id), to_signed(place.entry_id), self.topic.partition, self._full_name)
         if not pending:
@@ -241,7 +256,14 @@ class PartitionProducer:
         if not self.pending and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
-    def _encode(self, entry: PendingEntry, heads: Sequence[bytes], payloads: Sequence[bytes], key: str | None) -> None:
+    def _encode(
+        self,
+        entry: PendingEntry,
+        heads: Sequence[bytes],
+        payloads: Sequence[bytes],
+        key: str | None,
+        deliver_at_ms: int,
+    ) -> None:
         first = self._next_sequence_id
         last = first + len(payloads) - 1
         metadata = pb.MessageMetadata(
@@ -253,6 +275,8 @@ class PartitionProducer:
             send.highest_sequence_id = last
         if key is not None:
             metadata.partition_key = key
+        if deliver_at_ms:
+            metadata.deliver_at_time = deliver_at_ms
         if last > first:
             packed = encode_batch(metadata, heads, payloads, self._codec)
         else:
@@ -283,7 +307,9 @@ class PartitionProducer:
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
         if self._epoch == 0:
-            self._next_sequence_id = max(self._next_sequence_id, answer.last_sequence_id + 1)
+            self.last_sequence_id = answer.last_sequence_id
+            if self._options.initial_sequence_id is None:
+                self._next_sequence_id = answer.last_sequence_id + 1
         self._epoch += 1
         self.max_message_bytes = connection.max_message_bytes
         self._connection = connection
@@ -313,6 +339,8 @@ class PartitionProducer:
                 if error.advice is Advice.STOP and not isinstance(error, ProducerBusyError):
                     self._fail(error)
                     return
+                if isinstance(error, QuotaExceededError) and not isinstance(error, ProducerHeldError):
+                    self._fail_pending(error)  # the topic's policy is to be told, not to wait
                 _log.debug("producer of %s is not back yet: %s", self.topic, error)
 
     def _fail(self, error: HeliographError) -> None:

@@ -88,9 +88,19 @@ class ConnectionPool:
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:
+        options = self._options
         try:
-            return ssl.create_default_context(cafile=self._options.tls_ca_file)
+            context = ssl.create_default_context(cafile=options.tls_ca_file)
         except OSError as error:
             raise ResourceError(
-                f"the certificates in {self._options.tls_ca_file} cannot be read: {error}", field="tls_ca_file"
+                f"the certificates in {options.tls_ca_file} cannot be read: {error}", field="tls_ca_file"
             ) from error
+        if options.tls_certificate_file is not None:
+            try:
+                context.load_cert_chain(options.tls_certificate_file, options.tls_key_file)
+            except OSError as error:
+                raise ResourceError(
+                    f"the certificate in {options.tls_certificate_file} cannot be used: {error}",
+                    field="tls_certificate_file",
+                ) from error
+        return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Key, properties and event time of one message: they must fit what a frame has on top of its payload. # I15
 HEAD_BYTES_MAX = 7 << 10
+DELIVER_AFTER_SECONDS_MAX = 100 * 365 * 86_400
 
 assert HEAD_BYTES_MAX < FRAME_SLACK_BYTES, "a message with the longest head fits its frame"
 
@@ -36,8 +38,9 @@ class AsyncProducer(AsyncHandle):
 
     Messages of one producer with the same key, and all messages to an unpartitioned topic, are stored in the order of
     their calls. An id that was returned is durable: its message is on an ack quorum of disks. After a lost connection
-    whatever is unconfirmed is sent again, in order; without deduplication on the topic a message can then be stored
-    twice, never lost.
+    whatever is unconfirmed is sent again, in order, under the same sequence ids; without deduplication on the topic a
+    message can then be stored twice, never lost. With it, the id of a message that was stored before is not known: its
+    ledger and entry are -1.
 
     Opening raises ProducerBusyError, ProducerFencedError, TopicNotFoundError, NotPermittedError, or
     ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
@@ -62,6 +65,12 @@ class AsyncProducer(AsyncHandle):
         return self._parts[0].name if self._parts else self.options.name or ""
 
     @property
+    def last_sequence_id(self) -> int:
+        """The highest sequence id that is confirmed, of any partition; on opening, what the topic holds of this
+        producer's name, where it deduplicates. -1 for none."""
+        return max((part.last_sequence_id for part in self._parts), default=-1)
+
+    @property
     def pending_messages(self) -> int:
         """Messages accepted and not confirmed yet."""
         return self._window.messages
@@ -73,6 +82,8 @@ class AsyncProducer(AsyncHandle):
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
+        deliver_after: float | None = None,
+        deliver_at: int | None = None,
     ) -> MessageId:
         """Publishes one message and waits until it is durable.
 
@@ -81,6 +92,8 @@ class AsyncProducer(AsyncHandle):
             key: messages with the same key stay in one partition and in order.
             properties: names and values to attach.
             event_time_ms: the caller's time for it, in ms since the epoch.
+            deliver_after: seconds that consumers of shared and key-shared subscriptions have to wait for it.
+            deliver_at: the same as a time, in ms since the epoch. Such a message is never part of a batch.
 
         Returns:
             The id of the stored message.
@@ -91,7 +104,14 @@ class AsyncProducer(AsyncHandle):
             BadRequestError, TopicTerminatedError, ProducerFencedError, QuotaExceededError, AlreadyClosedError:
                 nothing was stored.
         """
-        waiter = await self.enqueue(value, key=key, properties=properties, event_time_ms=event_time_ms)
+        waiter = await self.enqueue(
+            value,
+            key=key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            deliver_after=deliver_after,
+            deliver_at=deliver_at,
+        )
         return await waiter
 
     async def enqueue(
@@ -101,6 +121,8 @@ class AsyncProducer(AsyncHandle):
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
+        deliver_after: float | None = None,
+        deliver_at: int | None = None,
     ) -> _Waiter:
         """Accepts one message, and returns a future of its id; for keeping many on their way in a fixed order.
 
@@ -111,6 +133,7 @@ class AsyncProducer(AsyncHandle):
             await self.open()
         payload = value if type(value) is bytes else _to_bytes(value)
         self._check_payload_size(payload)
+        due = 0 if deliver_after is None and deliver_at is None else _due_ms(deliver_after, deliver_at)
         if properties or event_time_ms is not None:
             head = _checked_head(len(payload), key, properties, event_time_ms)
         elif key is None:
@@ -121,6 +144,8 @@ class AsyncProducer(AsyncHandle):
         size = len(head) + len(payload)
         if not self._window.try_acquire(1, size):
             await self._wait_for_room(1, size)
+        if due:
+            return self._choose(key).add_delayed(head, payload, due)
         return self._choose(key).add(head, payload, key)
 
     async def send_many(
@@ -318,6 +343,21 @@ def _checked_head(size: int, key: str | None, properties: Mapping[str, str] | No
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadRequestError(f"property {name!r} is not text", field="properties")
     return full_head(size, key if key is None else _checked_key(key), properties, event_time_ms)
+
+
+def _due_ms(deliver_after: float | None, deliver_at: int | None) -> int:
+    """When a message is due, in ms since the epoch; 0 for at once."""
+    if deliver_after is not None and deliver_at is not None:
+        raise BadRequestError("give deliver_after or deliver_at, not both", field="deliver_at")
+    if deliver_at is not None:
+        if type(deliver_at) is not int or not 0 <= deliver_at < 1 << 63:
+            raise BadRequestError(f"deliver_at is {deliver_at!r}, no time in ms since the epoch", field="deliver_at")
+        return deliver_at
+    if not isinstance(deliver_after, int | float) or not 0 <= deliver_after <= DELIVER_AFTER_SECONDS_MAX:
+        raise BadRequestError(
+            f"deliver_after is {deliver_after!r}", field="deliver_after", limit=f"0 to {DELIVER_AFTER_SECONDS_MAX} s"
+        )
+    return time.time_ns() // 1_000_000 + round(deliver_after * 1_000)
 
 
 def _check_head_size(head: bytes) -> None:

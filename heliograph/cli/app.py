@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from heliograph.cli import bookie, cluster, consume, perf, produce, topics
+from heliograph.cli import bookie, cluster, consume, metadata, perf, produce, schemas, subscriptions, topics
 from heliograph.cli.output import EXIT_FAILED, Output
 
 EXIT_INTERRUPTED = 130
@@ -24,10 +24,13 @@ app.command("up")(cluster.up)
 app.command("down")(cluster.down)
 app.command("status")(cluster.status)
 app.add_typer(topics.app, name="topics")
+app.add_typer(schemas.app, name="schemas")
+app.add_typer(subscriptions.app, name="subscriptions")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(perf.app, name="perf")
 app.add_typer(bookie.app, name="bookie")
+app.add_typer(metadata.app, name="metadata")
 
 
 def main() -> None:

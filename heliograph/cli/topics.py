@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from heliograph.cli.output import Output
 from heliograph.errors import InvalidQuorumError
 
 app = typer.Typer(help="Create, list, delete and inspect topics.", no_args_is_help=True, rich_markup_mode=None)
+
+POLL_SECONDS = 0.2
 
 Topic = Annotated[str, typer.Argument(help="Name, such as orders or persistent://public/default/orders.")]
 
@@ -67,6 +70,21 @@ def delete(
 
 
 @app.command()
+def terminate(
+    topic: Topic,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """End a topic: it can be read to its end, and nothing is published to it any more."""
+    output, admin = Output(as_json), _admin(namespace, home)
+    last = admin.terminate_topic(topic)
+    output.result({"topic": topic, "last": last})
+    for name, position in last.items():
+        output.progress(f"{name} ends with message {position}")
+
+
+@app.command()
 def stats(
     topic: Topic,
     internal: Annotated[bool, typer.Option("--internal", help="Ledgers and cursors instead of rates.")] = False,
@@ -86,6 +104,28 @@ def stats(
         columns = [name for name, value in ledgers[0].items() if not _is_nested(value)]
         rows = [[*(ledger.get(column) for column in columns), _bookies_of(ledger)] for ledger in ledgers]
         output.table("ledgers", [*columns, "bookies"], rows)
+
+
+@app.command()
+def compact(
+    topic: Topic,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the end; 0: do not wait.", min=0)] = 60.0,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Keep the latest message of each key for those who read compacted; ends with 1 when that failed."""
+    output, admin = Output(as_json), _admin(namespace, home)
+    admin.compact_topic(topic)
+    deadline = time.monotonic() + wait
+    status = admin.compaction_status(topic)
+    while status["status"] == "RUNNING" and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        status = admin.compaction_status(topic)
+    output.result({"topic": topic, **status})
+    output.progress(f"{topic}: {status['status']} {status['lastError']}".rstrip())
+    if status["status"] == "ERROR":
+        raise typer.Exit(1)
 
 
 def persistence_of(

@@ -69,9 +69,10 @@ class TopicName:
         """The names of ``count`` partitions; of an unpartitioned topic (count 0) the name itself."""
         return [self.of_partition(index) for index in range(count)] if count > 0 else [self]
 
-    def bundle(self, bundles: int) -> int:
-        """Index of the bundle that owns this topic when its namespace has ``bundles`` equal bundles."""
-        return zlib.crc32(str(self).encode()) * bundles >> 32
+    @property
+    def ring_place(self) -> int:
+        """Where the topic lies among those of its namespace, 0 to 2**32 - 1: CRC-32 of its full name."""
+        return zlib.crc32(str(self).encode())
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace_name}/{self.local_name}"

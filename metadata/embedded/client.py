@@ -70,6 +70,10 @@ class EmbeddedStore:
         """See MetadataStore."""
         self._link.add_listener(listener)
 
+    def remove_session_listener(self, listener: SessionListener) -> None:
+        """See MetadataStore."""
+        self._link.remove_listener(listener)
+
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
     ) -> str:

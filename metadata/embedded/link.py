@@ -7,6 +7,7 @@ while the machine sleeps, so a sleeper finds its session lost when it wakes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -88,6 +89,11 @@ class Link:
     def add_listener(self, listener: SessionListener) -> None:
         """Have ``listener`` called with each new state."""
         self._listeners.append(listener)
+
+    def remove_listener(self, listener: SessionListener) -> None:
+        """Not have it called any more; nothing happens if it was not added."""
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(listener)
 
     async def call(self, op: Op, *arguments: Any, on_result: OnResult | None = None) -> Any:
         """Send a request and wait for its answer; requests are sent in the order of these calls.

@@ -30,7 +30,6 @@ from metadata.store import Check, Create, Delete, EventType, Operation, Set, Sta
 MAGIC = "heliograph.metadata"
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 8 << 20  # of one frame without its length
-NO_NODE_ZXID = -1  # in RESET_WATCHES: "there was no node"
 
 _LENGTH = struct.Struct(">I")
 

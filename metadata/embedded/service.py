@@ -20,7 +20,6 @@ from metadata.embedded.limits import (
 )
 from metadata.embedded.protocol import (
     MAGIC,
-    NO_NODE_ZXID,
     OK,
     PROTOCOL_VERSION,
     Notice,
@@ -34,10 +33,10 @@ from metadata.embedded.protocol import (
 )
 from metadata.embedded.storage import Storage
 from metadata.errors import ProtocolError, SessionExpiredError
-from metadata.store import EventType, Stat, WatchEvent
+from metadata.store import Stat, WatchEvent
 from metadata.tree import Session, Transaction, ZnodeTree
-from metadata.watches import WatchKind, WatchTable
-from metadata.znode import Znode, check_path
+from metadata.watches import WatchKind, WatchTable, missed_event
+from metadata.znode import check_path
 
 _READS = (Op.GET, Op.EXISTS, Op.CHILDREN)
 
@@ -221,7 +220,7 @@ class Service:
             if number not in WatchKind.__members__.values():
                 raise ProtocolError(f"unknown kind of watch {number}")
             kind = WatchKind(number)
-            missed = _missed_event(kind, self.tree.find(path), czxid, zxid)
+            missed = missed_event(kind, self.tree.find(path), czxid, zxid)
             if missed is None:
                 self._set_watch(connection, kind, path, watch_id)
             else:
@@ -290,19 +289,6 @@ class Service:
             for connection in self.connections:
                 if connection.paused:
                     connection.resume()
-
-
-def _missed_event(kind: WatchKind, node: Znode | None, czxid: int, zxid: int) -> EventType | None:
-    """What a one-shot watch missed, given what its client last saw of the node (NO_NODE_ZXID: that there was none)."""
-    if kind is WatchKind.RECURSIVE:
-        return None
-    if czxid == NO_NODE_ZXID:
-        return EventType.CREATED if node is not None else None
-    if node is None or node.czxid != czxid:
-        return EventType.DELETED
-    if kind is WatchKind.DATA:
-        return EventType.CHANGED if node.mzxid != zxid else None
-    return EventType.CHILD if node.pzxid != zxid else None
 
 
 def _same(expected: str, given: str) -> bool:

@@ -6,9 +6,8 @@ import asyncio
 import itertools
 from dataclasses import dataclass
 
-from metadata.embedded.protocol import NO_NODE_ZXID
 from metadata.store import Stat, Watcher, WatchEvent
-from metadata.watches import WatchKind
+from metadata.watches import NO_NODE_ZXID, WatchKind
 
 
 @dataclass(slots=True)

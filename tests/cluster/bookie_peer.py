@@ -100,6 +100,7 @@ def small_config(home: Path, **changes: Any) -> BookieConfig:
         "journal_directories": (home / "journal",),
         "data_directories": (home / "data",),
         "journal_file_bytes": 64 << 10,
+        "journal_seal_ms": 3_600_000,
         "entry_log_bytes": 64 << 10,
         "flush_interval_ms": 3_600_000,
         "gc_interval_ms": 3_600_000,
@@ -167,6 +168,7 @@ async def _serve(home: Path, journal_file_bytes: int) -> None:
         entry_log_bytes=4 << 20,
         flush_interval_ms=50,
         write_cache_bytes=24 << 20,
+        journal_seal_ms=5,
     )
     bookie = Bookie(config, None, on_failure=lambda error: os._exit(74))
     stopped = asyncio.Event()

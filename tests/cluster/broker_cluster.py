@@ -62,6 +62,11 @@ class BrokerCluster:
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
         self._thread.start()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that all servers run on."""
+        return self._loop
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something on the servers' loop."""
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -317,8 +317,6 @@ def test_names_and_topics_that_cannot_be(client: pulsar.Client) -> None:
         client.create_producer("persistent://nobody/nothing/topic")
     with pytest.raises(pulsar.PulsarException):
         client.create_producer("non-persistent://public/default/topic")
-    with pytest.raises(pulsar.PulsarException):
-        client.create_producer("modes", access_mode=pulsar.ProducerAccessMode.Exclusive)
 
 
 def test_regex_consumer_finds_topics(client: pulsar.Client) -> None:

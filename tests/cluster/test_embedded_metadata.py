@@ -39,7 +39,7 @@ from metadata.embedded.record import STATE_KEY, encode_node, encode_state, node_
 from metadata.embedded.server import EmbeddedServer
 from metadata.embedded.storage import Change, Storage
 from metadata.errors import ConnectionLossError, NodeExistsError, RecordError, SessionExpiredError
-from metadata.store import EventType, MetadataStore, SessionState, WatchEvent
+from metadata.store import EventType, SessionState, WatchEvent
 from metadata.znode import Znode
 from tests.cluster.stalling_proxy import StallingProxy
 
@@ -133,53 +133,6 @@ def server_process(tmp_path: Path) -> Iterator[ServerProcess]:
     server.kill()
 
 
-def test_what_was_acknowledged_survives_sigkill(server_process: ServerProcess) -> None:
-    async def write(store: MetadataStore, prefix: str, tried: list[str], acknowledged: list[str]) -> None:
-        number = 0
-        while True:
-            path = f"/{prefix}-{number}"
-            number += 1
-            tried.append(path)
-            try:
-                await store.create(path, path.encode(), ephemeral=number % 2 == 0)
-            except ConnectionLossError:
-                continue
-            acknowledged.append(path)
-
-    async def scenario() -> None:
-        tried: list[str] = []
-        acknowledged: list[str] = []
-        async with session(server_process.address) as one, session(server_process.address) as other:
-            ids = one.session_id, other.session_id
-            writers = [
-                asyncio.create_task(write(store, f"w{number}", tried, acknowledged))
-                for number, store in enumerate((one, other) * 4)
-            ]
-            for _ in range(4):
-                before = len(acknowledged)
-                await eventually(lambda before=before: len(acknowledged) > before + 200)  # type: ignore[misc]
-                server_process.kill()
-                await asyncio.to_thread(server_process.start)
-            await eventually(lambda: one.state is other.state is SessionState.CONNECTED)
-            for writer in writers:
-                writer.cancel()
-            await asyncio.wait(writers)
-            await one.sync()
-            names = {f"/{name}" for name in await one.children("/")}
-            assert set(acknowledged) <= names <= set(tried)
-            for path in acknowledged[::17]:
-                value, stat = await one.get(path)
-                assert value == path.encode()
-                assert stat.ephemeral_owner in (0, *ids)
-            assert (one.session_id, other.session_id) == ids
-            await other.close()
-            left = {f"/{name}" for name in await one.children("/")}
-            owners = {(await one.get(path))[1].ephemeral_owner for path in sorted(left)[::7]}
-            assert owners <= {0, ids[0]}
-
-    asyncio.run(scenario())
-
-
 def test_a_torn_call_is_a_connection_loss_and_a_later_call_waits(server_process: ServerProcess) -> None:
     async def scenario() -> None:
         async with session(server_process.address) as store:
@@ -226,52 +179,6 @@ def test_sessions_get_their_time_again_after_a_restart_and_then_expire(tmp_path:
     asyncio.run(scenario())
 
 
-def test_lost_is_known_to_the_owner_before_its_ephemerals_go(tmp_path: Path) -> None:
-    """I13: on a network that swallows everything, the owner stops before anybody can take over."""
-
-    async def scenario() -> None:
-        async with (
-            serving(tmp_path) as server,
-            session(server.address) as observer,
-            proxied(server.address) as (proxy, address),
-            session(address, TIMEOUT_MS) as owner,
-        ):
-            times: dict[str, float] = {}
-
-            def note(what: str) -> None:
-                times.setdefault(what, time.monotonic())
-
-            owner.add_session_listener(lambda state: note(state.value))
-            await owner.create("/e", ephemeral=True)
-            await observer.exists("/e", lambda _: note("gone"))
-            await asyncio.sleep(TIMEOUT_MS / 1000 * 1.5)  # pings keep it alive
-            assert not times
-            stalled = time.monotonic()
-            proxy.stall()
-            await eventually(lambda: "gone" in times)
-            assert times["suspended"] < times["lost"] < times["gone"]  # I13
-            assert times["gone"] - stalled > TIMEOUT_MS / 1000 * 5 / 6 - 0.1  # never before the timeout
-            assert owner.state is SessionState.LOST
-            proxy.flow()
-            with pytest.raises(SessionExpiredError):
-                await owner.create("/e2")
-
-    asyncio.run(scenario())
-
-
-def test_a_loop_that_was_held_up_finds_its_session_lost_at_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server, session(server.address, 900) as store:
-            states = [store.state]
-            time.sleep(0.7)  # noqa: ASYNC251 - no timer can run meanwhile, and the server sleeps too
-            states.append(store.state)
-            assert states == [SessionState.CONNECTED, SessionState.LOST]  # I13
-            with pytest.raises(SessionExpiredError):
-                await store.sync()
-
-    asyncio.run(scenario())
-
-
 def test_a_server_that_was_held_up_does_not_blame_its_clients(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
@@ -284,62 +191,6 @@ def test_a_server_that_was_held_up_does_not_blame_its_clients(tmp_path: Path) ->
             await asyncio.sleep(limits.EXPIRY_TICK_MS * 2 / 1000)
             assert answer[0] in service.tree.sessions
             await eventually(lambda: answer[0] not in service.tree.sessions)
-
-    asyncio.run(scenario())
-
-
-def test_watches_are_set_again_after_a_cut(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            serving(tmp_path) as server,
-            session(server.address) as writer,
-            proxied(server.address) as (proxy, address),
-            session(address) as store,
-        ):
-            states: list[SessionState] = []
-            store.add_session_listener(states.append)
-            events: dict[str, list[WatchEvent]] = {}
-            for name in ("changed", "deleted", "remade", "same", "parent", "quiet"):
-                await writer.create(f"/{name}")
-                await store.get(f"/{name}", events.setdefault(name, []).append)
-            await store.exists("/new", events.setdefault("new", []).append)
-            await store.exists("/never", events.setdefault("never", []).append)
-            await store.children("/parent", events.setdefault("children", []).append)
-            await store.children("/quiet", events.setdefault("quiet children", []).append)
-            await store.watch("/", events.setdefault("all", []).append)
-            proxy.cut()
-            await eventually(lambda: store.state is SessionState.SUSPENDED)
-            await writer.set("/changed", b"")
-            await writer.delete("/deleted")
-            await writer.delete("/remade")
-            await writer.create("/remade")
-            await writer.create("/new")
-            await writer.create("/parent/child")
-            proxy.flow()
-            await eventually(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
-            assert {name: [event.type for event in told] for name, told in events.items()} == {
-                "changed": [EventType.CHANGED],
-                "deleted": [EventType.DELETED],
-                "remade": [EventType.DELETED],
-                "same": [],
-                "parent": [],
-                "quiet": [],
-                "new": [EventType.CREATED],
-                "never": [],
-                "children": [EventType.CHILD],
-                "quiet children": [],
-                "all": [],
-            }
-            await writer.set("/same", b"")
-            await writer.create("/never")
-            await writer.create("/quiet/child")
-            await store.sync()
-            assert events["same"] == [WatchEvent(EventType.CHANGED, "/same")]
-            assert events["never"] == [WatchEvent(EventType.CREATED, "/never")]
-            assert events["quiet children"] == [WatchEvent(EventType.CHILD, "/quiet")]
-            assert len(events["all"]) == 3
-            statistics = server.statistics()
-            assert statistics["watches"] == 3  # "parent" and "quiet" as data, and the recursive one
 
     asyncio.run(scenario())
 

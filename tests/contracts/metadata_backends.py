@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+from _pytest.mark.structures import ParameterSet
+
 from metadata.chroot import ChrootStore
+from metadata.connect import connect_store
 from metadata.embedded.client import EmbeddedStore
 from metadata.embedded.limits import ServerLimits
 from metadata.embedded.server import EmbeddedServer
 from metadata.memory import MemoryServer
-from metadata.store import MetadataStore
+from metadata.store import MetadataStore, SessionState
+from tests.contracts.endpoint_backends import EndpointOverEmbedded, EndpointOverMemory
+from tests.contracts.zookeeper_server import missing as missing_zookeeper
+from tests.contracts.zookeeper_server import shared_server
 
 DEADLINE_SECONDS = 10
 
@@ -97,12 +106,60 @@ class EmbeddedBackend:
         await self.server.stop()
 
 
+class ZooKeeperBackend:
+    """A real ZooKeeper, shared by the whole run, each time below a node of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._root = f"/{uuid.uuid4().hex}"
+        self.stores: list[MetadataStore] = []
+
+    async def start(self) -> None:
+        shared_server()  # on this thread, the first one: the server ends when the thread that started it does
+
+    async def open(self, timeout_ms: int = 10_000) -> MetadataStore:
+        url = f"zk://{shared_server().address}{self._root}"
+        store = await connect_store(url, session_timeout_ms=timeout_ms)
+        self.stores.append(store)
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        async with self._another() as other:
+            await other.end_session(store.session_token)
+        await eventually(lambda: store.state is SessionState.LOST)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(store.close() for store in self.stores))
+
+    @asynccontextmanager
+    async def _another(self) -> AsyncIterator[MetadataStore]:
+        store = await self.open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
 BACKENDS: dict[str, Callable[[Path], Backend]] = {
     "memory": MemoryBackend,
     "memory-chroot": ChrootBackend,
     "embedded": EmbeddedBackend,
+    "zookeeper": ZooKeeperBackend,
+    "endpoint-memory": EndpointOverMemory,
+    "endpoint-embedded": EndpointOverEmbedded,
 }
+_NEEDS: dict[str, Callable[[], str]] = {
+    "zookeeper": missing_zookeeper
+}  # what this machine lacks for it, "" for nothing
 _numbers = itertools.count()
+
+
+def backends_here() -> list[ParameterSet]:
+    """The backends as parameters of a test; those that this machine cannot run are skipped and say what they need."""
+    lacking = {name: need() for name, need in _NEEDS.items()}
+    return [
+        pytest.param(name, marks=[pytest.mark.skip(lacking[name])] if lacking.get(name) else [])
+        for name in sorted(BACKENDS)
+    ]
 
 
 def run_on(make: Callable[[Path], Backend], directory: Path, scenario: Callable[[Backend], Awaitable[None]]) -> None:

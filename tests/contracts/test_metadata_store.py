@@ -33,13 +33,13 @@ from metadata.store import (
     Stat,
     WatchEvent,
 )
-from tests.contracts.metadata_backends import BACKENDS, Backend, eventually, run_on
+from tests.contracts.metadata_backends import BACKENDS, Backend, backends_here, eventually, run_on
 
 Run = Callable[[Callable[[Backend], Awaitable[None]]], None]
 CREATED, DELETED, CHANGED, CHILD = EventType.CREATED, EventType.DELETED, EventType.CHANGED, EventType.CHILD
 
 
-@pytest.fixture(params=sorted(BACKENDS))
+@pytest.fixture(params=backends_here())
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return partial(run_on, BACKENDS[request.param], tmp_path)
 
@@ -612,7 +612,8 @@ def test_a_lost_session_is_told_and_can_do_nothing_more(run: Run) -> None:
         await store.watch("/", events.append)
         await backend.expire(store)
         await eventually(lambda: store.state is SessionState.LOST)
-        await eventually(lambda: states == [SessionState.LOST])  # I13
+        await eventually(lambda: states[-1:] == [SessionState.LOST])  # I13
+        assert states[:-1] in ([], [SessionState.SUSPENDED])  # some stores break the connection first
         calls: list[Callable[[], Awaitable[object]]] = [
             lambda: store.create("/x"),
             lambda: store.get("/"),

@@ -19,18 +19,19 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("actors.errors", COMMON),
     ("actors.wire", ("actors.errors", *COMMON)),
     ("actors.ledger.driver", ("actors.ledger", *LEDGER_SHELL)),
-    ("actors.ledger.driver", ("actors.ledger", *LEDGER_SHELL)),
     ("actors.ledger.directory", LEDGER_SHELL),
     ("actors.ledger", ("metadata", "actors.errors", *COMMON)),
     ("actors.bookie", ("metadata", "actors.wire", "actors.errors", *COMMON)),
     ("actors.broker", ("metadata", "actors.ledger", "actors.wire", "actors.errors", "heliograph.protocol", *COMMON)),
     ("actors.auditor", ("metadata", "actors.ledger", "actors.wire", "actors.errors", *COMMON)),
     ("gateway", ("heliograph", "metadata")),
-    ("pipelines", ("heliograph", "metadata", "actors.ledger", "actors.wire", "actors.errors")),
+    ("pipelines", ("heliograph", "metadata", "actors.ledger", "actors.errors")),
 )
 SHELLS = {"actors/ledger/directory.py": LEDGER_SHELL}
 SERVER_SIDE = ("heliograph.cluster", "heliograph.cli")
 CLUSTER_NOTE = ("heliograph.cluster.home", "heliograph.cluster.processes")  # what discovery may read of it
+BOOKIE_CLIENT = "actors.wire.client"
+SPEAKS_TO_BOOKIES = ("actors.ledger.driver", "actors.wire")
 CREATES_ACTORS = {"heliograph/cluster/deployment.py"}
 
 
@@ -82,3 +83,17 @@ def test_only_the_deployment_imports_actor_modules(file: SourceFile) -> None:
         return
     wrong = [name for name in ours(file) if "actor" in name.split(".")]
     assert not wrong, f"{file.name} may not import {wrong}: only {CREATES_ACTORS} creates actors"
+
+
+@pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
+def test_only_the_driver_speaks_to_bookies(file: SourceFile) -> None:
+    """Broker, auditor, pipelines and tools have their ledgers from the one driver: nothing else is bookies' client."""
+    if any(is_under(file.module, prefix) for prefix in SPEAKS_TO_BOOKIES):
+        return
+    wrong = [name for name in ours(file) if is_under(name, BOOKIE_CLIENT)]
+    assert not wrong, f"{file.name} imports {wrong}: go through actors/ledger/driver"
+
+
+def test_the_rule_about_bookies_sees_the_one_client() -> None:
+    files = [file.name for file in product_files() if any(is_under(name, BOOKIE_CLIENT) for name in ours(file))]
+    assert files == ["actors/ledger/driver/world.py"]

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Collection
 
 from tests.simulation.campaign import MUTANT_SEEDS_MAX, Hunt, hunt, run_plan, run_seeds, spread, table
-from tests.simulation.fault import KINDS
 from tests.simulation.judge import OUTCOMES
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.profile import MESSAGES_MAX, NUISANCES, Plan
-from tests.simulation.run import Report
+from tests.simulation.profile import LEDGER, MESSAGES_MAX, NUISANCES, WORLDS, Plan
+from tests.simulation.report import Report
 from tests.simulation.shrink import Shrinker, relevant
+from tests.simulation.worlds import KINDS_OF
 
 SEEDS = 50
 FAILURES_SHOWN_MAX = 10
@@ -34,11 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
         return _replay(options, watched)
     if options.mutant:
         return _hunt(Hunt(options.mutant, options.start, watched, options.seeds))
-    return _run(options.start, options.seeds, options.jobs)
+    worlds = WORLDS if options.world is None else (options.world,)
+    return max([_run(options.start, options.seeds, options.jobs, world) for world in worlds])
 
 
-def _run(start: int, seeds: int, jobs: int) -> int:
-    totals = run_seeds(start, seeds, jobs)
+def _run(start: int, seeds: int, jobs: int, world: str) -> int:
+    totals = run_seeds(start, seeds, jobs, world)
     print("\n".join(totals.lines()))
     missing = totals.never_happened()
     for name in missing:
@@ -47,7 +48,7 @@ def _run(start: int, seeds: int, jobs: int) -> int:
         print(f"seed {seed}: {failure}")
     if totals.failures:
         print(f"{len(totals.failures)} of {totals.seeds} seeds failed")
-        _explain(run_plan(Plan(totals.failures[0][0])), "", None)
+        _explain(run_plan(Plan(totals.failures[0][0], world=world)), "", None)
     return 1 if totals.failures or missing else 0
 
 
@@ -57,7 +58,7 @@ def _hunt(task: Hunt) -> int:
         print(f"{task.mutant} was not caught by {task.seeds_max} seeds from {task.start} on")
         return 1
     print(f"{task.mutant} was caught by seed {task.start + catch.seeds - 1}, the {catch.seeds}. tried")
-    plan = Plan(task.start + catch.seeds - 1)
+    plan = task.plan(catch.seeds - 1)
     _explain(run_plan(plan, task.mutant, watched=task.watched), task.mutant, task.watched)
     return 0
 
@@ -72,7 +73,8 @@ def _try_mutants(names: list[str], jobs: int, watched: Collection[str] | None) -
 def _replay(options: argparse.Namespace, watched: Collection[str] | None) -> int:
     numbers = None if options.faults is None else frozenset(int(n) for n in options.faults.split(",") if n != "none")
     without = frozenset(options.without.split(",")) if options.without else frozenset()
-    plan = Plan(options.seed, numbers, without, options.until, options.messages)
+    world = MUTANTS[options.mutant].world if options.mutant else options.world or LEDGER
+    plan = Plan(options.seed, numbers, without, options.until, options.messages, world)
     report = run_plan(plan, options.mutant, options.trace, watched)
     print("\n".join(report.trace), end="\n" if report.trace else "")
     print(f"seed {plan.seed}: {report.failure or 'every promise held'}")
@@ -104,6 +106,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run them on")
     parser.add_argument("--seed", type=int, help="replay one seed")
+    parser.add_argument("--world", choices=WORLDS, help="what to simulate: with --seed ledger, else both")
     parser.add_argument("--trace", action="store_true", help="with --seed: print all that happens")
     parser.add_argument("--faults", help="with --seed: numbers of the faults to keep, or 'none'")
     parser.add_argument(
@@ -123,7 +126,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--seeds and --jobs must be at least 1, --messages at least 0")
     if options.seed is None and (options.trace or options.faults is not None or options.without or options.until):
         parser.error("--trace, --faults, --without and --until go with --seed")
-    known = {*NUISANCES, *(kind.name for kind in KINDS)}
+    known = {*NUISANCES, *(kind.name for kinds in KINDS_OF.values() for kind in kinds)}
     unknown = set(options.without.split(",")) - known if options.without else set()
     if unknown:
         parser.error(f"--without does not know {', '.join(sorted(unknown))}; it knows {', '.join(sorted(known))}")

@@ -11,17 +11,17 @@ from multiprocessing import get_context
 from statistics import median
 from typing import TypeVar
 
-from tests.simulation.fault import KINDS
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.profile import Plan
-from tests.simulation.run import Report, Run
+from tests.simulation.profile import LEDGER, TOPIC, Plan
+from tests.simulation.report import Report
+from tests.simulation.worlds import KINDS_OF, execute
 
 T = TypeVar("T")
 R = TypeVar("R")
 BATCH_SEEDS = 10
 MUTANT_SEEDS_MAX = 2_000  # each mutant must be caught within as many
 SEEDS_FOR_EVERY_KIND = 200  # with as many seeds or more, every kind must have happened
-HAPPENS = (  # besides the kinds of faults
+LEDGERS_SEE = (
     "bookie died with an unsynced entry",
     "bookie died with an unsynced fence",
     "bookie died with an unsynced recovered entry",
@@ -49,12 +49,28 @@ HAPPENS = (  # besides the kinds of faults
     "writer ended: LedgerFencedError",
     "writer ended: QuorumLostError",
 )
+TOPICS_SEE = (
+    "acknowledgement confirmed",
+    "bookie died with an unsynced entry",
+    "message cut off",
+    "message duplicated",
+    "message late",
+    "message lost",
+    "message sent again",
+    "metadata conflict",
+    "metadata reply lost",
+    "takeover retried",
+    "topic lost, and its broker knows",
+    "topic opened",
+)
+HAPPENS = {LEDGER: LEDGERS_SEE, TOPIC: TOPICS_SEE}  # besides the kinds of faults
 
 
 @dataclass
 class Totals:
     """Sums over runs."""
 
+    world: str = LEDGER
     seeds: int = 0
     confirmed: int = 0
     steps: int = 0
@@ -86,7 +102,8 @@ class Totals:
         """Kinds that a run of many seeds should have seen and did not."""
         if self.seeds < SEEDS_FOR_EVERY_KIND:
             return []
-        return [name for name in sorted({*HAPPENS, *(kind.name for kind in KINDS)}) if not self.counts[name]]
+        seen = {*HAPPENS[self.world], *(kind.name for kind in KINDS_OF[self.world])}
+        return [name for name in sorted(seen) if not self.counts[name]]
 
     def lines(self) -> Iterator[str]:
         """The summary, for people."""
@@ -95,7 +112,8 @@ class Totals:
         minutes = max(self.seconds, 1e-9) / 60
         hours = self.simulated_ms / 3_600_000
         yield ""
-        yield f"{self.seeds:,} seeds, {self.steps:,} events, {self.confirmed:,} messages confirmed, {hours:.2f} hours"
+        confirmed = f"{self.confirmed:,} messages confirmed"
+        yield f"{self.world}: {self.seeds:,} seeds, {self.steps:,} events, {confirmed}, {hours:.2f} hours"
         yield f"{self.seeds / minutes:,.0f} seeds a minute, {hours / minutes:.2f} simulated hours a minute"
 
 
@@ -107,6 +125,10 @@ class Hunt:
     start: int
     watched: Collection[str] | None = None
     seeds_max: int = MUTANT_SEEDS_MAX
+
+    def plan(self, count: int) -> Plan:
+        """What to run after ``count`` runs."""
+        return Plan(self.start + count, world=MUTANTS[self.mutant].world)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +148,24 @@ class Catch:
 def run_plan(plan: Plan, mutant: str = "", is_traced: bool = False, watched: Collection[str] | None = None) -> Report:
     """Run one plan, with a sabotage or without."""
     with MUTANTS[mutant].sabotage() if mutant else nullcontext():
-        return Run(plan, is_traced, watched).execute()
+        return execute(plan, is_traced, watched)
 
 
 def hunt(task: Hunt) -> Catch:
     """Run seeds until one of them fails."""
     for count in range(task.seeds_max):
-        report = run_plan(Plan(task.start + count), task.mutant, watched=task.watched)
+        report = run_plan(task.plan(count), task.mutant, watched=task.watched)
         if report.failure:
             return Catch(task, count + 1, report.failure)
     return Catch(task, 0, "")
 
 
-def run_seeds(start: int, count: int, jobs: int) -> Totals:
-    """Run seeds ``start .. start + count - 1`` on ``jobs`` processes."""
+def run_seeds(start: int, count: int, jobs: int, world: str = LEDGER) -> Totals:
+    """Run seeds ``start .. start + count - 1`` of a world on ``jobs`` processes."""
     began = time.monotonic()
-    totals = Totals()
-    batches = [range(at, min(at + BATCH_SEEDS, start + count)) for at in range(start, start + count, BATCH_SEEDS)]
+    totals = Totals(world)
+    starts = range(start, start + count, BATCH_SEEDS)
+    batches = [(world, range(at, min(at + BATCH_SEEDS, start + count))) for at in starts]
     for part in spread(_run_batch, batches, jobs):
         totals.merge(part)
     totals.seconds = time.monotonic() - began
@@ -178,8 +201,9 @@ def table(catches: Iterable[Catch]) -> list[str]:
     return lines
 
 
-def _run_batch(seeds: range) -> Totals:
-    totals = Totals()
+def _run_batch(batch: tuple[str, range]) -> Totals:
+    world, seeds = batch
+    totals = Totals(world)
     for seed in seeds:
-        totals.add(run_plan(Plan(seed)))
+        totals.add(run_plan(Plan(seed, world=world)))
     return totals

@@ -25,12 +25,12 @@ class Fault:
 KINDS: list[Fault] = []
 
 
-def fault(name: str, weight: int) -> Callable[[Strike], Strike]:
-    """Add a kind. Among its seed's faults it comes up in proportion to ``weight``."""
+def fault(name: str, weight: int, kinds: list[Fault] = KINDS) -> Callable[[Strike], Strike]:
+    """Add a kind to ``kinds``. Among its seed's faults it comes up in proportion to ``weight``."""
 
     def add(strike: Strike) -> Strike:
-        assert all(kind.name != name for kind in KINDS), f"two kinds of fault are named {name!r}"
-        KINDS.append(Fault(name, weight, strike))
+        assert all(kind.name != name for kind in kinds), f"two kinds of fault are named {name!r}"
+        kinds.append(Fault(name, weight, strike))
         return strike
 
     return add

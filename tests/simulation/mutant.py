@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+from tests.simulation.profile import LEDGER, TOPIC
+
+__all__ = ["LEDGER", "MUTANTS", "TOPIC", "Mutant", "mutant"]
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -15,6 +19,7 @@ class Mutant:
         sabotage: patches one rule while its context is entered.
         start: a seed that catches it, so that tests are quick; the search goes on from there if it does not any more.
         harm_start: the same, for when only outcomes are watched; None if that is not tried.
+        world: where it is hunted.
     """
 
     name: str
@@ -22,20 +27,21 @@ class Mutant:
     about: str
     start: int
     harm_start: int | None
+    world: str = LEDGER
 
 
 MUTANTS: dict[str, Mutant] = {}
 Sabotage = Callable[[], Iterator[None]]
 
 
-def mutant(start: int = 0, harm: int | None = None) -> Callable[[Sabotage], Sabotage]:
+def mutant(start: int = 0, harm: int | None = None, world: str = LEDGER) -> Callable[[Sabotage], Sabotage]:
     """Register a sabotage under its function's name, with hyphens. Its docstring tells which invariant it breaks."""
 
     def add(function: Sabotage) -> Sabotage:
         name = function.__name__.replace("_", "-")
         assert name not in MUTANTS, f"two mutants are named {name}"
         assert function.__doc__, f"the mutant {name} does not tell what it breaks"
-        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm)
+        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm, world)
         return function
 
     return add

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.simulation import recovery_mutants, storage_mutants, writer_mutants
+from tests.simulation import recovery_mutants, storage_mutants, topic_mutants, writer_mutants
 from tests.simulation.mutant import MUTANTS, Mutant
 
 __all__ = ["MUTANTS", "MUTANTS_FROM", "Mutant"]
 
-MUTANTS_FROM = (recovery_mutants, storage_mutants, writer_mutants)  # mutants register themselves
+MUTANTS_FROM = (recovery_mutants, storage_mutants, writer_mutants, topic_mutants)  # mutants register themselves

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from tests.simulation.bookie import SimulatedBookie
 from tests.simulation.broker import SimulatedBroker
-from tests.simulation.checkers import Checkers
 from tests.simulation.fault import KINDS, Fault
 from tests.simulation.network import ANYONE
 from tests.simulation.profile import Plan, Profile
@@ -21,13 +21,28 @@ BROKERS_MAX = 12
 class Nemesis:
     """Faults at times that the seed draws beforehand, until the profile says enough; then everything is healed."""
 
-    def __init__(self, cluster: Cluster, plan: Plan, profile: Profile, checkers: Checkers) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        profile: Profile,
+        checkers: Any,
+        kinds: Sequence[Fault] = KINDS,
+        make_broker: Callable[[str], Any] | None = None,
+    ) -> None:
+        """Args:
+        checkers: hear of what bookies collect; those of the run.
+        kinds: of the faults that may strike.
+        make_broker: makes one with a name, that takes the topic over when it is started.
+        """
+        self.kinds = kinds
+        self._make_broker = make_broker or (lambda name: SimulatedBroker(name, cluster, profile, checkers))
         self.cluster = cluster
         self.world = cluster.world
         self.plan = plan
         self.profile = profile
         self.checkers = checkers
-        self.brokers: list[SimulatedBroker] = []
+        self.brokers: list[Any] = []  # what ``make_broker`` made, the newest last
         self.repairers: list[SimulatedRepairer] = []
         self.struck: list[int] = []  # numbers of the faults that happened
         # The bookies whose data may be lost or damaged: the same few for a whole run.
@@ -39,11 +54,11 @@ class Nemesis:
         """Start the first broker and the faults."""
         self.take_over()
         random = self.world.stream("schedule")
-        weights = [kind.weight for kind in KINDS]
+        weights = [kind.weight for kind in self.kinds]
         number, at = 0, 0
         while True:
             at += 1 + random.randrange(2 * self.profile.fault_every_ms)
-            kind = random.choices(KINDS, weights)[0]
+            kind = random.choices(self.kinds, weights)[0]
             if at >= self.profile.faults_until_ms:
                 return
             if self._is_planned(number, kind):
@@ -94,9 +109,9 @@ class Nemesis:
         self.last_broker()
         return True
 
-    def last_broker(self) -> SimulatedBroker:
+    def last_broker(self) -> Any:
         """Like ``take_over``, whatever the number of brokers."""
-        broker = SimulatedBroker(self.name_for("broker"), self.cluster, self.profile, self.checkers)
+        broker = self._make_broker(self.name_for("broker"))
         self.brokers.append(broker)
         broker.start()
         return broker

@@ -74,6 +74,20 @@ class Network:
             extra = self._extra(source.name, target.name, kind, random) if self._slow or self._late else 0
             world.after(self._delay(random) + extra, action, target)
 
+    def delay(self, source: Process, target: Process, kind: str) -> int | None:
+        """How long the next message of an orderly connection takes; None when it is lost."""
+        random = self._link(source.name, target.name)
+        if self.is_healed:
+            return 1 + random.randrange(3)
+        if self.is_cut(source.name, target.name):
+            self.world.count("message cut off")
+            return None
+        if random.random() < self.profile.loss:
+            self.world.count("message lost")
+            return None
+        extra = self._extra(source.name, target.name, kind, random) if self._slow or self._late else 0
+        return self._delay(random) + extra
+
     def _link(self, source: str, target: str) -> Random:
         random = self._links.get((source, target))
         if random is None:

@@ -18,6 +18,9 @@ QUORUMS = (
 )
 NUISANCES = ("loss", "duplication", "straggler", "reply_loss_metadata", "bursts")  # a plan may leave these out
 MESSAGES_MAX = 1_000_000
+LEDGER = "ledger"  # ledgers, and a chain of them
+TOPIC = "topic"  # a topic with all that a broker keeps of it
+WORLDS = (LEDGER, TOPIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Plan:
         without: names of kinds of faults, and of ``NUISANCES``, that do not happen.
         until_ms: when faults end, in simulated milliseconds; None for what the seed draws.
         messages_max: how many messages brokers take while there are faults.
+        world: what is simulated, one of ``WORLDS``.
     """
 
     seed: int
@@ -37,10 +41,13 @@ class Plan:
     without: frozenset[str] = frozenset()
     until_ms: int | None = None
     messages_max: int = MESSAGES_MAX
+    world: str = LEDGER
 
     def arguments(self) -> str:
         """The command-line arguments that replay this plan."""
         words = [f"--seed {self.seed}"]
+        if self.world != LEDGER:
+            words.append(f"--world {self.world}")
         if self.faults is not None:
             words.append(f"--faults {','.join(str(n) for n in sorted(self.faults)) or 'none'}")
         if self.without:

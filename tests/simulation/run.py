@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
-from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 from actors.ledger.effects import CheckFinished, Effect
 from actors.ledger.inventory import CheckCore
@@ -20,6 +17,7 @@ from tests.simulation.reader import SimulatedReader
 from tests.simulation.record_checker import RecordChecker
 from tests.simulation.recoverer import Meddler
 from tests.simulation.repairer import SimulatedRepairer
+from tests.simulation.report import Report, where
 from tests.simulation.shell import Cluster, CoreShell
 from tests.simulation.store import SimulatedStore
 from tests.simulation.tailer import SimulatedTailer
@@ -30,26 +28,6 @@ CALM_MS_MAX = 120_000  # once nothing fails any more, everything must be settled
 FINAL_MESSAGES = 5
 REPAIR_ROUNDS_MAX = 6
 KINDS_FROM = (faults, events)  # the kinds of faults register themselves
-
-
-@dataclass
-class Report:
-    """How a run went. ``failure`` is empty when every promise held."""
-
-    plan: Plan
-    failure: str = ""
-    simulated_ms: int = 0
-    steps: int = 0
-    confirmed: int = 0
-    accepted: int = 0
-    struck: list[int] = field(default_factory=list)  # numbers of the faults that happened
-    counts: Counter[str] = field(default_factory=Counter)
-    trace: list[str] = field(default_factory=list)
-
-    @property
-    def invariant(self) -> str:
-        """The number that a failure begins with, or "assert" or "crash" when a core found out by itself."""
-        return self.failure.split(" ", 1)[0]
 
 
 class Run:
@@ -83,9 +61,9 @@ class Run:
         except BrokenInvariantError as error:
             failure = str(error)
         except AssertionError as error:
-            failure = f"assert {error or 'unnamed'} {_where()}"
+            failure = f"assert {error or 'unnamed'} {where()}"
         except Exception as error:  # a core that raises is a finding like any other
-            failure = f"crash {type(error).__name__}: {error} {_where()}"
+            failure = f"crash {type(error).__name__}: {error} {where()}"
         world = self.world
         return Report(
             self.plan,
@@ -174,12 +152,6 @@ class Run:
         self.judge.require(self.world.steps < STEPS_MAX, LIVENESS, "the run does not end")
         self.judge.require(self.world.step(), LIVENESS, "nothing happens any more")
         self.checkers.after_step()
-
-
-def _where() -> str:
-    """The innermost lines of the current exception's traceback."""
-    lines = traceback.format_exc().splitlines()[-4:-1]
-    return " <- ".join(line.split("/")[-1].strip().replace('"', "") for line in lines)
 
 
 def run_seed(seed: int, is_traced: bool = False) -> Report:

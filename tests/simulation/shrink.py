@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from tests.simulation.profile import NUISANCES, Plan
-from tests.simulation.run import Report, Run
+from tests.simulation.report import Report
+from tests.simulation.worlds import execute
 
 RUNS_MAX = 400
 TRACE_LINES_MAX = 80
@@ -39,13 +40,13 @@ class Shrinker:
         self._send_less()
         if self.plan.faults is not None:
             self._leave_out_faults()
-        return Run(self.plan, is_traced=True, watched=self._watched).execute()
+        return execute(self.plan, is_traced=True, watched=self._watched)
 
     def _try(self, plan: Plan) -> bool:
         if plan == self.plan or self.runs >= RUNS_MAX:
             return False
         self.runs += 1
-        report = Run(plan, watched=self._watched).execute()
+        report = execute(plan, watched=self._watched)
         if report.invariant != self.report.invariant:
             return False
         self.report = report

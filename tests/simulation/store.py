@@ -73,7 +73,7 @@ class SimulatedStore(Process):
         self.on_change: Callable[[Change], None] = lambda change: None
         self.on_topic: list[Callable[[TopicRecord, TopicRecord], None]] = []
         self.history: dict[int, list[LedgerMetadata]] = {}  # every record that a ledger ever had
-        self._make_parents(TOPIC)
+        self.make_parents(TOPIC)
         self._apply(Create(paths.LEDGER_IDS))
         self.tree.apply(1, [Create(TOPIC, codec.encode(TopicRecord("simulated")))], 0)
 
@@ -120,13 +120,43 @@ class SimulatedStore(Process):
 
         def at_store() -> None:
             result = execute()
-            if not self.network.is_healed and self.random.random() < self.network.profile.reply_loss_metadata:
-                self.world.count("metadata reply lost")
+            if self.loses_reply():
                 return
             self.network.send(self, client, lambda: once(lambda: answer(result)), "metadata")
 
         self.network.send(client, self, at_store, "metadata")
         self.world.after(REQUEST_TIMEOUT_MS, lambda: once(unknown), client)
+
+    def loses_reply(self) -> bool:
+        """Whether the reply to what was just done gets lost."""
+        is_lost = not self.network.is_healed and self.random.random() < self.network.profile.reply_loss_metadata
+        self.world.count("metadata reply lost", is_lost)
+        return is_lost
+
+    def change(self, author: Author, operation: Operation) -> Result:
+        """Do what a session asks, whatever kind of node it is about.
+
+        Raises:
+            MetadataError: it cannot be done; nothing has changed.
+        """
+        ledger_id = paths.ledger_id_of(operation.path) if operation.path.startswith(f"{paths.LEDGERS}/") else 0
+        ledger = self.ledger(ledger_id) if ledger_id else None
+        topic = self.topic().record if operation.path == TOPIC else None
+        try:
+            result = self._apply(operation)[0]
+        except MetadataError:
+            self.world.count("metadata conflict")
+            raise
+        if ledger_id:
+            after = None
+            if not isinstance(operation, DeleteNode):
+                after = codec.decode(LedgerMetadata, self.tree.node(operation.path).value)
+                self.history.setdefault(ledger_id, []).append(after)
+                self.world.note("store has from", author, Brief(after))
+            self.on_change(Change(author, ledger.record if ledger else None, after))
+        if topic is not None:
+            self._tell_topic(topic, self.topic().record)
+        return result
 
     def next_ledger_id(self) -> int:
         """The version that a counter's node gets, as the recipe for ledger ids has it."""
@@ -138,7 +168,7 @@ class SimulatedStore(Process):
         before = self.ledger(record.ledger_id)
         operation: Operation = Set(path, codec.encode(record), version)
         if version < 0:
-            self._make_parents(path)
+            self.make_parents(path)
             operation = Create(path, codec.encode(record))
         try:
             self._apply(operation)
@@ -166,16 +196,20 @@ class SimulatedStore(Process):
         except BadVersionError as error:
             self.world.count("metadata conflict")
             return error
-        self.world.note("the topic's ledgers:", [info.ledger_id for info in record.ledgers])
-        for listener in list(self.on_topic):
-            listener(before, record)
+        self._tell_topic(before, record)
         return self.tree.node(TOPIC).version
+
+    def _tell_topic(self, before: TopicRecord, after: TopicRecord) -> None:
+        self.world.note("the topic's ledgers:", [info.ledger_id for info in after.ledgers])
+        for listener in list(self.on_topic):
+            listener(before, after)
 
     def _apply(self, operation: Operation) -> list[Result]:
         return self.tree.apply(1, [operation], self.world.now).results
 
-    def _make_parents(self, path: str) -> None:
+    def make_parents(self, path: str) -> None:
+        """Have the node's parents, all of them."""
         parent = parent_of(path)
         if self.tree.find(parent) is None:
-            self._make_parents(parent)
+            self.make_parents(parent)
             self._apply(Create(parent))

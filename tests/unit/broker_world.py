@@ -45,6 +45,9 @@ class Outcomes:
         for text in texts:
             ledger.add(entry(text), _Publication(self, text))
 
+    def publish_bytes(self, ledger: ManagedLedger, section: bytes) -> None:
+        ledger.add(TopicEntry.read(section, check=True), _Publication(self, ""))
+
     @property
     def texts(self) -> list[str]:
         return [text for text, _ in self.confirmed]

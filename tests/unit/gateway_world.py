@@ -17,6 +17,7 @@ from gateway.config import GatewayConfig
 from gateway.ports import BookieView, BrokerView
 from heliograph.errors import (
     AlreadyClosedError,
+    ConflictError,
     ConsumerBusyError,
     HeliographError,
     NamespaceNotFoundError,
@@ -29,6 +30,7 @@ from heliograph.errors import (
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 from metadata.model import check_quorum
+from tests.unit.schema_world import schemas_in_memory
 
 T = TypeVar("T")
 FLIGHTS = "persistent://public/default/flights"
@@ -76,6 +78,8 @@ class FakeTopic:
     messages: list[Message] = field(default_factory=list)
     subscriptions: dict[str, FakeSubscription] = field(default_factory=dict)
     producers: int = 0
+    is_compacting: bool = False
+    is_terminated: bool = False
 
     def publish(self, value: bytes, key: str | None, properties: Mapping[str, str], event_ms: int | None) -> MessageId:
         id_ = MessageId(self.ledger_id, len(self.messages), topic=self.name)
@@ -108,8 +112,10 @@ class FakeProducer:
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
+        deliver_at: int | None = None,
     ) -> asyncio.Future[MessageId]:
         future: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        self._world.deliver_at.append(deliver_at)
         error = self._world.send_errors.pop(value, None)
         if error is not None:
             future.set_exception(error)
@@ -125,6 +131,53 @@ class FakeProducer:
         if not self.closed:
             self.closed = True
             self._topic.producers -= 1
+
+
+class FakeCursors:
+    """Notes what was asked; ``messages`` is what a look at a subscription finds."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.messages: list[dict[str, Any]] = []
+        self.attached: dict[str, str] = {}
+
+    async def skip(self, topic: str, subscription: str, count: int) -> None:
+        self.calls.append(("skip", topic, subscription, count))
+
+    async def skip_all(self, topic: str, subscription: str) -> None:
+        self.calls.append(("skip_all", topic, subscription))
+
+    async def expire(self, topic: str, subscription: str | None, seconds: int) -> int:
+        self.calls.append(("expire", topic, subscription, seconds))
+        return 0
+
+    async def expire_to(self, topic: str, subscription: str, message_id: str, excluded: bool = False) -> int:
+        self.calls.append(("expire_to", topic, subscription, message_id, excluded))
+        return 0
+
+    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:
+        self.calls.append(("reset", topic, subscription, to, excluded))
+
+    async def properties(self, topic: str, subscription: str) -> dict[str, str]:
+        return self.attached
+
+    async def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
+        self.attached = dict(properties)
+
+    async def peek(self, topic: str, subscription: str, count: int = 1) -> list[dict[str, Any]]:
+        return self.messages[:count]
+
+    async def examine(self, topic: str, initial: str = "latest", number: int = 1) -> list[dict[str, Any]]:
+        return [self.messages[number - 1 if initial == "earliest" else -number]]
+
+    async def message(self, topic: str, ledger_id: int, entry_id: int) -> list[dict[str, Any]]:
+        return [self.messages[entry_id]]
+
+    async def message_id_at(self, topic: str, time_ms: int) -> str:
+        return "7:3:-1"
+
+    async def last_message_id(self, topic: str) -> str:
+        return "7:9:-1:4"
 
 
 class FakeConsumer:
@@ -144,6 +197,11 @@ class FakeConsumer:
         for item in self.subscriptions.values():
             item.consumers += 1
         self.closed = False
+
+    @property
+    def has_reached_end(self) -> bool:
+        is_read = all(not item.pending and not item.delivered for item in self.subscriptions.values())
+        return is_read and all(topic.is_terminated for topic in self._topics.values())
 
     async def receive_many(self, max_messages: int, timeout: float | None = None) -> Sequence[Message]:
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
@@ -241,6 +299,9 @@ class World:
         self.admin_error: HeliographError | None = None
         self.consumers: list[FakeConsumer] = []
         self.producer_options: dict[str, Any] = {}
+        self.schemas = schemas_in_memory()
+        self.deliver_at: list[int | None] = []
+        self.cursors = FakeCursors()
 
     def add(self, name: str = FLIGHTS, partitions: int = 0) -> FakeTopic:
         topic = self.topics[name] = FakeTopic(name, 100 + len(self.topics), partitions)
@@ -301,6 +362,20 @@ class World:
 
     async def topic_internal_stats(self, topic: str) -> Mapping[str, Any]:
         return {"ledgers": [{"ledgerId": self._topic(topic).ledger_id}], "cursors": {}}
+
+    async def terminate_topic(self, topic: str) -> dict[str, str]:
+        found = self._topic(topic)
+        found.is_terminated = True
+        last = f"{found.ledger_id}:{len(found.messages) - 1}"
+        return {str(part): last for part in TopicName.parse(topic).partitions(found.partitions)}
+
+    async def compact_topic(self, topic: str) -> None:
+        if self._topic(topic).is_compacting:
+            raise ConflictError(f"{topic} is being compacted", field="topic")
+        self._topic(topic).is_compacting = True
+
+    async def compaction_status(self, topic: str) -> dict[str, Any]:
+        return {"status": "RUNNING" if self._topic(topic).is_compacting else "NOT_RUN", "lastError": ""}
 
     async def subscriptions(self, topic: str) -> Sequence[str]:
         return sorted(self._topic(topic).subscriptions)

@@ -8,20 +8,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.bookie.blocks import BLOCK_BYTES
 from actors.bookie.journal_format import (
-    BLOCK_BYTES,
+    JournalFileHeader,
     Kind,
+    batch_bytes,
     decode_fence,
     decode_lac,
     encode_batch,
     encode_fence,
     encode_file_header,
     encode_lac,
-    scan_file,
 )
+from actors.bookie.journal_scan import JournalBatch, scan_bytes
 from actors.errors import JournalCorruptError
 
 FILE_BYTES = 64 << 10
+
+
+def scan_file(data: bytes, file_id: int, name: str) -> tuple[JournalFileHeader | None, list[JournalBatch]]:
+    header, found = scan_bytes(data, file_id, name)
+    batches = list(found)
+    return (header, batches) if batches else (None, [])
 
 
 class Writer:
@@ -38,7 +46,10 @@ class Writer:
     def add(self, *payloads: bytes) -> int:
         """Append one batch; returns its offset."""
         start = self.offset
-        data, next_sequence = encode_batch([(Kind.ENTRY, p) for p in payloads], self.file_id, self.sequence, self.batch)
+        records = [(Kind.ENTRY, payload) for payload in payloads]
+        data = bytearray(batch_bytes(records))
+        end, next_sequence = encode_batch(data, 0, records, self.file_id, self.sequence, self.batch)
+        assert end == len(data)
         if start == 0:
             data = encode_file_header(self.file_id, self.sequence, len(self.content)) + data
         self.content[start : start + len(data)] = data
@@ -59,7 +70,7 @@ def test_batches_are_read_back_in_order() -> None:
     assert header is not None
     assert (header.file_id, header.first_sequence) == (7, 100)
     assert [[bytes(r.payload) for r in b.records] for b in batches] == [[b"a", b"b" * 5000], [b""]]
-    assert [r.sequence for b in batches for r in b.records] == [100, 101, 103], "END takes a number too"
+    assert [batch.next_sequence for batch in batches] == [103, 105], "END takes a number too"
     assert batches[-1].end == writer.offset
     assert all(end % BLOCK_BYTES == 0 for end in writer.ends)
 

@@ -13,7 +13,8 @@ from actors.bookie.checkpoint import decode_mark
 from actors.bookie.disk import RealDisk
 from actors.bookie.entry_log import _read_map, log_path, read_usage
 from actors.bookie.journal_files import used_ids, used_path
-from actors.bookie.journal_format import Kind, decode_file_header, scan_file
+from actors.bookie.journal_format import Kind, decode_file_header
+from actors.bookie.journal_scan import scan_bytes
 from actors.bookie.offline import find_folders
 from actors.bookie.opening import open_storage
 from actors.wire.entry import decode_entry
@@ -59,7 +60,7 @@ def test_each_file_is_read_by_itself(home: Path) -> None:
         content = used_path(home / "journal", file_id).read_bytes()
         header = decode_file_header(content, "journal")
         assert header is None or header.file_id == file_id, "none: made ready, not used yet"
-        kinds |= {record.kind for batch in scan_file(content, file_id, "journal")[1] for record in batch.records}
+        kinds |= {record.kind for batch in scan_bytes(content, file_id, "journal")[1] for record in batch.records}
     assert kinds == {Kind.ENTRY, Kind.FENCE, Kind.LAC}
     file = disk.open(log_path(home / "data", 1))
     assert _read_map(file) == read_usage(disk, home / "data", 1), "the first log is sealed by a map"

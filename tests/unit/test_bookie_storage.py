@@ -144,10 +144,12 @@ class TestDamage:
             directory.flush([(1, entries(1, 0, 50))], [], 1)
             path = log_path(tmp_path / "d", directory.writer.log_id)
             whole = path.read_bytes()
+            records_end = 32 + sum(4 + len(data) for _, data in entries(1, 0, 50))
+            assert 0 <= len(whole) - records_end < 4096, "zeros up to the end of the block"
             chance = random.Random(1)
             for _ in range(300):
                 damaged = bytearray(whole)
-                damaged[chance.randrange(32, len(whole))] ^= 1 << chance.randrange(8)
+                damaged[chance.randrange(32, records_end)] ^= 1 << chance.randrange(8)
                 path.write_bytes(damaged)
                 errors = 0
                 for number, data in entries(1, 0, 50):

@@ -10,6 +10,7 @@ from actors.broker.cursor import Cursor
 from actors.broker.dispatch import ConsumerState, Dispatcher
 from actors.broker.dispatch_exclusive import ExclusiveDispatcher
 from actors.broker.dispatch_shared import TURN_ENTRIES_MAX, SharedDispatcher
+from actors.broker.failover_choice import FailoverChoice
 from actors.broker.held_entries import HELD_MESSAGES_MAX
 from actors.broker.topic_entry import TopicEntry
 from heliograph.errors import ConsumerBusyError
@@ -65,7 +66,7 @@ def test_exclusive_redelivers_in_order_what_is_not_acknowledged() -> None:
 
 
 def test_failover_chooses_by_priority_and_name_and_moves_on() -> None:
-    dispatcher = ExclusiveDispatcher(Cursor(0), choice=1)
+    dispatcher = ExclusiveDispatcher(Cursor(0), FailoverChoice(1))
     low, b, a = consumer("0", 9, priority=1), consumer("b", 9), consumer("a", 9)
     for one in (low, b, a):
         dispatcher.add(one)

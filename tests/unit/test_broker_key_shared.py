@@ -12,7 +12,7 @@ from actors.broker.dispatch import ConsumerState
 from actors.broker.dispatch_key_shared import PARKED_PER_CONSUMER_MAX, KeySharedDispatcher
 from actors.broker.key_ring import KeyRing
 from actors.broker.topic_entry import TopicEntry
-from heliograph.errors import ConflictError
+from heliograph.errors import ConsumerAssignError
 from heliograph.protocol.hashing import sticky_key_hash
 
 KEYS = 7
@@ -191,9 +191,9 @@ def test_fixed_ranges() -> None:
     ring.add(low)
     ring.add(high)
     assert [ring.owner(h) for h in (50, 99, 100, 199, 200, 299, 300)] == [low, low, high, high, low, low, None]
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConsumerAssignError):
         ring.add(odd)
     for wrong in ((299, 300), (5, 4), (0, 65_536)):
         odd.key_ranges = (wrong,)
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConsumerAssignError):
             ring.add(odd)

@@ -290,3 +290,15 @@ def test_a_subscription_starts_at_a_message(body: dict[str, Any], position: str)
         assert asked == [position]
 
     run(scenario)
+
+
+def test_compaction_is_begun_and_watched() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        assert (await gateway.http.get(f"{TOPIC}/compaction")).json() == {"status": "NOT_RUN", "lastError": ""}
+        assert (await gateway.http.put(f"{TOPIC}/compaction")).status_code == 204
+        assert (await gateway.http.get(f"{TOPIC}/compaction")).json()["status"] == "RUNNING"
+        assert (await gateway.http.put(f"{TOPIC}/compaction")).status_code == 409
+        assert (await gateway.http.put(f"{NAMESPACE}/nowhere/compaction")).status_code == 404
+
+    run(scenario)

@@ -265,7 +265,7 @@ def refused(urls: Sequence[str], error: type[Exception]) -> None:
 
 
 def test_urls_that_are_refused() -> None:
-    refused(["etcd://h:2379/p", "zk://h:2181"], UnsupportedError)
+    refused(["etcd://h:2379/p"], UnsupportedError)
     refused(["", "memory://", "embedded://", "embedded://h", "embedded://h:x", "http://h:1"], InvalidConfigError)
     refused(["memory://bad-chroot/a//b"], InvalidPathError)
 

@@ -67,12 +67,9 @@ def test_partitions_of_a_topic() -> None:
     assert TopicName.parse("t-partition-01").partition == -1
 
 
-@given(st.text("abcxyz019", min_size=1, max_size=12), st.integers(1, 64))
-def test_bundles_cut_the_hash_range_evenly(name: str, bundles: int) -> None:
-    topic = TopicName.parse(name)
-    index = topic.bundle(bundles)
-    value = zlib.crc32(str(topic).encode())
-    assert index * 2**32 <= value * bundles < (index + 1) * 2**32
+def test_the_place_of_a_topic_is_pulsars() -> None:
+    topic = TopicName.parse("t")
+    assert topic.ring_place == zlib.crc32(b"persistent://public/default/t")
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from actors.ledger.directory import BookieDirectory
 from actors.ledger.driver.access import check_access, hash_password
 from actors.ledger.driver.config import LedgerClientConfig, load_placement
 from actors.ledger.driver.holes import HoleSearch
+from actors.ledger.driver.metadata_shell import MetadataOperation
 from actors.ledger.driver.operation import Operation
 from actors.ledger.driver.reader import LedgerReader
-from actors.ledger.driver.shell import World
 from actors.ledger.driver.underreplication import mark_underreplicated
+from actors.ledger.driver.world import World
 from actors.ledger.driver.writer import LedgerWriter
 from actors.ledger.effects import CheckFinished, RecoveryFinished, RepairFinished
 from actors.ledger.inventory import CheckCore
@@ -71,7 +72,7 @@ class LedgerClient:
         directory.add_listener(client._on_bookies_changed)
         await directory.start()
         client._on_bookies_changed()
-        client._clock = asyncio.get_running_loop().create_task(client._tick())
+        client._clock = asyncio.get_running_loop().create_task(client._world.keep_time())
         return client
 
     @property
@@ -167,7 +168,7 @@ class LedgerClient:
             ConnectionLossError: it may or may not be deleted; call again.
         """
         self._check_open()
-        await Operation(self._world, DeletionCore(ledger_id)).result()
+        await MetadataOperation(self._world, DeletionCore(ledger_id)).result()
         self._counts["ledgers_deleted"] += 1
 
     async def metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
@@ -214,7 +215,7 @@ class LedgerClient:
         core = RepairCore(
             found, missing_bookies, alive, world.chooser, world.health, world.config.repair, away_from=away_from
         )
-        finished = cast(RepairFinished, await Operation(world, core).result())
+        finished = cast(RepairFinished, await MetadataOperation(world, core).result())
         self._counts["entries_repaired"] += finished.copied_entries
         self._counts["bytes_repaired"] += finished.copied_bytes
         if finished.complete:
@@ -296,7 +297,9 @@ class LedgerClient:
 
     async def _recover(self, found: Versioned[LedgerMetadata]) -> LedgerMetadata:
         ledger_id = found.record.ledger_id
-        operation = Operation(self._world, RecoveryCore(found, self._world.chooser, self._world.config.recovery))
+        operation = MetadataOperation(
+            self._world, RecoveryCore(found, self._world.chooser, self._world.config.recovery)
+        )
         finished = cast(RecoveryFinished, await operation.result())
         self._counts["ledgers_recovered"] += 1
         if operation.bookies_lacking:
@@ -315,15 +318,6 @@ class LedgerClient:
         for shell in list(world.ticking):
             if isinstance(shell, LedgerWriter):
                 shell.on_bookies_changed()
-
-    async def _tick(self) -> None:
-        world = self._world
-        while True:
-            await asyncio.sleep(world.config.tick_ms / 1000)
-            world.bookies.expire(world.now())
-            for shell in list(world.ticking):
-                if not shell.tick():
-                    world.ticking.pop(shell, None)
 
     def _forget_ended_writers(self) -> None:
         for ledger_id in [i for i, writer in self._writers.items() if writer.has_ended]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from actors.ledger.driver.operation import Operation
-from actors.ledger.driver.shell import World
 from actors.ledger.driver.underreplication import mark_underreplicated
+from actors.ledger.driver.world import World
 from actors.ledger.effects import CheckFinished
 from actors.ledger.inventory import CheckCore
 from metadata.model import NO_ENTRY, LedgerMetadata

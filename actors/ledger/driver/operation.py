@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from actors.ledger.driver.shell import Shell, World
+from actors.ledger.driver.shell import Shell
+from actors.ledger.driver.world import BookieWorld
 from actors.ledger.effects import (
     CheckFinished,
     CopiesMissing,
@@ -23,7 +24,7 @@ from actors.ledger.effects import (
 class Operation(Shell):
     """Runs one core until it reports an end."""
 
-    def __init__(self, world: World, core: Any) -> None:
+    def __init__(self, world: BookieWorld, core: Any) -> None:
         super().__init__(world, core)
         self.bookies_lacking: set[str] = set()  # bookies that were found to lack copies
         self._end: asyncio.Future[Any] = world.loop.create_future()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from actors.errors import LedgerError, QuorumLostError
 from actors.ledger.driver.operation import Operation
-from actors.ledger.driver.shell import World
 from actors.ledger.driver.underreplication import mark_underreplicated
+from actors.ledger.driver.world import BookieWorld, World
 from actors.ledger.effects import LacFound, LedgerEntry, ReadFinished
 from actors.ledger.lac import LacPollCore, LacReadCore
 from actors.ledger.limits import MIB
@@ -114,18 +115,10 @@ class LedgerReader:
         return self.last_add_confirmed
 
     async def _read(self, first: int, last: int, max_bytes: int) -> list[LedgerEntry]:
-        world = self._world
-        core = ReadCore(self.metadata, first, last, max_bytes, world.health, world.config.reader)
-        operation = Operation(world, core)
-        try:
-            finished = cast(ReadFinished, await operation.result())
-        finally:
-            if operation.bookies_lacking:
-                self._report(operation.bookies_lacking)
-        entries = list(finished.entries)
+        entries = await read_entries(self._world, self.metadata, first, last, max_bytes, self._report)
         if not self.metadata.is_closed:
             self._learn(entries[-1].last_add_confirmed)
-        return entries
+        return list(entries)
 
     def _report(self, bookies: set[str]) -> None:
         """Leave a task for repair, once for each bookie. An open ledger's writer looks after it by itself."""
@@ -133,3 +126,28 @@ class LedgerReader:
         if fresh and self.metadata.is_closed:
             self._reported |= fresh
             self._world.spawn(mark_underreplicated(self._world.store, self.ledger_id, fresh))
+
+
+async def read_entries(
+    world: BookieWorld,
+    record: LedgerMetadata,
+    first: int,
+    last: int,
+    max_bytes: int,
+    on_lacking: Callable[[set[str]], None] = lambda bookies: None,
+) -> Sequence[LedgerEntry]:
+    """Run one read, of a range that ``check_range`` allowed, to its end.
+
+    Args:
+        on_lacking: is told of bookies that were found without, or with damaged, copies; also when the read fails.
+
+    Raises:
+        what LedgerReader.read does.
+    """
+    operation = Operation(world, ReadCore(record, first, last, max_bytes, world.health, world.config.reader))
+    try:
+        finished = cast(ReadFinished, await operation.result())
+    finally:
+        if operation.bookies_lacking:
+            on_lacking(operation.bookies_lacking)
+    return finished.entries

@@ -2,97 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from actors.errors import BookieError, BookieUnavailableError
-from actors.ledger.chooser import BookieChooser
-from actors.ledger.directory import BookieDirectory
+from actors.errors import BookieError
 from actors.ledger.driver.answers import batch_of_entries, lac_of, one_entry, reply_of, runs_of
-from actors.ledger.driver.config import LedgerClientConfig
+from actors.ledger.driver.world import BookieWorld
 from actors.ledger.effects import (
-    DeleteMetadata,
     Effect,
     ListEntries,
     PollLac,
     ReadBatch,
     ReadEntry,
     ReadLac,
-    ReadMetadata,
     Reply,
     SendAdd,
     SendCopy,
     SendLac,
-    WriteMetadata,
 )
-from actors.ledger.health import BookieHealth
-from actors.wire.client import BookieClient
 from actors.wire.entry import encode_entry
 from actors.wire.messages import LIST_RUNS_MAX, Answer, Flag, Op, Request, Status
-from metadata.codec import encode
-from metadata.errors import BadVersionError, MetadataError, NoNodeError
-from metadata.model import LedgerMetadata
-from metadata.paths import ledger as ledger_path
-from metadata.store import MetadataStore
-from metadata.update_loop import read
 
 _ADD = int(Op.ADD)
 _RECOVERY_ADD_FLAGS = int(Flag.RECOVERY | Flag.HIGH_PRIORITY)
-_NO_BODY = memoryview(b"")
-
-
-class World:
-    """What all shells of a process share."""
-
-    def __init__(
-        self, store: MetadataStore, directory: BookieDirectory, chooser: BookieChooser, config: LedgerClientConfig
-    ) -> None:
-        self.store = store
-        self.directory = directory
-        self.chooser = chooser
-        self.config = config
-        self.health = BookieHealth()
-        self.loop = asyncio.get_running_loop()
-        self.bookies = BookieClient(directory.address_of, self.now, secret=config.cluster_secret)
-        self.ticking: dict[Shell, None] = {}  # shells whose core waits for something, in order of arrival
-        self.tasks: set[asyncio.Task[Any]] = set()
-
-    def now(self) -> int:
-        """Milliseconds of a clock that never goes back."""
-        return int(self.loop.time() * 1000)
-
-    def spawn(self, coroutine: Any) -> None:
-        """Run a coroutine that ends by itself."""
-        task = self.loop.create_task(coroutine)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    def request(
-        self,
-        bookie_id: str,
-        request: Request,
-        body: bytes,
-        on_answer: Callable[..., None],
-        context: Any,
-        extra_ms: int = 0,
-    ) -> None:
-        """Send a request; the answer comes later, in a call of ``on_answer(context, answer, body)``."""
-        connection = self.bookies.connection(bookie_id)
-        if connection is None:
-            error = BookieUnavailableError(f"bookie {bookie_id} is not registered and was never seen")
-            self.loop.call_soon(on_answer, context, error, _NO_BODY)
-            return
-        connection.request(request, body, on_answer, context, self.config.request_timeout_ms + extra_ms)
 
 
 class Shell:
-    """Runs the effects of one core and gives it their answers.
+    """Runs the effects of one core on bookies and gives it their answers.
 
     A subclass handles the reports of its core: it adds them to ``handlers``.
     """
 
-    def __init__(self, world: World, core: Any) -> None:
+    def __init__(self, world: BookieWorld, core: Any) -> None:
         """``core`` has the ``on_...`` methods that its effects' answers need, and ``tick``."""
         self.world = world
         self.core = core
@@ -120,8 +61,7 @@ class Shell:
             context = (effect.entry_id, position, effect.epoch)
             connection = world.bookies.connection(bookie_id)
             if connection is None:
-                error = BookieUnavailableError(f"bookie {bookie_id} is not registered and was never seen")
-                world.loop.call_soon(self._on_add, context, error, _NO_BODY)
+                world.answer_for_nobody(bookie_id, self._on_add, context)
                 continue
             connection.send(
                 _ADD, effect.ledger_id, effect.entry_id, flags, 0, -1, body, self._on_add, context, deadline
@@ -216,53 +156,6 @@ class Shell:
             reply = Reply.OK  # nothing more
         self.run(self.core.on_entries_listed(effect.bookie_id, reply, before + runs, self.world.now()))
 
-    # Metadata
-
-    def _write_metadata(self, effect: WriteMetadata) -> None:
-        self.world.spawn(self._write(effect))
-
-    async def _write(self, effect: WriteMetadata) -> None:
-        core, world = self.core, self.world
-        try:
-            path = ledger_path(effect.record.ledger_id)
-            stat = await world.store.set(path, encode(effect.record), effect.version)  # I9
-        except BadVersionError:
-            self.run(core.on_metadata_conflict(effect.request, world.now()))
-        except NoNodeError:
-            self.run(core.on_metadata_missing(effect.request, world.now()))
-        except MetadataError:
-            self.run(core.on_metadata_unknown(effect.request, world.now()))
-        else:
-            self.run(core.on_metadata_written(effect.request, stat.version, world.now()))
-
-    def _read_metadata(self, effect: ReadMetadata) -> None:
-        self.world.spawn(self._read(effect))
-
-    async def _read(self, effect: ReadMetadata) -> None:
-        core, world = self.core, self.world
-        try:
-            versioned = await read(world.store, ledger_path(effect.ledger_id), LedgerMetadata)
-        except NoNodeError:
-            self.run(core.on_metadata_missing(effect.request, world.now()))
-        except MetadataError:
-            self.run(core.on_metadata_unknown(effect.request, world.now()))
-        else:
-            self.run(core.on_metadata_read(effect.request, versioned, world.now()))
-
-    def _delete_metadata(self, effect: DeleteMetadata) -> None:
-        self.world.spawn(self._delete(effect))
-
-    async def _delete(self, effect: DeleteMetadata) -> None:
-        core, world = self.core, self.world
-        try:
-            await world.store.delete(ledger_path(effect.ledger_id))
-        except NoNodeError:
-            pass
-        except MetadataError:
-            self.run(core.on_metadata_unknown(effect.request, world.now()))
-            return
-        self.run(core.on_metadata_deleted(effect.request, world.now()))
-
     handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
         SendAdd: _send_add,
         SendLac: _send_lac,
@@ -272,9 +165,6 @@ class Shell:
         ReadEntry: _read_entry,
         ReadBatch: _read_batch,
         ListEntries: _list_entries,
-        WriteMetadata: _write_metadata,
-        ReadMetadata: _read_metadata,
-        DeleteMetadata: _delete_metadata,
     }
 
 

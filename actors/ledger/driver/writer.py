@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from actors.errors import TooManyAddsError
-from actors.ledger.driver.shell import Shell, World
+from actors.ledger.driver.metadata_shell import MetadataShell
 from actors.ledger.driver.underreplication import mark_underreplicated
+from actors.ledger.driver.world import World
 from actors.ledger.effects import (
     AddsConfirmed,
     AddsFailed,
@@ -29,7 +30,7 @@ CLOSE_PATIENCE_MS = 10_000  # for adds without an outcome
 CLOSE_COPIES_PATIENCE_MS = 500  # for the last copies of confirmed ones; who has not answered by then may lack them
 
 
-class LedgerWriter(Shell):
+class LedgerWriter(MetadataShell):
     """The only writer of a ledger. Adds are confirmed in the order in which they were made (I2)."""
 
     core: WriterCore
@@ -259,7 +260,7 @@ class LedgerWriter(Shell):
         self._bookies_lacking.add(effect.bookie_id)
 
     handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
-        **Shell.handlers,
+        **MetadataShell.handlers,
         AddsConfirmed: _on_confirmed,
         AddsFailed: _on_adds_failed,
         WriterFailed: _on_writer_failed,

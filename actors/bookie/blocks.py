@@ -1,0 +1,31 @@
+"""Memory that whole blocks are written from: aligned, as writing past the page cache demands, and used again."""
+
+from __future__ import annotations
+
+import mmap
+
+BLOCK_BYTES = 4096
+
+
+class BlockBuffer:
+    """A growing buffer on a block boundary. ``memory`` takes slices; nobody may hold a view of it in ``reserve``."""
+
+    def __init__(self, capacity: int) -> None:
+        self.memory = mmap.mmap(-1, up_to_block(capacity))
+
+    def reserve(self, size: int, kept: int = 0) -> None:
+        """Have room for ``size`` bytes, keeping the first ``kept``."""
+        if size <= len(self.memory):
+            return
+        old, self.memory = self.memory, mmap.mmap(-1, up_to_block(max(size, 2 * len(self.memory))))
+        self.memory[:kept] = old[:kept]
+        old.close()
+
+    def view(self, size: int) -> memoryview:
+        """The first ``size`` bytes, to be written and let go of."""
+        return memoryview(self.memory)[:size]
+
+
+def up_to_block(size: int) -> int:
+    """``size``, made up to whole blocks."""
+    return size + -size % BLOCK_BYTES

@@ -1,0 +1,82 @@
+"""Administration of tenants, namespaces and policies: the same on every broker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from actors.broker.admin_brokers import run_method
+from actors.broker.catalog import Catalog
+from actors.broker.namespace_records import NamespaceRecords, probe_of
+from heliograph.errors import ConflictError, NotFoundError, ServiceNotReadyError
+from heliograph.protocol.topic_name import TopicName
+
+DELETE_ROUNDS_MAX = 5  # of a namespace in which topics keep being made
+
+Json = dict[str, Any]
+
+
+class NamespaceAdmin:
+    """Runs the methods of ``NamespaceRecords`` by name, and deletes namespaces with what is in them.
+
+    Args:
+        delete_topic: deletes one topic, whoever owns it.
+    """
+
+    def __init__(
+        self,
+        records: NamespaceRecords,
+        catalog: Catalog,
+        delete_topic: Callable[[str, bool], Awaitable[None]],
+    ) -> None:
+        self._records = records
+        self._catalog = catalog
+        self._delete_topic = delete_topic
+        self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "delete": self.delete,
+            **{
+                name: getattr(records, name)
+                for name in (
+                    "tenants", "tenant", "create_tenant", "update_tenant", "delete_tenant", "namespaces", "create",
+                    "policies", "set_policies", "remove_policies", "topic_policies", "set_topic_policies",
+                    "remove_topic_policies",
+                )
+            },
+        }  # fmt: skip
+
+    async def run(self, method: str, arguments: Json) -> Any:
+        """Run one of the methods by name.
+
+        Raises:
+            BadRequestError: there is no such method, or it takes other arguments.
+        """
+        return await run_method(self._methods, method, arguments)
+
+    async def delete(self, namespace: str, force: bool = False) -> None:
+        """Delete a namespace; ``force`` with all topics in it, used or not.
+
+        Raises:
+            NamespaceNotFoundError.
+            ConflictError: it has topics, and ``force`` is not set.
+            ServiceNotReadyError: topics are being made in it; try again.
+        """
+        name = probe_of(namespace)
+        for _ in range(DELETE_ROUNDS_MAX):
+            await self._records.mark_deleted(namespace)
+            left = await self._catalog.left_in(name.tenant, name.namespace_name)
+            if not left:
+                await self._records.remove(namespace)
+                return
+            await self._records.mark_deleted(namespace, is_deleted=False)
+            if not force:
+                raise ConflictError(f"{namespace} has {len(left)} topics: delete them, or force it", field="namespace")
+            await self._delete_all(left)
+        raise ServiceNotReadyError(f"topics keep being made in {namespace}: stop their producers, or try again")
+
+    async def _delete_all(self, left: list[TopicName]) -> None:
+        whole = sorted({TopicName.parse(name.partitioned_name) for name in left}, key=str)
+        for name in [*whole, *left]:  # partitioned ones first, with their partitions
+            try:
+                await self._delete_topic(str(name), True)
+            except NotFoundError:
+                continue

@@ -1,0 +1,292 @@
+"""Tenants, namespaces and policies in metadata: made, listed, changed and deleted. Nothing here needs an owner.
+
+All answers are plain data (JSON); policies go by the names of ``policies.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from actors.broker.bundles import BUNDLES_MAX
+from actors.broker.catalog import Catalog
+from actors.broker.policies import (
+    check_policies,
+    effective,
+    flat,
+    known_policies,
+    with_policies,
+    without_policies,
+)
+from actors.broker.session_guard import needs_session
+from heliograph.errors import (
+    BadRequestError,
+    ConflictError,
+    InvalidTopicNameError,
+    NamespaceNotFoundError,
+    NotFoundError,
+    TopicNotFoundError,
+)
+from heliograph.protocol.topic_name import TopicName
+from metadata import codec, paths
+from metadata.errors import NodeExistsError, NoNodeError, NotEmptyError
+from metadata.model import NamespacePolicies, PolicyValue, TenantRecord, TopicPolicies
+from metadata.store import MetadataStore
+from metadata.update_loop import update
+
+Json = dict[str, Any]
+
+
+class NamespaceRecords:
+    """All methods raise ServiceNotReadyError when this broker's session is over."""
+
+    def __init__(self, store: MetadataStore, catalog: Catalog) -> None:
+        self._store = store
+        self._catalog = catalog
+
+    # Tenants
+
+    async def tenants(self) -> list[str]:
+        """Names, sorted."""
+        with needs_session():
+            return sorted(paths.last_part("/" + name) for name in await self._store.children(paths.NAMESPACES))
+
+    async def tenant(self, name: str) -> Json:
+        """``admin_roles`` and ``allowed_clusters``.
+
+        Raises:
+            NotFoundError.
+        """
+        try:
+            with needs_session():
+                value, _ = await self._store.get(paths.tenant(_checked_tenant(name)))
+        except NoNodeError:
+            raise _no_tenant(name) from None
+        record = codec.decode(TenantRecord, value) if value else TenantRecord()
+        return {"admin_roles": list(record.admin_roles), "allowed_clusters": list(record.allowed_clusters)}
+
+    async def create_tenant(
+        self, name: str, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    ) -> None:
+        """Raises ConflictError: it exists; InvalidTopicNameError: no tenant may have that name."""
+        record = TenantRecord(tuple(admin_roles), tuple(allowed_clusters))
+        try:
+            with needs_session():
+                await self._store.create(paths.tenant(_checked_tenant(name)), codec.encode(record))
+        except NodeExistsError:
+            raise ConflictError(f"tenant {name} exists", field="tenant") from None
+
+    async def update_tenant(
+        self, name: str, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    ) -> None:
+        """Raises NotFoundError."""
+        record = TenantRecord(tuple(admin_roles), tuple(allowed_clusters))
+        try:
+            with needs_session():
+                await self._store.set(paths.tenant(_checked_tenant(name)), codec.encode(record))
+        except NoNodeError:
+            raise _no_tenant(name) from None
+
+    async def delete_tenant(self, name: str) -> None:
+        """Raises NotFoundError; ConflictError: it has namespaces."""
+        try:
+            with needs_session():
+                await self._store.delete(paths.tenant(_checked_tenant(name)))
+        except NoNodeError:
+            raise _no_tenant(name) from None
+        except NotEmptyError:
+            raise ConflictError(f"tenant {name} has namespaces: delete them first", field="tenant") from None
+
+    # Namespaces
+
+    async def namespaces(self, tenant: str | None = None) -> list[str]:
+        """``tenant/namespace`` of each, sorted; of one tenant, or of all.
+
+        Raises:
+            NotFoundError: there is no such tenant.
+        """
+        tenants = await self.tenants() if tenant is None else [_checked_tenant(tenant)]
+        found = []
+        for name in tenants:
+            try:
+                with needs_session():
+                    children = await self._store.children(paths.tenant(name))
+            except NoNodeError:
+                if tenant is not None:
+                    raise _no_tenant(name) from None
+                continue
+            found += [f"{name}/{paths.last_part('/' + child)}" for child in children]
+        return sorted(found)
+
+    async def create(self, namespace: str, bundles: int | None = None, policies: Json | None = None) -> None:
+        """Create a namespace of an existing tenant.
+
+        Args:
+            bundles: how many parts its topics are spread over; None for the default.
+            policies: set from the start.
+
+        Raises:
+            NotFoundError: there is no such tenant.
+            ConflictError: the namespace exists.
+            BadRequestError, InvalidQuorumError: a value that cannot be.
+        """
+        name = probe_of(namespace)
+        values = dict(policies or {})
+        check_policies(values, of_namespace=True)
+        record = with_policies(NamespacePolicies(), values)
+        if bundles is not None:
+            if not isinstance(bundles, int) or isinstance(bundles, bool) or not 1 <= bundles <= BUNDLES_MAX:
+                raise BadRequestError(f"{bundles!r} bundles", field="bundles", limit=f"1 to {BUNDLES_MAX}")
+            record = replace(record, bundles=bundles)
+        try:
+            with needs_session():
+                await self._store.create(paths.namespace(name.tenant, name.namespace_name), codec.encode(record))
+        except NoNodeError:
+            raise _no_tenant(name.tenant) from None
+        except NodeExistsError:
+            raise ConflictError(f"namespace {namespace} exists", field="namespace") from None
+
+    async def mark_deleted(self, namespace: str, is_deleted: bool = True) -> None:
+        """Let nothing in the namespace be used or made, as the first step of deleting it; or take that back.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+        await self._change(
+            namespace,
+            lambda record: None if record.is_deleted == is_deleted else replace(record, is_deleted=is_deleted),
+        )
+
+    async def remove(self, namespace: str) -> None:
+        """Delete an empty namespace that is marked deleted."""
+        name = probe_of(namespace)
+        path = paths.namespace(name.tenant, name.namespace_name)
+        await self._remove_below(paths.topic_policies(name.tenant, name.namespace_name, "x").rpartition("/")[0])
+        with contextlib.suppress(NoNodeError), needs_session():
+            await self._store.delete(path)
+
+    # Policies
+
+    async def policies(self, namespace: str) -> Json:
+        """Every policy of the namespace by name, and ``bundles``.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+        record = await self._catalog.policies(probe_of(namespace))
+        return {**flat(record), "bundles": record.bundles}
+
+    async def set_policies(self, namespace: str, values: Mapping[str, PolicyValue]) -> None:
+        """Set some policies; all topics loaded anywhere go by them within moments.
+
+        Raises:
+            NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
+        """
+        check_policies(values, of_namespace=True)
+
+        def change(record: NamespacePolicies) -> NamespacePolicies | None:
+            changed = with_policies(record, values)
+            return None if changed == record else changed
+
+        await self._change(namespace, change)
+
+    async def remove_policies(self, namespace: str, names: Sequence[str]) -> None:
+        """Have some policies as they are by default; raises as ``set_policies``."""
+        known_policies(names, of_namespace=True)
+
+        def change(record: NamespacePolicies) -> NamespacePolicies | None:
+            changed = without_policies(record, names)
+            return None if changed == record else changed
+
+        await self._change(namespace, change)
+
+    async def topic_policies(self, topic: str, applied: bool = False) -> Json:
+        """What a topic overrides of its namespace's policies; ``applied``: everything that holds for it.
+
+        Raises:
+            TopicNotFoundError, NamespaceNotFoundError.
+        """
+        name = await self._existing(topic)
+        overrides = (await self._catalog.topic_policies(name)).overrides
+        if not applied:
+            return dict(overrides)
+        return dict(flat(effective(await self._catalog.policies(name), overrides)))
+
+    async def set_topic_policies(self, topic: str, values: Mapping[str, PolicyValue]) -> None:
+        """Override some policies for one topic with all its partitions.
+
+        Raises:
+            TopicNotFoundError, NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
+        """
+        name = await self._existing(topic)
+        check_policies(values)
+        path = self._catalog.policies_path(name)
+        with contextlib.suppress(NodeExistsError), needs_session():
+            await self._store.create(path, codec.encode(TopicPolicies(dict(values))), parents=True)
+            return
+        await self._change_topic(path, lambda found: {**found, **values})
+
+    async def remove_topic_policies(self, topic: str, names: Sequence[str]) -> None:
+        """Let a topic go by its namespace's policies again; raises as ``set_topic_policies``."""
+        name = await self._existing(topic)
+        known_policies(names)
+        with contextlib.suppress(NoNodeError):
+            await self._change_topic(
+                self._catalog.policies_path(name),
+                lambda found: {key: value for key, value in found.items() if key not in names},
+            )
+
+    async def _change_topic(self, path: str, change: Any) -> None:
+        def changed(record: TopicPolicies) -> TopicPolicies | None:
+            overrides = change(record.overrides)
+            return None if overrides == record.overrides else TopicPolicies(overrides)
+
+        with needs_session():
+            await update(self._store, path, TopicPolicies, changed)
+
+    async def _existing(self, topic: str) -> TopicName:
+        """The topic whose policies are meant: of a partition its partitioned topic."""
+        name = TopicName.parse(TopicName.parse(topic).partitioned_name)
+        await self._catalog.policies(name)
+        if not await self._catalog.partitions(name) and not await self._catalog.exists(name):
+            raise TopicNotFoundError(f"there is no topic {name}", field="topic")
+        return name
+
+    async def _change(self, namespace: str, change: Any) -> None:
+        name = probe_of(namespace)
+        path = paths.namespace(name.tenant, name.namespace_name)
+        try:
+            with needs_session():
+                await update(self._store, path, NamespacePolicies, change)
+        except NoNodeError:
+            raise NamespaceNotFoundError(f"there is no namespace {namespace}", field="namespace") from None
+
+    async def _remove_below(self, folder: str) -> None:
+        with contextlib.suppress(NoNodeError), needs_session():
+            for child in await self._store.children(folder):
+                with contextlib.suppress(NoNodeError):
+                    await self._store.delete(f"{folder}/{child}")
+
+
+def probe_of(namespace: str) -> TopicName:
+    """A topic name in a namespace, ``tenant/namespace``.
+
+    Raises:
+        BadRequestError: it has another form, or a part that no namespace may have.
+    """
+    if namespace.count("/") != 1:
+        raise BadRequestError(f"{namespace!r} is no tenant/namespace", field="namespace")
+    return TopicName.parse(f"persistent://{namespace}/any")
+
+
+def _checked_tenant(name: str) -> str:
+    try:
+        return TopicName.parse(f"persistent://{name}/any/any").tenant
+    except InvalidTopicNameError as error:
+        raise InvalidTopicNameError(f"{name!r} cannot be a tenant", field="tenant") from error
+
+
+def _no_tenant(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no tenant {name}", field="tenant")

@@ -1,0 +1,181 @@
+"""Administration of the subscriptions of topics that this broker serves: the half of ``admin_cursors.py`` that needs
+the owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from actors.broker.expiry import expire_older_than, expire_up_to
+from actors.broker.position import Position
+from actors.broker.stored_message import messages_of
+from actors.broker.subscription import OWN_PROPERTIES, Subscription
+from actors.broker.topic import Topic
+from actors.broker.topics import Topics
+from heliograph.errors import BadRequestError, NotFoundError, UnsupportedError
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+Json = dict[str, Any]
+
+PEEK_MAX = 1_000  # messages of one answer
+PEEK_BYTES_MAX = 8 << 20  # of their payloads; one message is always shown
+PROPERTIES_BYTES_MAX = 64 << 10  # of one subscription, names and values
+
+
+class OwnedCursors:
+    """``methods`` by name, for ``OwnedTopics``."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "skip": self._skip,
+            "expire": self._expire,
+            "expire_to": self._expire_to,
+            "reset_to_time": self._reset_to_time,
+            "reset_to_id": self._reset_to_id,
+            "subscription_properties": self._properties,
+            "set_subscription_properties": self._set_properties,
+            "peek": self._peek,
+            "examine": self._examine,
+            "message": self._message,
+            "message_id_at": self._message_id_at,
+            "last_message_id": self._last_message_id,
+        }
+
+    async def _skip(self, name: TopicName, subscription: str, count: int | None) -> None:
+        found = await self._find(name, subscription)
+        await _durable(found.skip(count))
+
+    async def _expire(self, name: TopicName, subscription: str | None, seconds: int) -> int:
+        topic = await self._topics.get(name)
+        if subscription is None:
+            wanted = [one for one in topic.subscriptions.values() if one.is_durable]
+        else:
+            wanted = [topic.subscription(subscription)]
+        expired = await expire_older_than(topic, wanted, seconds)
+        for one in wanted:
+            await _durable(one.persist())
+        return expired
+
+    async def _expire_to(self, name: TopicName, subscription: str, message_id: str, excluded: bool) -> int:
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        wanted = MessageId.parse(message_id)
+        position = Position(wanted.ledger_id, wanted.entry_id)
+        chain = topic.ledger.chain
+        expired = expire_up_to(found, chain.at_or_after(position) if excluded else chain.after(position))
+        await _durable(found.persist())
+        return expired
+
+    async def _reset_to_time(self, name: TopicName, subscription: str, time_ms: int) -> None:
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        await found.reset(await topic.index_at_time(time_ms))
+
+    async def _reset_to_id(self, name: TopicName, subscription: str, message_id: str, excluded: bool) -> None:
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        chain = topic.ledger.chain
+        wanted = MessageId.parse(message_id)
+        if wanted in (MessageId.EARLIEST, MessageId.LATEST):
+            await found.reset(chain.first if wanted == MessageId.EARLIEST else chain.end)
+            return
+        position = Position(wanted.ledger_id, wanted.entry_id)
+        index = chain.find(position)
+        if index is not None and wanted.batch_index >= 0:
+            messages = (await topic.reader.entry(index)).messages
+            first = wanted.batch_index + (1 if excluded else 0)
+            if 0 < first < messages:
+                await found.reset(index, (1 << messages) - (1 << first))
+                return
+            excluded = first >= messages
+        await found.reset(chain.after(position) if excluded else chain.at_or_after(position))
+
+    async def _properties(self, name: TopicName, subscription: str) -> dict[str, str]:
+        return dict((await self._find(name, subscription)).properties)
+
+    async def _set_properties(self, name: TopicName, subscription: str, properties: dict[str, str]) -> None:
+        found = await self._find(name, subscription)
+        if found.log is None:
+            raise UnsupportedError(f"{subscription} is not durable, it keeps no properties", field="subscription")
+        check_properties(properties)
+        changes: dict[str, str | None] = dict.fromkeys(found.properties)
+        await found.log.set_properties(changes | properties)
+
+    async def _peek(self, name: TopicName, subscription: str, count: int) -> list[Json]:
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        shown: list[Json] = []
+        size, index = 0, found.cursor.next_unacknowledged(topic.ledger.chain.first)
+        while len(shown) < count and index < topic.ledger.chain.end:
+            entry = await topic.reader.entry(index)
+            position = topic.ledger.chain.position_at(index)
+            for message in messages_of(
+                position, name.partition, entry.payload, found.cursor.unacknowledged_bits(index)
+            ):
+                size += len(message["payload"])
+                if len(shown) == count or (shown and size > PEEK_BYTES_MAX):
+                    return shown
+                if not message["is_marker"]:
+                    shown.append(message)
+            index = found.cursor.next_unacknowledged(index + 1)
+        return shown
+
+    async def _examine(self, name: TopicName, initial: str, number: int) -> list[Json]:
+        topic = await self._topics.get(name)
+        chain = topic.ledger.chain
+        index = chain.first + number - 1 if initial == "earliest" else chain.end - number
+        if not chain.first <= index < chain.end:
+            raise NotFoundError(f"{name} has {chain.end - chain.first} entries", field="messagePosition")
+        return await self._entry(topic, index)
+
+    async def _message(self, name: TopicName, ledger_id: int, entry_id: int) -> list[Json]:
+        topic = await self._topics.get(name)
+        index = topic.ledger.chain.find(Position(ledger_id, entry_id))
+        if index is None:
+            raise NotFoundError(f"{name} has no entry {ledger_id}:{entry_id}", field="messageId")
+        return await self._entry(topic, index)
+
+    async def _message_id_at(self, name: TopicName, time_ms: int) -> str:
+        topic = await self._topics.get(name)
+        index = await topic.index_at_time(time_ms)
+        chain = topic.ledger.chain
+        # Nothing as new as that: the last message, as in Pulsar.
+        position = chain.position_at(index) if index < chain.end else chain.position_before(chain.end)
+        return f"{position}:{name.partition}"
+
+    async def _last_message_id(self, name: TopicName) -> str:
+        topic = await self._topics.get(name)
+        position, entry = await topic.last_message()
+        batch = f":{entry.messages - 1}" if entry is not None and entry.is_batch else ""
+        return f"{position}:{name.partition}{batch}"
+
+    async def _entry(self, topic: Topic, index: int) -> list[Json]:
+        entry = await topic.reader.entry(index)
+        position = topic.ledger.chain.position_at(index)
+        return list(messages_of(position, topic.name.partition, entry.payload))
+
+    async def _find(self, name: TopicName, subscription: str) -> Subscription:
+        return (await self._topics.get(name)).subscription(subscription)
+
+
+def check_properties(properties: dict[str, str]) -> None:
+    """Raise BadRequestError for what cannot be a subscription's properties."""
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str) or name.startswith(OWN_PROPERTIES):
+            raise BadRequestError(
+                f"{name!r} is no property: names and values are text, and names do not start with {OWN_PROPERTIES}",
+                field="properties",
+            )
+    size = sum(len(name) + len(value) for name, value in properties.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise BadRequestError(
+            f"{size} characters of properties are too many", field="properties", limit=f"{PROPERTIES_BYTES_MAX}"
+        )
+
+
+async def _durable(done: asyncio.Future[None] | None) -> None:
+    if done is not None:
+        await asyncio.shield(done)

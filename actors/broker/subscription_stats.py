@@ -1,0 +1,96 @@
+"""What a subscription and its consumers report of themselves, in Pulsar's shapes and names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.broker.chain import Chain
+from actors.broker.consumer import Consumer
+from actors.broker.dispatch_key_shared import KeySharedDispatcher
+from actors.broker.subscription import Subscription
+
+Json = dict[str, Any]
+
+DRAINING_SHOWN_MAX = 100  # hashes of one consumer
+RANGES_SHOWN_MAX = 1_000  # of one consumer
+
+
+def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -> Json:
+    """One subscription. ``msgBacklog`` counts entries, as in Pulsar.
+
+    Args:
+        storage: bytes of the topic, of which the backlog has its share.
+    """
+    dispatcher = subscription.dispatcher
+    entries = chain.end - chain.first
+    active = dispatcher.active
+    is_key_shared = isinstance(dispatcher, KeySharedDispatcher)
+    delayed = len(subscription.delays.index)
+    consumers = [consumer_stats(subscription, consumer) for consumer in subscription.consumers.values()]
+    return {
+        "msgRateOut": sum(one["msgRateOut"] for one in consumers),
+        "msgThroughputOut": sum(one["msgThroughputOut"] for one in consumers),
+        "msgRateRedeliver": sum(one["msgRateRedeliver"] for one in consumers),
+        "msgBacklog": subscription.backlog,
+        "msgBacklogNoDelayed": max(subscription.backlog - delayed, 0),
+        "backlogSize": storage * subscription.backlog // entries if entries else 0,
+        "msgOutCounter": subscription.messages_out,
+        "bytesOutCounter": subscription.bytes_out,
+        "messageAckCounter": subscription.messages_acknowledged,
+        "totalMsgExpired": subscription.entries_expired,
+        "lastExpireTimestamp": subscription.expired_ms,
+        "unackedMessages": sum(c.state.held_messages for c in subscription.consumers.values()),
+        "type": subscription.kind.value if subscription.consumers else "",
+        "activeConsumerName": active.name if active is not None else "",
+        "msgInReplay": dispatcher.replay_count,
+        "msgDelayed": delayed,
+        "isDurable": subscription.is_durable,
+        "isReplicated": False,
+        "blockedSubscriptionOnUnackedMsgs": dispatcher.is_blocked,
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.holes,
+        "drainingHashesCount": dispatcher.draining_hashes if isinstance(dispatcher, KeySharedDispatcher) else 0,
+        "keySharedMode": _mode(subscription) if is_key_shared else None,
+        "allowOutOfOrderDelivery": any(c.state.allow_out_of_order for c in subscription.consumers.values()),
+        "subscriptionProperties": dict(subscription.properties),
+        "consumers": consumers,
+    }
+
+
+def consumer_stats(subscription: Subscription, consumer: Consumer) -> Json:
+    """One consumer."""
+    dispatcher = subscription.dispatcher
+    rates = consumer.rates()
+    stats: Json = {
+        "consumerName": consumer.name,
+        "availablePermits": consumer.state.permits,
+        "unackedMessages": consumer.state.held_messages,
+        "blockedConsumerOnUnackedMsgs": consumer.state.is_blocked,
+        "msgRateOut": rates["msgOutCounter"],
+        "msgThroughputOut": rates["bytesOutCounter"],
+        "msgRateRedeliver": rates["redelivered"],
+        "msgOutCounter": consumer.messages_out,
+        "bytesOutCounter": consumer.bytes_out,
+        "priorityLevel": consumer.state.priority,
+        "address": consumer.channel.peer,
+        "connectedSince": consumer.connected_ms,
+        "clientVersion": consumer.channel.client_version,
+        "metadata": dict(consumer.metadata),
+    }
+    if isinstance(dispatcher, KeySharedDispatcher):
+        ranges = dispatcher.ranges_of(consumer.state)[:RANGES_SHOWN_MAX]
+        draining = dispatcher.draining_of(consumer.state)
+        stats |= {
+            "keyHashRanges": [f"[{first}, {last}]" for first, last in ranges],
+            "keyHashRangeArrays": [[first, last] for first, last in ranges],
+            "drainingHashesCount": len(draining),
+            "drainingHashesUnackedMessages": sum(count for _, count in draining),
+            "drainingHashes": [
+                {"hash": key_hash, "unackMsgs": count} for key_hash, count in draining[:DRAINING_SHOWN_MAX]
+            ],
+        }
+    return stats
+
+
+def _mode(subscription: Subscription) -> str:
+    is_sticky = any(consumer.state.key_ranges is not None for consumer in subscription.consumers.values())
+    return "STICKY" if is_sticky else "AUTO_SPLIT"

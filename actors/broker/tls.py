@@ -1,0 +1,84 @@
+"""The broker's side of TLS: its certificate, and whose certificates it asks for.
+
+Certificates are renewed in place: files that changed are read again, for the connections made from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from heliograph.errors import InvalidConfigError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths of PEM files.
+
+    Args:
+        certificate: of the broker, with the chain behind it.
+        key: the private key to it.
+        client_ca: what signs the certificates of clients; empty: clients are not asked for any.
+        is_client_certificate_required: refuse clients without one.
+    """
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+    is_client_certificate_required: bool = False
+
+
+class ServerTls:
+    """The context of a listener.
+
+    Raises:
+        InvalidConfigError: a file is missing or does not fit; names the setting.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if files.is_client_certificate_required and not files.client_ca:
+            raise InvalidConfigError(
+                "clients' certificates can be asked for only where tls_ca_file says whom to trust", field="tls_ca_file"
+            )
+        if files.client_ca:
+            self.context.verify_mode = ssl.CERT_REQUIRED if files.is_client_certificate_required else ssl.CERT_OPTIONAL
+            try:
+                self.context.load_verify_locations(files.client_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise InvalidConfigError(
+                    f"tls_ca_file {files.client_ca!r} cannot be used: {error}", field="tls_ca_file"
+                ) from error
+        self._loaded = self._load()
+
+    def reload_if_changed(self) -> bool:
+        """Read certificate and key again if their files changed; what cannot be read leaves the old ones in use."""
+        try:
+            if self._stamp() == self._loaded:
+                return False
+            self._loaded = self._load()
+        except (OSError, InvalidConfigError) as error:
+            log.error("the renewed certificate cannot be used, the old one stays: %s", error)
+            return False
+        return True
+
+    def _load(self) -> tuple[float, float]:
+        files = self._files
+        try:
+            stamp = self._stamp()
+            self.context.load_cert_chain(files.certificate, files.key)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidConfigError(
+                f"certificate {files.certificate!r} with key {files.key!r} cannot be used: {error}",
+                field="tls_certificate_file",
+            ) from error
+        return stamp
+
+    def _stamp(self) -> tuple[float, float]:
+        return Path(self._files.certificate).stat().st_mtime, Path(self._files.key).stat().st_mtime

@@ -1,0 +1,90 @@
+"""What the shells of one process share: the clock, the connections to bookies, and, where there is one, metadata."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from actors.errors import BookieUnavailableError
+from actors.ledger.chooser import BookieChooser
+from actors.ledger.directory import BookieDirectory
+from actors.ledger.driver.config import LedgerClientConfig
+from actors.ledger.health import BookieHealth
+from actors.wire.client import BookieClient
+from actors.wire.messages import Request
+from metadata.store import MetadataStore
+
+NO_BODY = memoryview(b"")
+
+
+class Ticking(Protocol):
+    """Something that waits and wants to know the time."""
+
+    def tick(self) -> bool:
+        """Called every ``tick_ms``; whether it goes on waiting."""
+
+
+class BookieWorld:
+    """Bookies and a clock: enough for cores that neither read nor change metadata."""
+
+    def __init__(self, address_of: Callable[[str], str | None], config: LedgerClientConfig) -> None:
+        """``address_of`` knows the ``host:port`` of a bookie, or None for one that it never heard of."""
+        self.config = config
+        self.health = BookieHealth()
+        self.loop = asyncio.get_running_loop()
+        self.bookies = BookieClient(address_of, self.now, secret=config.cluster_secret)
+        self.ticking: dict[Ticking, None] = {}  # in order of arrival
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def now(self) -> int:
+        """Milliseconds of a clock that never goes back."""
+        return int(self.loop.time() * 1000)
+
+    def spawn(self, coroutine: Any) -> None:
+        """Run a coroutine that ends by itself, or with the world."""
+        task = self.loop.create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def request(
+        self,
+        bookie_id: str,
+        request: Request,
+        body: bytes,
+        on_answer: Callable[..., None],
+        context: Any,
+        extra_ms: int = 0,
+    ) -> None:
+        """Send a request; the answer comes later, in a call of ``on_answer(context, answer, body)``."""
+        connection = self.bookies.connection(bookie_id)
+        if connection is None:
+            self.answer_for_nobody(bookie_id, on_answer, context)
+            return
+        connection.request(request, body, on_answer, context, self.config.request_timeout_ms + extra_ms)
+
+    def answer_for_nobody(self, bookie_id: str, on_answer: Callable[..., None], context: Any) -> None:
+        """The answer to a request to a bookie that has no address."""
+        error = BookieUnavailableError(f"bookie {bookie_id} is not registered and was never seen")
+        self.loop.call_soon(on_answer, context, error, NO_BODY)
+
+    async def keep_time(self) -> None:
+        """The clock of all that wait; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(self.config.tick_ms / 1000)
+            self.bookies.expire(self.now())
+            for waiting in list(self.ticking):
+                if not waiting.tick():
+                    self.ticking.pop(waiting, None)
+
+
+class World(BookieWorld):
+    """Bookies, and the metadata of their ledgers."""
+
+    def __init__(
+        self, store: MetadataStore, directory: BookieDirectory, chooser: BookieChooser, config: LedgerClientConfig
+    ) -> None:
+        super().__init__(directory.address_of, config)
+        self.store = store
+        self.directory = directory
+        self.chooser = chooser

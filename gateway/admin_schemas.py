@@ -1,0 +1,111 @@
+"""Pulsar's administrative REST interface for the schema of a topic."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+
+from gateway.errors import MalformedJsonError
+from gateway.schemas import ErrorBody, read_body
+from gateway.services import ServicesDep
+from gateway.topics import PersistentTopicInUrl
+
+SCHEMA_BODY_BYTES_MAX = 1 << 20
+TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+_TEXT_TYPES = {"AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE"}
+
+router = APIRouter(
+    tags=["schemas"],
+    responses={
+        404: {"model": ErrorBody, "description": "No such topic, schema or version"},
+        409: {"model": ErrorBody, "description": "It must not follow the schema that is there"},
+    },
+)
+_schema_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
+
+
+@router.get(f"{TOPIC}/schema", summary="The newest schema")
+async def newest(services: ServicesDep, topic: PersistentTopicInUrl) -> dict[str, Any]:
+    """`{"version", "type", "timestamp", "data", "properties"}`; data is text, or base64 where the type is no text."""
+    return _shown(await services.admin.schemas.get(str(topic)))
+
+
+@router.get(f"{TOPIC}/schema/{{version}}", summary="One version of the schema")
+async def one_version(services: ServicesDep, topic: PersistentTopicInUrl, version: int) -> dict[str, Any]:
+    """As the newest schema, for a version of the past."""
+    return _shown(await services.admin.schemas.get(str(topic), version))
+
+
+@router.get(f"{TOPIC}/schemas", summary="All versions of the schema")
+async def all_versions(services: ServicesDep, topic: PersistentTopicInUrl) -> dict[str, Any]:
+    """Every version since the last deletion, oldest first."""
+    return {"getSchemaResponses": [_shown(schema) for schema in await services.admin.schemas.versions(str(topic))]}
+
+
+@router.post(f"{TOPIC}/schema", summary="Add a version of the schema", openapi_extra=_schema_body)
+async def put(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> dict[str, Any]:
+    """The body is `{"type": "AVRO", "schema": "...", "properties": {}}`; answers the version that it is."""
+    number = await services.admin.schemas.put(str(topic), await _wanted(request))
+    return {"version": {"version": number}}
+
+
+@router.post(f"{TOPIC}/compatibility", summary="Whether a schema could follow", openapi_extra=_schema_body)
+async def compatibility(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> dict[str, Any]:
+    """`{"compatibility": true, "schemaCompatibilityStrategy": "FULL"}`, and the reason when it is false."""
+    answer = await services.admin.schemas.check(str(topic), await _wanted(request))
+    shown = {"compatibility": answer["compatibility"], "schemaCompatibilityStrategy": answer["strategy"]}
+    return shown if answer["compatibility"] else shown | {"reason": answer["reason"]}
+
+
+@router.post(f"{TOPIC}/version", summary="Which version a schema is", openapi_extra=_schema_body)
+async def version_of(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> dict[str, Any]:
+    """`{"version": n}`, -1 when it is none of the topic's."""
+    found = await services.admin.schemas.version_of(str(topic), await _wanted(request))
+    return {"version": -1 if found is None else found}
+
+
+@router.delete(f"{TOPIC}/schema", summary="Delete the schema")
+async def delete(
+    services: ServicesDep, topic: PersistentTopicInUrl, force: Annotated[bool, Query()] = False
+) -> dict[str, Any]:
+    """The topic starts anew without a schema; what was published keeps its versions."""
+    return {"version": {"version": await services.admin.schemas.delete(str(topic))}}
+
+
+async def _wanted(request: Request) -> dict[str, Any]:
+    try:
+        body = json.loads(await read_body(request, SCHEMA_BODY_BYTES_MAX))
+    except ValueError as error:
+        raise MalformedJsonError(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise MalformedJsonError("the body is no JSON object")
+    return {name: body[name] for name in ("type", "schema", "data", "name", "properties") if name in body}
+
+
+def _shown(schema: dict[str, Any]) -> dict[str, Any]:
+    data = schema["schema"]
+    if schema["type"] == "KEY_VALUE":
+        data = _pair(base64.b64decode(schema["data"]))
+    elif schema["type"] not in _TEXT_TYPES:
+        data = ""
+    return {
+        "version": schema["version"],
+        "type": schema["type"],
+        "timestamp": schema["timestamp"],
+        "data": data,
+        "properties": schema["properties"],
+    }
+
+
+def _pair(data: bytes) -> str:
+    """A key-value definition as Pulsar shows it: JSON with ``key`` and ``value``."""
+    halves, rest = [], data
+    for _ in range(2):
+        length = max(int.from_bytes(rest[:4], "big", signed=True), 0)
+        halves.append(rest[4 : 4 + length].decode(errors="replace"))
+        rest = rest[4 + length :]
+    return json.dumps(dict(zip(("key", "value"), halves, strict=True)))

@@ -1,0 +1,120 @@
+"""A topic's schema as it travels: a name, a type, the definition's bytes and properties. Nothing here looks inside."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from heliograph.errors import BadRequestError
+from heliograph.protocol import pulsar_pb2 as pb
+
+SCHEMA_BYTES_MAX = 512 << 10  # of one definition: it is kept in one node of the metadata store
+_VERSION = struct.Struct(">q")
+
+
+class SchemaType(enum.Enum):
+    """Pulsar's names, with the numbers of the wire."""
+
+    NONE = 0
+    STRING = 1
+    JSON = 2
+    PROTOBUF = 3
+    AVRO = 4
+    BOOLEAN = 5
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FLOAT = 10
+    DOUBLE = 11
+    DATE = 12
+    TIME = 13
+    TIMESTAMP = 14
+    KEY_VALUE = 15
+    INSTANT = 16
+    LOCAL_DATE = 17
+    LOCAL_TIME = 18
+    LOCAL_DATE_TIME = 19
+    PROTOBUF_NATIVE = 20
+    AUTO_CONSUME = 21
+
+    @classmethod
+    def named(cls, name: str) -> SchemaType:
+        """The type of that name; ``BYTES`` is no schema.
+
+        Raises:
+            BadRequestError.
+        """
+        if name == "BYTES":
+            return cls.NONE
+        try:
+            return cls[name]
+        except KeyError:
+            raise BadRequestError(
+                f"there is no schema type {name!r}", field="type", limit=", ".join(cls.__members__)
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaInfo:
+    """One definition.
+
+    Args:
+        type: what kind of definition it is; primitives have no data.
+        data: the definition: Avro's JSON for AVRO, JSON and PROTOBUF, a descriptor in JSON for PROTOBUF_NATIVE.
+        properties: kept beside it, and not part of what is compared.
+    """
+
+    type: SchemaType
+    data: bytes = b""
+    name: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it says no more than "bytes"."""
+        return self.type is SchemaType.NONE
+
+
+def from_wire(schema: pb.Schema) -> SchemaInfo:
+    """The definition in a command.
+
+    Raises:
+        BadRequestError: it is too large.
+    """
+    if len(schema.schema_data) > SCHEMA_BYTES_MAX:
+        raise BadRequestError(
+            f"a schema of {len(schema.schema_data)} bytes", field="schema", limit=f"{SCHEMA_BYTES_MAX} bytes"
+        )
+    properties = {pair.key: pair.value for pair in schema.properties}
+    return SchemaInfo(SchemaType(schema.type), schema.schema_data, schema.name, properties)
+
+
+def to_wire(schema: SchemaInfo) -> pb.Schema:
+    """The definition for a command."""
+    pairs = [pb.KeyValue(key=key, value=value) for key, value in schema.properties.items()]
+    return pb.Schema(
+        name=schema.name,
+        schema_data=schema.data,
+        type=pb.Schema.Type.Name(schema.type.value),
+        properties=pairs,
+    )
+
+
+def version_bytes(version: int) -> bytes:
+    """A version as commands and message metadata carry it."""
+    return _VERSION.pack(version)
+
+
+def version_of(data: bytes) -> int:
+    """The version in a command.
+
+    Raises:
+        BadRequestError: it is no version of this registry.
+    """
+    if len(data) != _VERSION.size:
+        raise BadRequestError(f"a schema version has {_VERSION.size} bytes, not {len(data)}", field="schemaVersion")
+    version: int = _VERSION.unpack(data)[0]
+    return version

@@ -1,0 +1,295 @@
+"""One client's connection: bytes in, requests one after the other, answers and events out.
+
+A request that was begun is finished even when the client is gone; its outcome is as unknown to the client as after
+any lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Protocol, cast
+
+from heliograph.errors import HeliographError
+from metadata.endpoint import replies
+from metadata.endpoint.acl_directory import AclDirectory
+from metadata.endpoint.codes import ErrorCode, OpCode, code_of
+from metadata.endpoint.frames import FrameCutter
+from metadata.endpoint.limits import (
+    OUTPUT_BYTES_MAX,
+    OUTPUT_BYTES_PAUSE,
+    REQUEST_BYTES_QUEUED_MAX,
+    REQUESTS_QUEUED_MAX,
+)
+from metadata.endpoint.operations import Operations
+from metadata.endpoint.requests import ConnectRequest, Request, decode_connect, decode_request
+from metadata.endpoint.session import WireSession
+from metadata.endpoint.sessions import SessionTable
+from metadata.endpoint.statistics import Statistics
+from metadata.errors import ConnectionLossError, ProtocolError, SessionExpiredError
+from metadata.store import WatchEvent
+
+_log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What a connection needs of its endpoint."""
+
+    sessions: SessionTable
+    directory: AclDirectory
+    statistics: Statistics
+
+    @property
+    def is_ready(self) -> bool:
+        """May clients be served?"""
+
+    def now_ms(self) -> int:
+        """The clock of deadlines."""
+
+    def on_connected(self, connection: Connection) -> bool:
+        """The socket is open; False if the connection is not welcome."""
+
+    def on_disconnected(self, connection: Connection) -> None:
+        """The socket is closed."""
+
+    def answer_word(self, word: bytes) -> str:
+        """The text for a four-letter word."""
+
+
+class Connection(asyncio.Protocol):
+    """One client. ``session`` is None until it ``is_admitted``, and again when it has closed its session."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._cutter = FrameCutter()
+        self._transport: asyncio.Transport | None = None
+        self._requests: deque[Request] = deque()
+        self._request_bytes = 0
+        self._connect: ConnectRequest | None = None
+        self._arrived = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closing = False
+        self._reading_paused = False
+        self._worker: asyncio.Task[None] | None = None
+        self.session: WireSession | None = None
+        self.is_admitted = False
+        self.opened_ms = 0
+        self.peer = "in-process:0"
+
+    @property
+    def waiting(self) -> int:
+        """Requests that were read and not answered."""
+        return len(self._requests)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport.set_write_buffer_limits(high=OUTPUT_BYTES_PAUSE)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer = f"{peer[0]}:{peer[1]}"
+        self.opened_ms = self._host.now_ms()
+        if not self._host.on_connected(self):
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Queue what came in."""
+        counts = self._host.statistics
+        counts.bytes_in += len(data)
+        try:
+            frames = self._cutter.feed(data)
+            if self._cutter.word is not None:
+                self._answer_word(self._cutter.word)
+                return
+            for frame in frames:
+                counts.frames_in += 1
+                self._take(frame)
+        except ProtocolError as error:
+            _log.warning("closing the connection of %s: %s", self.peer, error)
+            self.abort()
+            return
+        if self.session is not None:
+            self.session.touch(self._host.now_ms())
+        self._pause_reading_when_full()
+        self._arrived.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is closed."""
+        self._transport = None
+        self._closing = True
+        self._requests.clear()
+        self._writable.set()
+        self._arrived.set()
+        session = self.session
+        if session is not None and session.connection is self:
+            session.connection = None
+            session.board.detach()
+        self._host.on_disconnected(self)
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._writable.set()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        self._arrived.set()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def end(self) -> None:
+        """Close at once, and wait until the request in hand is done: another connection takes the session over."""
+        self.abort()
+        if self.session is not None and self.session.connection is self:
+            self.session.connection = None
+            self.session.board.detach()
+        await self.wait_done()
+
+    async def wait_done(self) -> None:
+        """Wait until no request is in hand."""
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+
+    def _take(self, frame: bytes) -> None:
+        if self._closing:
+            return
+        if self._connect is None:
+            self._connect = decode_connect(frame)
+            self._worker = asyncio.get_running_loop().create_task(self._work(self._connect))
+            return
+        request = decode_request(frame)
+        self._requests.append(request)
+        self._request_bytes += request.size
+
+    def _pause_reading_when_full(self) -> None:
+        full = len(self._requests) >= REQUESTS_QUEUED_MAX or self._request_bytes >= REQUEST_BYTES_QUEUED_MAX
+        if full and not self._reading_paused and self._transport is not None and not self._closing:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading_when_low(self) -> None:
+        if not self._reading_paused or self._transport is None or self._closing:
+            return
+        if len(self._requests) <= REQUESTS_QUEUED_MAX // 2 and self._request_bytes <= REQUEST_BYTES_QUEUED_MAX // 2:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    async def _work(self, connect: ConnectRequest) -> None:
+        try:
+            if await self._admit(connect):
+                await self._serve()
+        except ConnectionLossError as error:
+            _log.info("closing the connection of %s: %s", self.peer, error)
+        except SessionExpiredError as error:
+            _log.info("closing the connection of %s, its session is over: %s", self.peer, error)
+        except Exception:
+            _log.exception("the connection of %s fails", self.peer)
+        self._finish()
+
+    async def _admit(self, connect: ConnectRequest) -> bool:
+        if not self._host.is_ready:
+            raise ConnectionLossError("the metadata store is out of reach")
+        session = await self._host.sessions.admit(connect)
+        if session is None:
+            self._put(replies.expired(connect.has_read_only))
+            return False
+        if self._closing:
+            # A new session whose client does not know of it would only last until its time is up.
+            if connect.session_id == 0:
+                await self._host.sessions.close(session)
+            return False
+        self.session = session
+        self.is_admitted = True
+        session.connection = self
+        self._operations = Operations(session, self._host.directory, self.peer.rpartition(":")[0])
+        session.board.attach(self._tell)
+        self._put(replies.connected(session.timeout_ms, session.session_id, session.password, connect.has_read_only))
+        return True
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._closing:
+            if not self._requests:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            await self._writable.wait()
+            if self._closing or not self._requests:
+                continue
+            request = self._requests[0]
+            begun = loop.time()
+            if request.op is OpCode.CLOSE_SESSION:
+                await self._close_session(request)
+                return
+            code, body = await self._run(request)
+            self._answer(request, code, body)
+            self._host.statistics.answered_after((loop.time() - begun) * 1000)
+            if self._requests:
+                self._requests.popleft()
+            self._request_bytes -= request.size
+            self._resume_reading_when_low()
+            if request.op is OpCode.AUTH and code is ErrorCode.AUTH_FAILED:
+                return
+
+    async def _run(self, request: Request) -> tuple[ErrorCode, bytes]:
+        counts = self._host.statistics
+        counts.requests[request.op.name.lower() if request.op is not None else "unknown"] += 1
+        try:
+            return ErrorCode.OK, await self._operations.run(request)
+        except (ConnectionLossError, SessionExpiredError):
+            raise
+        except HeliographError as error:
+            code = code_of(error)
+        except Exception:
+            _log.exception("a request of %s fails", self.peer)
+            code = ErrorCode.SYSTEM_ERROR
+        counts.errors[code.name.lower()] += 1
+        return code, b""
+
+    def _answer(self, request: Request, code: ErrorCode, body: bytes) -> None:
+        session = self.session
+        assert session is not None, "only admitted clients are answered"
+        session.touch(self._host.now_ms())
+        self._put(replies.reply(request.xid, session.zxid, code, body))
+        if session.connection is self:
+            session.board.answered()
+
+    async def _close_session(self, request: Request) -> None:
+        assert self.session is not None, "only admitted clients are answered"
+        self._host.statistics.requests["close_session"] += 1
+        session, self.session = self.session, None
+        session.connection = None
+        session.board.detach()
+        await self._host.sessions.close(session)
+        self._put(replies.reply(request.xid, session.zxid, ErrorCode.OK))
+
+    def _tell(self, event: WatchEvent) -> None:
+        if self._operations.guard.may_hear_of(event.path):
+            self._host.statistics.events += 1
+            self._put(replies.event(event))
+
+    def _put(self, frame: bytes) -> None:
+        if self._transport is None or self._closing:
+            return
+        self._host.statistics.frames_out += 1
+        self._transport.write(frame)
+        if self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:  # I15
+            _log.warning("cutting off %s, which does not read its answers", self.peer)
+            self.abort()
+
+    def _answer_word(self, word: bytes) -> None:
+        if self._transport is not None and not self._closing:
+            self._transport.write(self._host.answer_word(word).encode())
+            self._finish()
+
+    def _finish(self) -> None:
+        """Send what is queued, then close."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,243 @@
+"""Which watches one client has, and when it is told of what. No I/O besides the calls to the store that are passed in.
+
+Two layers are kept apart. *Wanted* is what the client asked for on its connection; it is gone when the connection is.
+*Armed* is what stands in the store for it: a one-shot watch there cannot be taken back, so it stays armed over
+connections and is not set twice.
+
+Order towards the client: requests are answered one after the other, and
+- an event of a watch that the request in hand sets waits for that request's answer, and so do all events behind it;
+- every other event goes out at once, so before the answer to any request that may show what caused it.
+
+One change is told once, whatever number of watches it meets: where a standing watch covers a path, its stream alone
+speaks for that path, one-shot watches included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from metadata.endpoint.codes import AddWatchMode, ErrorCode, WatcherType, WireError
+from metadata.endpoint.limits import STANDING_WATCHES_MAX, WATCHES_PER_SESSION_MAX
+from metadata.store import EventType, Watch, Watcher, WatchEvent
+from metadata.watches import WatchKind
+from metadata.znode import ROOT, parent_of
+
+T = TypeVar("T")
+Key = tuple[WatchKind, str]
+Tell = Callable[[WatchEvent], None]
+
+
+@dataclass(eq=False, slots=True)
+class _Standing:
+    """A persistent watch; it counts from its first event or its confirmation, whichever is seen first."""
+
+    mode: AddWatchMode
+    path: str
+    data: bool = True
+    children: bool = True
+    active: bool = False
+    watch: Watch | None = None
+
+    def covers(self, path: str) -> bool:
+        return self.path in (ROOT, path) or path.startswith(self.path + "/")
+
+    def reports(self, event: WatchEvent) -> bool:
+        if self.mode is AddWatchMode.PERSISTENT_RECURSIVE:
+            return event.type is not EventType.CHILD and self.covers(event.path)
+        if event.path != self.path:
+            return False
+        if event.type is EventType.DELETED:
+            return self.data or self.children
+        return self.children if event.type is EventType.CHILD else self.data
+
+
+class Watchboard:
+    """The watches of one session."""
+
+    def __init__(self) -> None:
+        self._armed: dict[Key, object] = {}
+        self._wanted: set[Key] = set()
+        self._standing: dict[tuple[AddWatchMode, str], _Standing] = {}
+        self._pending: Key | _Standing | None = None  # what the request in hand sets
+        self._held: list[WatchEvent] = []
+        self._tell: Tell | None = None
+
+    def __len__(self) -> int:
+        return len(self._wanted) + len(self._standing)
+
+    def attach(self, tell: Tell) -> None:
+        """A connection begins; ``tell`` sends an event to the client."""
+        self.detach()
+        self._tell = tell
+
+    def detach(self) -> None:
+        """The connection is over, and with it what the client wanted."""
+        self._tell = None
+        self._wanted.clear()
+        self._held.clear()
+        self._pending = None
+        for standing in self._standing.values():
+            if standing.watch is not None:
+                standing.watch.cancel()
+        self._standing.clear()
+
+    async def read(self, kind: WatchKind, path: str, read: Callable[[Watcher | None], Awaitable[T]]) -> T:
+        """Run a read that leaves a one-shot watch when it succeeds. ``answered`` has to follow its answer.
+
+        Args:
+            read: a read of the store that takes a watcher.
+
+        Raises:
+            WireError: SYSTEM_ERROR, the session has too many watches.
+            Exception: that of the read; no watch is left.
+        """
+        key = (kind, path)
+        if key in self._armed:
+            result = await read(None)
+            if key in self._armed:
+                self._pending = key
+                return result
+            # The armed watch fired during the read, perhaps after it: this result is no ground to stand on.
+        if len(self._armed) >= WATCHES_PER_SESSION_MAX:
+            raise WireError(ErrorCode.SYSTEM_ERROR, f"a session has at most {WATCHES_PER_SESSION_MAX} watches")
+        token = self._armed[key] = object()
+        self._pending = key
+        try:
+            return await read(lambda event: self._on_shot(key, token, event))
+        except BaseException:
+            if self._armed.get(key) is token:
+                del self._armed[key]
+            self._pending = None
+            self._release()
+            raise
+
+    async def add_standing(
+        self, mode: AddWatchMode, path: str, watch: Callable[[str, Watcher], Awaitable[Watch]]
+    ) -> None:
+        """Set a persistent watch. ``answered`` has to follow its answer.
+
+        Raises:
+            WireError: SYSTEM_ERROR, the session has too many of them.
+            Exception: that of ``watch``; no watch is left.
+        """
+        standing = self._standing.get((mode, path))
+        if standing is not None:
+            standing.data = standing.children = True
+            return
+        if len(self._standing) >= STANDING_WATCHES_MAX:
+            raise WireError(ErrorCode.SYSTEM_ERROR, f"a session has at most {STANDING_WATCHES_MAX} standing watches")
+        standing = _Standing(mode, path)
+        self._standing[mode, path] = self._pending = standing
+        try:
+            standing.watch = await watch(path, lambda event: self._on_stream(standing, event))
+        except BaseException:
+            self._standing.pop((mode, path), None)
+            self._pending = None
+            self._release()
+            raise
+        if self._standing.get((mode, path)) is not standing:  # the connection ended meanwhile
+            standing.watch.cancel()
+        standing.active = True
+
+    def answered(self) -> None:
+        """The answer to the request in hand is on its way: what it set counts, and what waited for it follows."""
+        if isinstance(self._pending, tuple):
+            self._wanted.add(self._pending)
+        self._pending = None
+        self._release()
+
+    def has(self, path: str, kind: WatcherType) -> bool:
+        """Has the client a watch of this kind on the path?"""
+        return bool(self._matching(path, kind)) or any(
+            (standing.data and kind is not WatcherType.CHILDREN) or (standing.children and kind is not WatcherType.DATA)
+            for standing in self._standing_at(path)
+        )
+
+    def remove(self, path: str, kind: WatcherType) -> bool:
+        """Take the client's watches of this kind on the path away; False if there were none."""
+        if not self.has(path, kind):
+            return False
+        self._wanted -= self._matching(path, kind)
+        for standing in self._standing_at(path):
+            standing.data = standing.data and kind is WatcherType.CHILDREN
+            standing.children = standing.children and kind is WatcherType.DATA
+            if not standing.data and not standing.children:
+                del self._standing[standing.mode, path]
+                if standing.watch is not None:
+                    standing.watch.cancel()
+        return True
+
+    def missed(self, event: WatchEvent) -> None:
+        """Tell the client of something that happened while it was away; that uses up its one-shot watches on it."""
+        self._wanted -= _keys(event)
+        if self._tell is not None:
+            self._tell(event)
+
+    def _matching(self, path: str, kind: WatcherType) -> set[Key]:
+        keys: set[Key] = set()
+        if kind is not WatcherType.CHILDREN:
+            keys.add((WatchKind.DATA, path))
+        if kind is not WatcherType.DATA:
+            keys.add((WatchKind.CHILD, path))
+        return keys & self._wanted
+
+    def _standing_at(self, path: str) -> list[_Standing]:
+        found = (self._standing.get((mode, path)) for mode in AddWatchMode)
+        return [standing for standing in found if standing is not None]
+
+    def _on_shot(self, key: Key, token: object, event: WatchEvent) -> None:
+        if self._armed.get(key) is not token:
+            return
+        del self._armed[key]
+        if not any(standing.active and standing.covers(event.path) for standing in self._standing.values()):
+            self._emit(event)
+
+    def _on_stream(self, standing: _Standing, event: WatchEvent) -> None:
+        if self._standing.get((standing.mode, standing.path)) is not standing:
+            return
+        standing.active = True
+        speaker = next(other for other in self._standing.values() if other.active and other.covers(event.path))
+        if speaker is not standing:
+            return
+        self._emit(event)
+        if event.type is EventType.CHANGED or event.path == ROOT:
+            return
+        parent = parent_of(event.path)
+        if any(other.active and other.covers(parent) for other in self._standing.values()):
+            self._emit(WatchEvent(EventType.CHILD, parent))
+
+    def _emit(self, event: WatchEvent) -> None:
+        if self._held or self._waits(event):
+            self._held.append(event)
+        else:
+            self._deliver(event)
+
+    def _waits(self, event: WatchEvent) -> bool:
+        if isinstance(self._pending, _Standing):
+            return self._pending.reports(event)
+        # A watch that the client already has may fire before the answer, and must: the answer may show the change.
+        return self._pending is not None and self._pending in _keys(event) and self._pending not in self._wanted
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for event in held:
+            self._emit(event)
+
+    def _deliver(self, event: WatchEvent) -> None:
+        keys = _keys(event) & self._wanted
+        self._wanted -= keys
+        if self._tell is not None and (keys or any(s.reports(event) for s in self._standing.values())):
+            self._tell(event)
+
+
+def _keys(event: WatchEvent) -> set[Key]:
+    """The one-shot watches that the event is for."""
+    match event.type:
+        case EventType.CHILD:
+            return {(WatchKind.CHILD, event.path)}
+        case EventType.DELETED:
+            return {(WatchKind.DATA, event.path), (WatchKind.CHILD, event.path)}
+        case _:
+            return {(WatchKind.DATA, event.path)}

@@ -1,0 +1,113 @@
+"""Where an etcd cluster is and how to speak to it: ``etcd://[user[:password]@]host:port,host:port[/prefix][?options]``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from heliograph.errors import InvalidConfigError
+from metadata.errors import InvalidPathError
+from metadata.znode import check_path
+
+SCHEMES = ("etcd", "etcds")
+PASSWORD_VARIABLE = "HELIOGRAPH_METADATA_PASSWORD"
+DEFAULT_PREFIX = "/heliograph"
+DEFAULT_PORT = 2379
+_OPTIONS = ("ca", "cert", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM. Without ``ca`` the system's authorities are trusted; ``cert`` and ``key`` go together."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAddress:
+    """A parsed URL. Its repr holds no password."""
+
+    endpoints: tuple[str, ...]  # host:port
+    prefix: str = DEFAULT_PREFIX
+    tls: Tls | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> EtcdAddress:
+        """Read a URL; a password that it does not hold comes from HELIOGRAPH_METADATA_PASSWORD.
+
+        Raises:
+            InvalidConfigError: the URL is malformed; says in what.
+        """
+        parts = urlsplit(url)
+        user_part, _, hosts = parts.netloc.rpartition("@")
+        user, has_password, password = user_part.partition(":")
+        if user and not has_password:
+            password = quote(os.environ.get(PASSWORD_VARIABLE, ""), safe="")
+        return cls(
+            endpoints=tuple(_endpoint(host) for host in hosts.split(",")),
+            prefix=_prefix(parts.path),
+            tls=_tls(parts.scheme, parts.query),
+            user=unquote(user),
+            password=unquote(password),
+        )
+
+
+def without_password(url: str) -> str:
+    """The same URL, fit to be shown and stored."""
+    scheme, separator, rest = url.partition("://")
+    authority, slash, tail = rest.partition("/")
+    user_part, at, hosts = authority.rpartition("@")
+    return f"{scheme}{separator}{user_part.partition(':')[0]}{at}{hosts}{slash}{tail}"
+
+
+def with_password(url: str, password: str) -> str:
+    """The same URL with the password of its user; unchanged when it names no user."""
+    scheme, separator, rest = without_password(url).partition("://")
+    user, at, tail = rest.partition("@")
+    return f"{scheme}{separator}{user}:{quote(password, safe='')}@{tail}" if at else url
+
+
+def _endpoint(text: str) -> str:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port or DEFAULT_PORT
+    except ValueError:
+        host, port = None, 0
+    if not host or parts.path or parts.username is not None:
+        raise InvalidConfigError(
+            f"{text!r} is no etcd endpoint: a URL looks like etcd://host:2379,host:2379/prefix", field="url"
+        )
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _prefix(path: str) -> str:
+    prefix = unquote(path).rstrip("/")
+    if not prefix:
+        return DEFAULT_PREFIX
+    try:
+        check_path(prefix)
+    except InvalidPathError as error:
+        raise InvalidConfigError(f"the prefix {prefix!r} of the etcd URL is no path", field="url") from error
+    if ":" in prefix:
+        raise InvalidConfigError("a colon cannot stand in the prefix of an etcd URL", field="url")
+    return prefix
+
+
+def _tls(scheme: str, query: str) -> Tls | None:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(options.keys() - set(_OPTIONS))
+    if unknown:
+        raise InvalidConfigError(f"an etcd URL has no option {unknown[0]!r}; it has {', '.join(_OPTIONS)}", field="url")
+    if scheme != "etcds":
+        if options:
+            raise InvalidConfigError(f"the option {min(options)!r} is for TLS: write etcds://", field="url")
+        return None
+    if ("cert" in options) != ("key" in options):
+        raise InvalidConfigError("the options 'cert' and 'key' of an etcd URL go together", field="url")
+    return Tls(**{name: Path(value) for name, value in options.items()})

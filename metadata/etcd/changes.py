@@ -1,0 +1,57 @@
+"""What the events of etcd say about nodes. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from metadata.etcd.keys import Keys
+from metadata.etcd.record import decode_events
+from metadata.etcd.shadow import Revisions
+from metadata.store import EventType, WatchEvent
+from metadata.znode import ROOT
+
+_DELETE = 1  # mvccpb.Event.DELETE
+
+
+@dataclass(slots=True)
+class Change:
+    """One revision: what watchers are told, and the nodes as it left them (None: gone)."""
+
+    revision: int
+    events: list[WatchEvent] = field(default_factory=list)
+    nodes: list[tuple[str, Revisions | None]] = field(default_factory=list)
+
+
+def changes_in(keys: Keys, events: Iterable[Any]) -> Iterator[Change]:
+    """The changes that etcd tells of, in order. A revision's events must be there wholly.
+
+    Raises:
+        RecordError: a record of events is damaged.
+    """
+    for revision, group in groupby(events, key=lambda event: int(event.kv.mod_revision)):
+        change = Change(revision)
+        recorded = None
+        for event in group:
+            if event.kv.key == keys.events:
+                recorded = decode_events(keys.events, event.kv.value)
+            path = keys.path_of(event.kv.key)
+            if path is not None:
+                _add(change, event, path)
+        if recorded is not None:
+            change.events = recorded
+        yield change
+
+
+def _add(change: Change, event: Any, path: str) -> None:
+    if event.type == _DELETE:
+        change.nodes.append((path, None))
+        change.events.append(WatchEvent(EventType.DELETED, path))
+        return
+    change.nodes.append((path, Revisions(event.kv.create_revision, event.kv.mod_revision)))
+    if event.kv.version > 1:  # of the key: how often it was put since there is one
+        change.events.append(WatchEvent(EventType.CHANGED, path))
+    elif path != ROOT:  # which is there before anybody can look
+        change.events.append(WatchEvent(EventType.CREATED, path))

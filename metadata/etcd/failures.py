@@ -1,0 +1,64 @@
+"""What gRPC and etcd say when something fails -> the errors of this project."""
+
+from __future__ import annotations
+
+import grpc
+
+from heliograph.errors import HeliographError, NotPermittedError, ResourceError
+from metadata.errors import ConnectionLossError, ProtocolError, SessionExpiredError, ValueTooLargeError
+from metadata.etcd.limits import OPERATIONS_MAX
+
+_Code = grpc.StatusCode
+_LOST = {_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED, _Code.CANCELLED, _Code.UNKNOWN, _Code.INTERNAL, _Code.ABORTED}
+_STALE = ("invalid auth token", "revision of auth store is old")
+_REFUSED = ("authentication failed", "user name is empty", "user name not found", "role not found")
+
+
+class CompactedError(HeliographError):
+    """The history that a read or a watch asked for is gone; never leaves this package."""
+
+
+class StaleTokenError(HeliographError):
+    """The token of our user is not valid any more: ask for another and call again; never leaves this package."""
+
+
+def translated(error: grpc.RpcError, endpoint: str) -> HeliographError:
+    """The error that a failed call raises. ConnectionLossError: nobody knows whether it happened."""
+    code, details = _code_and_details(error)
+    said = f"etcd at {endpoint}: {details or code.name.lower()}"
+    if code is _Code.UNAUTHENTICATED or any(words in details for words in _STALE):
+        return StaleTokenError(said)
+    if code is _Code.PERMISSION_DENIED or any(words in details for words in _REFUSED):
+        return NotPermittedError(f"{said} (user and password of the etcd URL, or the user's role)", field="url")
+    if code in _LOST:
+        return ConnectionLossError(said)
+    if code is _Code.OUT_OF_RANGE and "compacted" in details:
+        return CompactedError(said)
+    if code is _Code.NOT_FOUND and "lease" in details:
+        return SessionExpiredError(said)
+    if "space exceeded" in details:
+        return ResourceError(f"{said}: compact and defragment it, then disarm its alarm")
+    if "too many operations" in details:
+        return ValueTooLargeError(
+            f"{said}: raise its --max-txn-ops, or do less at once",
+            field="operations",
+            limit=f"{OPERATIONS_MAX} keys unless etcd was told otherwise",
+        )
+    if "too large" in details or "larger than max" in details:
+        return ValueTooLargeError(
+            f"{said}: raise its --max-request-bytes, or do less at once", field="value", limit="etcd's request size"
+        )
+    if code is _Code.RESOURCE_EXHAUSTED:
+        return ConnectionLossError(said)  # "too many requests": it was not even tried
+    return ProtocolError(said)
+
+
+def is_without_users(error: grpc.RpcError) -> bool:
+    """Whether etcd says that nobody needs to name a user."""
+    return "authentication is not enabled" in _code_and_details(error)[1]
+
+
+def _code_and_details(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    code = error.code() if isinstance(error, grpc.Call) else _Code.UNKNOWN
+    details = error.details() if isinstance(error, grpc.Call) else str(error)
+    return code or _Code.UNKNOWN, details or ""

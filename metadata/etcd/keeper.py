@@ -1,0 +1,105 @@
+"""Keeping a session's lease alive, on a thread and a connection of its own: a busy event loop costs no session.
+
+A loop that is dead rather than busy must not keep its ephemerals for ever: the thread stops renewing when the loop has
+shown no sign of life for ``limits.LOOP_STALL_SECONDS_MAX``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from metadata.errors import ConnectionLossError
+from metadata.etcd.address import EtcdAddress
+from metadata.etcd.connection import Connection
+from metadata.etcd.limits import (
+    ATTEMPT_SECONDS_MIN,
+    LOOP_STALL_SECONDS_MAX,
+    RECONNECT_PAUSE_MS,
+    RENEWALS_PER_TIMEOUT,
+    SILENCE_SHARE,
+)
+
+
+class Keeper:
+    """The thread of one session. ``confirmed_at`` is when the latest renewal that was answered had been sent."""
+
+    def __init__(
+        self,
+        address: EtcdAddress,
+        first_endpoint: int,
+        lease_id: int,
+        timeout: float,
+        granted_at: float,
+        on_over: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            timeout: seconds of the lease.
+            granted_at: when the lease was asked for, by ``now``.
+            on_over: called on the thread when etcd says that the lease is over.
+        """
+        self._address = address
+        self._endpoint = first_endpoint
+        self._lease_id = lease_id
+        self._timeout = timeout
+        self._on_over = on_over
+        self._stopped = threading.Event()
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self.confirmed_at = granted_at
+        self.loop_seen_at = granted_at
+        self._thread = threading.Thread(target=self._run, name=f"etcd-lease-{lease_id:x}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more; does not wait for the thread."""
+        self._stopped.set()
+        self._drop()
+
+    def _run(self) -> None:
+        try:
+            self._renew_until_stopped()
+        finally:
+            self._drop()
+
+    def _renew_until_stopped(self) -> None:
+        interval = self._timeout / RENEWALS_PER_TIMEOUT
+        pause = interval
+        while not self._stopped.wait(pause):
+            began = now()
+            if began - self.loop_seen_at > LOOP_STALL_SECONDS_MAX:
+                continue
+            try:
+                remaining = self._renew()
+            except ConnectionLossError:
+                self._drop()
+                self._endpoint += 1
+                pause = RECONNECT_PAUSE_MS / 1000 * (1 + self._endpoint % len(self._address.endpoints))
+                continue
+            if remaining == 0:
+                self._on_over()
+                return
+            self.confirmed_at = began
+            pause = max(0.0, interval - (now() - began))
+
+    def _renew(self) -> int:
+        seconds = max(self._timeout * SILENCE_SHARE / 2, ATTEMPT_SECONDS_MIN / 2)
+        with self._lock:
+            connection = self._connection
+            if connection is None:
+                endpoints = self._address.endpoints
+                connection = self._connection = Connection(self._address, endpoints[self._endpoint % len(endpoints)])
+        return connection.renew_blocking(self._lease_id, seconds)
+
+    def _drop(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def now() -> float:
+    """Seconds of the clock that also runs while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,106 @@
+"""Answering reads: many in one request, each seeing one revision of etcd.
+
+A child whose lease ended is gone without its parent's family being told. Whoever reads the parent next sees that fewer
+children are there than were created and removed, and accounts for them before it answers. So numbers of children and
+``cversion`` are exact in every answer, and ``pzxid`` is newer than every change of the list that an answer shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from heliograph.errors import HeliographError
+from metadata.errors import ConnectionLossError, RecordError
+from metadata.etcd.calls import Read, ReadKind, ReadResult
+from metadata.etcd.connection import Connection
+from metadata.etcd.keeper import now
+from metadata.etcd.record import encode_family
+from metadata.etcd.seen import SeenFamily, SeenNode, Snapshot
+from metadata.etcd.session import Session
+
+
+class Reader:
+    """The reads of one session. ``cache`` is told what they saw."""
+
+    def __init__(self, session: Session, cache: Snapshot) -> None:
+        self._session = session
+        self._requests = session.requests
+        self._cache = cache
+
+    async def answer(self, reads: Sequence[Read]) -> None:
+        """Answer them all, or fail them."""
+        waiting = list(reads)
+        tried_since = now()
+        try:
+            while waiting := [read for read in waiting if not read.is_over]:
+                began_at = min(read.began_at for read in waiting)
+                connection = await self._session.until_connected(began_at, tried_since)
+                try:
+                    waiting = await self._answer_on(connection, waiting)
+                except ConnectionLossError as error:
+                    self._session.give_up(connection, error)  # and read again: that harms nobody
+        except HeliographError as error:
+            for read in waiting:
+                read.fail(error)
+
+    async def account(self, connection: Connection, path: str, family: SeenFamily, count: int) -> None:
+        """Note that children fell with their leases; nothing happens if somebody was faster."""
+        if family.unaccounted(count) < 0:
+            raise RecordError(f"{path} has more children than were ever created in it")
+        key = self._requests.keys.family(path)
+        accounted = replace(family.family, removals=family.family.creations - count)
+        request = self._requests.transaction(
+            [self._requests.unchanged(key, family.mod_revision), self._requests.exists(self._session.key)],
+            [self._requests.put(key, encode_family(key, accounted))],
+        )
+        await connection.transact(request)
+
+    async def _answer_on(self, connection: Connection, reads: Sequence[Read]) -> list[Read]:
+        """Answer those that can be; the others have to be read once more."""
+        operations = [operation for read in reads for operation in self._operations(read)]
+        request = self._requests.transaction([self._requests.exists(self._session.key)], operations)
+        answer = await connection.transact(request)
+        if not answer.succeeded:
+            self._session.lose()
+            raise self._session.over
+        again = []
+        for number, read in enumerate(reads):
+            try:
+                result = self._result(read, answer.header.revision, answer.responses[3 * number : 3 * number + 3])
+            except RecordError as error:
+                read.fail(error)
+                continue
+            if result.exists and result.family.unaccounted(result.count):
+                await self.account(connection, read.path, result.family, result.count)
+                again.append(read)
+                continue
+            if read.on_result is not None and not read.is_over:
+                read.on_result(result)
+            read.answer(result)
+        return again
+
+    def _operations(self, read: Read) -> list[Any]:
+        requests, path = self._requests, read.path
+        lists = read.kind is ReadKind.CHILDREN
+        return [
+            requests.get(requests.keys.node(path), keys_only=lists),
+            requests.get(requests.keys.family(path)),
+            requests.list(requests.keys.children(path)) if lists else requests.count(path),
+        ]
+
+    def _result(self, read: Read, revision: int, answers: Sequence[Any]) -> ReadResult:
+        requests, path = self._requests, read.path
+        family = requests.family_in(answers[1])
+        count = int(answers[2].response_range.count)
+        self._cache.families[path] = family
+        if read.kind is ReadKind.NODE:
+            node, value = requests.node_and_value(answers[0])
+            self._cache.nodes[path] = node
+            return ReadResult(revision, node, family, count, value)
+        kvs = answers[0].response_range.kvs
+        node = SeenNode(kvs[0].mod_revision, kvs[0].create_revision) if kvs else SeenNode()
+        start = len(requests.keys.children(path)[0])
+        names = tuple(kv.key[start:].decode() for kv in answers[2].response_range.kvs)
+        return ReadResult(revision, node, family, count, names=names)

@@ -1,0 +1,142 @@
+"""The values that the etcd backend writes; the byte map is in docs/formats-metadata.md. No I/O.
+
+Every value begins with a CRC32C of its key and of what follows, and the version of its layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import crc32c
+import msgpack
+
+from metadata.errors import RecordError
+from metadata.store import EventType, WatchEvent
+
+RECORD_VERSION = 1
+LAYOUT = b"heliograph metadata in etcd, layout 1"
+
+_HEAD = struct.Struct("<IB")  # CRC32C, version
+_NODE = struct.Struct("<4q")  # czxid or 0, version, created ms, modified ms
+_FAMILY = struct.Struct("<2q")  # creations, removals
+_SESSION = struct.Struct("<q")  # number of the latest transaction; the password follows
+
+NODE_HEAD_BYTES = _HEAD.size + _NODE.size
+_EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3}
+_EVENT_TYPES = {code: kind for kind, code in _EVENT_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHead:
+    """What stands before a node's value. ``czxid`` 0: the revision that wrote this value also created the node."""
+
+    czxid: int
+    version: int
+    created_ms: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The children that were ever created in a node, and those that are known to be gone."""
+
+    creations: int = 0
+    removals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """``sequence`` counts the session's transactions: what a lost answer is recognised by."""
+
+    sequence: int
+    password: str
+
+
+def encode_node(key: bytes, head: NodeHead, value: bytes) -> bytes:
+    """The value of a node's key."""
+    return sealed(key, _NODE.pack(head.czxid, head.version, head.created_ms, head.modified_ms) + value)
+
+
+def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes]:
+    """Head and value of a node.
+
+    Raises:
+        RecordError.
+    """
+    body = opened(key, stored, _NODE.size)
+    return NodeHead(*_NODE.unpack_from(body)), body[_NODE.size :]
+
+
+def encode_family(key: bytes, family: Family) -> bytes:
+    """The value of a family's key."""
+    return sealed(key, _FAMILY.pack(family.creations, family.removals))
+
+
+def decode_family(key: bytes, stored: bytes) -> Family:
+    """A family.
+
+    Raises:
+        RecordError.
+    """
+    return Family(*_FAMILY.unpack_from(opened(key, stored, _FAMILY.size)))
+
+
+def encode_session(key: bytes, record: SessionRecord) -> bytes:
+    """The value of a session's key."""
+    return sealed(key, _SESSION.pack(record.sequence) + record.password.encode())
+
+
+def decode_session(key: bytes, stored: bytes) -> SessionRecord:
+    """A session's record.
+
+    Raises:
+        RecordError.
+    """
+    body = opened(key, stored, _SESSION.size)
+    (sequence,) = _SESSION.unpack_from(body)
+    return SessionRecord(sequence, body[_SESSION.size :].decode())
+
+
+def encode_events(key: bytes, events: Sequence[WatchEvent]) -> bytes:
+    """The value of the events key: the events of one revision, where its keys alone do not tell them."""
+    items = [[_EVENT_CODES[event.type], event.path] for event in events if event.type in _EVENT_CODES]
+    packed: bytes = msgpack.packb(items)
+    return sealed(key, packed)
+
+
+def decode_events(key: bytes, stored: bytes) -> list[WatchEvent]:
+    """The events of one revision.
+
+    Raises:
+        RecordError.
+    """
+    try:
+        return [WatchEvent(_EVENT_TYPES[code], path) for code, path in msgpack.unpackb(opened(key, stored, 1))]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordError(f"the record of {key!r} is malformed: {error}") from error
+
+
+def sealed(key: bytes, body: bytes) -> bytes:
+    """A value with its head."""
+    tail = bytes((RECORD_VERSION,)) + body
+    return crc32c.crc32c(tail, crc32c.crc32c(key)).to_bytes(4, "little") + tail
+
+
+def opened(key: bytes, stored: bytes, size_min: int) -> bytes:
+    """What stands behind the head.
+
+    Raises:
+        RecordError: cut short, damaged, or of another layout.
+    """
+    if len(stored) < _HEAD.size + size_min:
+        raise RecordError(f"the record of {key!r} is cut short at {len(stored)} bytes")
+    checksum, version = _HEAD.unpack_from(stored)
+    if checksum != crc32c.crc32c(stored[4:], crc32c.crc32c(key)):
+        raise RecordError(f"the record of {key!r} fails its checksum")
+    if version != RECORD_VERSION:
+        raise RecordError(
+            f"the record of {key!r} has layout {version}, this program reads {RECORD_VERSION}: upgrade it"
+        )
+    return stored[_HEAD.size :]

@@ -1,0 +1,1 @@
+"""The ZooKeeper backend: a MetadataStore on a real ZooKeeper, over kazoo."""

@@ -1,0 +1,264 @@
+"""The MetadataStore on a ZooKeeper ensemble."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.protocol.serialization import Sync
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from heliograph.errors import BadRequestError
+from metadata.errors import ConnectionLossError, NoNodeError, SessionExpiredError, ValueTooLargeError
+from metadata.parents import create_parents
+from metadata.store import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    Operation,
+    SessionListener,
+    SessionState,
+    Set,
+    Stat,
+    Watch,
+    Watcher,
+)
+from metadata.watches import WatchKind
+from metadata.znode import check_operation, check_path
+from metadata.zookeeper import requests
+from metadata.zookeeper.bridge import Bridge, Endpoint
+from metadata.zookeeper.limits import ANSWER_MS_MAX, CONNECT_MS_MAX, REQUEST_BYTES_MAX
+from metadata.zookeeper.session import Session
+from metadata.zookeeper.watches import Entry
+
+OVERHEAD_BYTES = 128  # about what an operation adds to its path and its value
+_TOKEN = re.compile(r"(-?\d+):([0-9a-f]{2,})")
+
+
+class ZooKeeperStore:
+    """One session with ZooKeeper 3.6 or later; a MetadataStore.
+
+    While SUSPENDED, a call waits up to ``limits.CALL_WAIT_MS_MAX`` for the connection to come back. With credentials
+    the nodes that are created belong to their user alone; without, to everybody.
+    """
+
+    def __init__(self, session: Session, endpoints: Sequence[Endpoint], auth: Sequence[tuple[str, str]]) -> None:
+        self._session = session
+        self._endpoints = endpoints
+        self._auth = auth
+        self._acl = CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE
+
+    @classmethod
+    async def connect(
+        cls,
+        endpoints: Sequence[Endpoint],
+        *,
+        session_timeout_ms: int = 10_000,
+        connect_timeout_ms: int = CONNECT_MS_MAX,
+        credentials: tuple[str, str] | None = None,
+    ) -> ZooKeeperStore:
+        """Begin a session.
+
+        Args:
+            endpoints: host and port of each server that may be asked.
+            session_timeout_ms: asked for; the server keeps it within its bounds.
+            connect_timeout_ms: how long to try.
+            credentials: user and password for ZooKeeper's "digest" scheme.
+
+        Raises:
+            ConnectionLossError: no server could be reached in time; lists each with its failure.
+            NotPermittedError: the credentials are refused.
+        """
+        auth = [("digest", ":".join(credentials))] if credentials is not None else []
+        session = await Session.open(endpoints, session_timeout_ms, connect_timeout_ms, auth)
+        return cls(session, endpoints, auth)
+
+    @property
+    def session_id(self) -> int:
+        """See MetadataStore."""
+        return self._session.session_id
+
+    @property
+    def session_token(self) -> str:
+        """See MetadataStore."""
+        return f"{self._session.session_id}:{self._session.password.hex()}"
+
+    @property
+    def state(self) -> SessionState:
+        """See MetadataStore."""
+        return self._session.state
+
+    def add_session_listener(self, listener: SessionListener) -> None:
+        """See MetadataStore."""
+        self._session.add_listener(listener)
+
+    def remove_session_listener(self, listener: SessionListener) -> None:
+        """See MetadataStore."""
+        self._session.remove_listener(listener)
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+    ) -> str:
+        """See MetadataStore."""
+        operation = Create(path, value, ephemeral, sequence)
+        try:
+            created = await self._write(operation)
+        except NoNodeError:
+            if not parents:
+                raise
+            await create_parents(self, path)
+            created = await self._write(operation)
+        assert isinstance(created, str), "create answers with a path"
+        return created
+
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        """See MetadataStore."""
+        check_path(path)
+        if watcher is not None:
+            value, stat = await self._session.watched(WatchKind.DATA, path, watcher, with_value=True)
+        else:
+            value, stat = await self._session.call(path, partial(requests.get, path, watched=False))
+        return value or b"", requests.stat_of(stat)
+
+    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
+        """See MetadataStore."""
+        stat = await self._write(Set(path, value, version))
+        assert isinstance(stat, Stat), "set answers with a stat"
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """See MetadataStore."""
+        await self._write(Delete(path, version))
+
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        """See MetadataStore."""
+        stat = await self._read(WatchKind.DATA, path, watcher)
+        return None if stat is None else requests.stat_of(stat)
+
+    async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        """See MetadataStore."""
+        names, _ = await self._read(WatchKind.CHILD, path, watcher)
+        return sorted(names)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        """See MetadataStore."""
+        for index, operation in enumerate(operations):
+            check_operation(operation, index)
+        if not operations:
+            self._check_session()
+            return []
+        size = sum(_size_of(operation) for operation in operations)
+        if size > REQUEST_BYTES_MAX:
+            raise ValueTooLargeError(
+                f"a request of {size} bytes is above the limit", field="operations", limit=f"{REQUEST_BYTES_MAX} bytes"
+            )
+        made = partial(requests.transaction, operations, self._acl)
+        answers = await self._session.call(operations[0].path, made, size=size)
+        return requests.results_of(operations, answers)
+
+    async def watch(self, path: str, watcher: Watcher) -> Watch:
+        """See MetadataStore.
+
+        Raises:
+            UnsupportedError: the server is older than 3.6.
+        """
+        check_path(path)
+        return _ZooKeeperWatch(self._session, await self._session.watch(path, watcher))
+
+    async def sync(self, path: str = "/") -> None:
+        """See MetadataStore."""
+        check_path(path)
+        await self._session.call(path, partial(Sync, path))
+
+    async def end_session(self, token: str) -> None:
+        """See MetadataStore. ZooKeeper does not tell a wrong password from a session that is over: nothing happens."""
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise BadRequestError("a session token looks like 'id:password'", field="token")
+        self._check_session()
+        await _Ending.run(self._endpoints, self._auth, (int(match[1]), bytes.fromhex(match[2])))
+
+    async def close(self) -> None:
+        """See MetadataStore."""
+        await self._session.close()
+
+    async def _write(self, operation: Operation) -> str | Stat | None:
+        check_operation(operation)
+        made = partial(requests.write, operation, self._acl)
+        answer = await self._session.call(operation.path, made, size=_size_of(operation))
+        return requests.result_of(operation, answer)
+
+    async def _read(self, kind: WatchKind, path: str, watcher: Watcher | None) -> Any:
+        check_path(path)
+        if watcher is not None:
+            return await self._session.watched(kind, path, watcher)
+        return await self._session.call(path, partial(requests.read, kind, path, watched=False))
+
+    def _check_session(self) -> None:
+        if self._session.state is SessionState.LOST:
+            raise SessionExpiredError(f"metadata session {self.session_id:#x} is over")
+
+
+class _ZooKeeperWatch:
+    def __init__(self, session: Session, entry: Entry) -> None:
+        self._session = session
+        self._entry = entry
+
+    def cancel(self) -> None:
+        """See Watch."""
+        self._session.unwatch(self._entry)
+
+
+class _Ending:
+    """Takes another session over, only to close it."""
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def run(
+        cls, endpoints: Sequence[Endpoint], auth: Sequence[tuple[str, str]], client_id: tuple[int, bytes]
+    ) -> None:
+        """End the session, unless it is over or has another password.
+
+        Raises:
+            ConnectionLossError: no server could be reached.
+        """
+        ending = cls()
+        bridge = Bridge(endpoints, CONNECT_MS_MAX, ending, auth=auth, client_id=client_id)
+        try:
+            bridge.start()
+            async with asyncio.timeout(ANSWER_MS_MAX / 1000):
+                await ending.outcome
+        except TimeoutError:
+            raise ConnectionLossError(f"session {client_id[0]:#x} could not be ended: no ZooKeeper answers") from None
+        finally:
+            await asyncio.to_thread(bridge.end)
+
+    def on_connected(self, began: float, timeout_ms: int, session_id: int, password: bytes) -> None:
+        """It is ours; ``end`` closes it."""
+        self._settle()
+
+    def on_disconnected(self) -> None:
+        """kazoo tries again."""
+
+    def on_over(self, reason: str) -> None:
+        """It is over already."""
+        self._settle()
+
+    def on_event(self, number: int, path: str) -> None:
+        """Its watches are not ours."""
+
+    def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
+        """Nothing was asked."""
+
+    def _settle(self) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(None)
+
+
+def _size_of(operation: Operation) -> int:
+    return len(getattr(operation, "value", b"")) + len(operation.path) + OVERHEAD_BYTES

@@ -1,0 +1,71 @@
+"""The ZooKeeper endpoint as a backend of the contract: our ZooKeeper client -> the endpoint -> another backend."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from metadata.connect import connect_store
+from metadata.embedded.client import EmbeddedStore
+from metadata.embedded.server import EmbeddedServer
+from metadata.endpoint.endpoint import ZooKeeperEndpoint
+from metadata.endpoint.limits import EndpointLimits
+from metadata.memory import MemoryServer
+from metadata.store import MetadataStore
+
+POLL_SECONDS = 0.002
+LIMITS = EndpointLimits(session_timeout_ms_min=100)
+
+
+class EndpointOverMemory:
+    """The endpoint and the store behind it in this process, a socket between them and the client."""
+
+    def __init__(self, directory: Path) -> None:
+        self.memory = MemoryServer()
+        self.endpoint = ZooKeeperEndpoint(self._open_behind, limits=LIMITS)
+        self.stores: list[MetadataStore] = []
+        self.address = ""
+
+    async def start(self) -> None:
+        await self.endpoint.start()
+        self.address = await self.endpoint.listen("127.0.0.1", 0)
+
+    async def open(self, timeout_ms: int = 10_000) -> MetadataStore:
+        store = await connect_store(f"zk://{self.address}", session_timeout_ms=timeout_ms)
+        self.stores.append(store)
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        for session in self.endpoint.sessions:
+            if session.store.session_id == store.session_id:
+                session.deadline_ms = 0
+        async with asyncio.timeout(10):
+            while store.session_id in {session.store.session_id for session in self.endpoint.sessions}:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(store.close() for store in self.stores))
+        await self.endpoint.stop()
+
+    async def _open_behind(self, timeout_ms: int) -> MetadataStore:
+        return self.memory.open_session(timeout_ms)
+
+
+class EndpointOverEmbedded(EndpointOverMemory):
+    """The same over the embedded server, on a real disk."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.server = EmbeddedServer(directory / "metadata", "127.0.0.1", lock_wait_ms=0)
+
+    async def start(self) -> None:
+        await self.server.start()
+        await super().start()
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self.server.stop()
+
+    async def _open_behind(self, timeout_ms: int) -> MetadataStore:
+        host, port = self.server.address.split(":")
+        return await EmbeddedStore.connect(host, int(port), session_timeout_ms=timeout_ms)

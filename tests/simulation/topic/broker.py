@@ -1,0 +1,201 @@
+"""A broker that takes one topic over and serves it: the product's own topic, on the product's own driver.
+
+Real are the ledger client with its cores, the managed ledger, the cursors with their logs, the subscriptions with their
+dispatchers. Simulated are time, the metadata session, the bookies, and the clients. As in ``tests/simulation/broker``,
+nobody tells a broker that it was replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, cast
+
+from actors.broker.managed_ledger import WriteState
+from actors.broker.tail_cache import TailCache
+from actors.broker.topic import Topic
+from actors.broker.topic_opening import open_managed_ledger
+from actors.broker.topic_reader import TopicReader
+from actors.ledger.chooser import BookieChooser
+from actors.ledger.driver import LedgerClient, LedgerClientConfig
+from actors.ledger.driver.world import World as DriverWorld
+from actors.ledger.limits import RecoveryLimits, WriterLimits
+from actors.ledger.placement import RandomPlacement
+from heliograph.errors import HeliographError, ServiceNotReadyError
+from heliograph.protocol.topic_name import TopicName
+from metadata.model import BookieRegistration, Persistence, Policies
+from metadata.store import SessionState
+from tests.simulation.profile import Profile
+from tests.simulation.recoverer import METADATA_LIMITS
+from tests.simulation.shell import Cluster
+from tests.simulation.store import TOPIC
+from tests.simulation.topic.bookies import SimulatedBookieClient
+from tests.simulation.topic.checkers import TopicCheckers
+from tests.simulation.topic.loop import SimulatedLoop
+from tests.simulation.topic.session import SimulatedSession
+from tests.simulation.world import Process
+
+NAME = TopicName.parse("persistent://public/default/simulated")
+RETRY_MS = 300
+REFRESH_MS = 200
+GONE_AFTER_MS = 500  # a broker that knows that it lost the topic is of no more interest
+DEDUP_SNAPSHOT_ENTRIES = 6
+CACHE_BYTES = 3_000  # small: some of what is delivered comes from bookies
+
+
+class Directory:
+    """The bookies that the store shows, a little late; in the place of ``actors.ledger.directory.BookieDirectory``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.readonly: dict[str, BookieRegistration] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again."""
+        self.writable = {bookie.bookie_id: bookie for bookie in self._cluster.registered()}
+
+    def address_of(self, bookie_id: str) -> str:
+        """Any text: nobody connects."""
+        return bookie_id
+
+    def is_registered(self, bookie_id: str) -> bool:
+        """See BookieDirectory."""
+        return bookie_id in self.writable
+
+
+class TopicBroker(Process):
+    """One incarnation of the topic's owner."""
+
+    def __init__(self, name: str, cluster: Cluster, profile: Profile, checkers: TopicCheckers) -> None:
+        super().__init__(name)
+        self.rank = 0  # of its takeover: the ledger that it began with; whoever took over later has a greater one
+        self.cluster = cluster
+        self.world = cluster.world
+        self.profile = profile
+        self.checkers = checkers
+        self.topic: Topic | None = None
+        self.is_lost = False  # and knows it
+        self.is_finished = False
+        self.quiet_until = 0
+        self.messages_left: int | None = None
+        self.loop = SimulatedLoop(self.world, self)
+        self.session = SimulatedSession(cluster.store, self, self.loop)
+        self.session.add_session_listener(self._on_session)
+        self.directory = Directory(cluster)
+        with self.loop.running():
+            self.ledgers = self._client()
+        self._refresh()
+
+    @property
+    def writer(self) -> Any:
+        """The writer of the ledger that takes entries, None where there is no topic."""
+        return self.topic.ledger.writer if self.is_serving and self.topic is not None else None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it has the topic open, rightly or not."""
+        return self.is_up and self.topic is not None and self.topic.ledger.state is not WriteState.CLOSED
+
+    def start(self) -> None:
+        """Take the topic over."""
+        with self.loop.running():
+            self.loop.create_task(self._serve())
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Do something on the broker's loop, as when a frame came."""
+        with self.loop.running():
+            action()
+
+    def crash(self) -> None:
+        """The process dies."""
+        if self.is_up:
+            super().crash()
+            self.loop.die()
+
+    def retire(self) -> None:
+        """The run is over for this one."""
+        self.crash()
+
+    # Within
+
+    def _client(self) -> LedgerClient:
+        profile = self.profile
+        config = LedgerClientConfig(
+            request_timeout_ms=profile.request_timeout_ms,
+            writer=WriterLimits(
+                quorum_wait_ms=3_000,
+                add_timeout_ms=6_000,
+                ensemble_change_delay_ms=profile.ensemble_change_delay_ms,
+                degraded_retry_ms=400,
+                metadata=METADATA_LIMITS,
+            ),
+            recovery=RecoveryLimits(metadata=METADATA_LIMITS),
+        )
+        chooser = BookieChooser(RandomPlacement(), self.world.stream(self.name))
+        chooser.set_writable(self.directory.writable.values())
+        driver = DriverWorld(cast(Any, self.session), cast(Any, self.directory), chooser, config)
+        driver.bookies = cast(Any, SimulatedBookieClient(self.cluster, self, self.loop))
+        driver.spawn(driver.keep_time())
+        return LedgerClient(driver)
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                topic = await self._open()
+                break
+            except HeliographError as error:
+                self.world.count("takeover retried")
+                self.world.note(self.name, "cannot open the topic:", error)
+                await asyncio.sleep(RETRY_MS / 1000)
+        topic.on_lost = self._on_lost
+        self.topic = topic
+        if self.is_lost:
+            topic.abandon(ServiceNotReadyError("this broker lost its session"))
+        if not self.is_serving:
+            self._on_lost()
+            return
+        self.world.count("topic opened")
+        self.world.note(self.name, "serves ledgers", topic.ledger.chain.ledger_ids)
+        self.checkers.on_open(self)
+
+    async def _open(self) -> Topic:
+        profile = self.profile
+        policies = Policies(
+            persistence=Persistence(profile.ensemble_size, profile.write_quorum, profile.ack_quorum),
+            ledger_entries_max=profile.ledger_entries_max,
+            deduplication=self.checkers.is_deduplicated,
+            deduplication_snapshot_entries=DEDUP_SNAPSHOT_ENTRIES,
+        )
+        cache = TailCache(CACHE_BYTES)
+        session = cast(Any, self.session)
+        ledger = await open_managed_ledger(str(NAME), TOPIC, session, self.ledgers, cache, policies)
+        self.rank = ledger.chain.last_ledger_id
+        reader = TopicReader(ledger.chain, cache, self.ledgers)
+        topic = Topic(NAME, TOPIC, "/bundle", ledger, reader, session, self.ledgers, policies)
+        try:
+            await topic.load_subscriptions()
+        except BaseException:
+            with contextlib.suppress(HeliographError):
+                await ledger.close()
+            raise
+        return topic
+
+    def _on_session(self, state: SessionState) -> None:
+        if self.topic is not None:
+            self.topic.abandon(ServiceNotReadyError("this broker lost its session"))  # I13
+        self._on_lost()
+
+    def _on_lost(self) -> None:
+        if not self.is_lost:
+            self.is_lost = self.is_finished = True
+            self.world.count("topic lost, and its broker knows")
+            self.world.note(self.name, "knows that it lost the topic")
+            self.world.after(GONE_AFTER_MS, self.crash)
+
+    def _refresh(self) -> None:
+        self.directory.refresh()
+        with self.loop.running():
+            self.ledgers._on_bookies_changed()
+        self.world.after(REFRESH_MS, self._refresh, self)

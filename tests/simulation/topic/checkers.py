@@ -1,0 +1,316 @@
+"""What must hold of a topic, its cursors and its dispatchers, after every step: I1, I2, I11, I12, I13, I14 and I16.
+
+The checkers hear of what clients asked for and of what brokers told them, and look at the store and into the cursors.
+They share no code with the broker.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from actors.broker.position import Position
+from actors.broker.topic_entry import TopicEntry
+from heliograph.protocol.entry import split
+from metadata.model import TopicRecord
+from tests.simulation.judge import LIVENESS, Judge
+from tests.simulation.store import SimulatedStore
+
+if TYPE_CHECKING:
+    from tests.simulation.topic.broker import TopicBroker
+    from tests.simulation.topic.link import Link
+
+NOWHERE = Position(-1, -1)
+ALL = -1  # every message of an entry, as bits
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """An acknowledgement of an entry, of it and all before it, or, with ``left``, of all its messages but those."""
+
+    position: Position
+    left: int
+    is_cumulative: bool
+
+
+@dataclass
+class Acked:
+    """What was acknowledged of one subscription: messages of entries as bits, and everything up to a place."""
+
+    bits: defaultdict[Position, int] = field(default_factory=lambda: defaultdict(int))
+    up_to: Position = NOWHERE
+
+    def add(self, ack: Ack) -> None:
+        """Take one in."""
+        if not ack.is_cumulative:
+            self.bits[ack.position] |= ~ack.left if ack.left else ALL
+            return
+        end = ack.position if not ack.left else Position(ack.position.ledger_id, ack.position.entry_id - 1)
+        self.up_to = max(self.up_to, end)
+        if ack.left:
+            self.bits[ack.position] |= ~ack.left
+
+    def covers(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged. Bits beyond a batch's end are 1 in every acknowledgement."""
+        return position <= self.up_to or self.bits.get(position, 0) == ALL
+
+
+@dataclass
+class Confirmed:
+    """What a broker said is durable. ``rank`` is that of the broker: those before it need not know of it."""
+
+    ack: Ack
+    rank: int
+
+
+@dataclass
+class Dispatched:
+    """Who holds what of one Key_Shared subscription at one broker."""
+
+    held: dict[Position, tuple[int, bytes]] = field(default_factory=dict)  # -> consumer, key
+    returned: defaultdict[bytes, set[Position]] = field(default_factory=lambda: defaultdict(set))
+    newest: dict[bytes, Position] = field(default_factory=dict)
+    seen: set[Position] = field(default_factory=set)
+
+
+class TopicCheckers:
+    """Holds what happened and judges it."""
+
+    def __init__(
+        self, store: SimulatedStore, judge: Judge, key_shared: Iterable[str], *, is_deduplicated: bool
+    ) -> None:
+        self.is_deduplicated = is_deduplicated
+        self.store = store
+        self.judge = judge
+        self.brokers: list[TopicBroker] = []  # those that opened the topic
+        self.confirmed_messages = 0
+        self.receipts: dict[Position, tuple[str, int, int]] = {}  # -> producer, its entry's number, rank of the broker
+        self.asked: defaultdict[str, Acked] = defaultdict(Acked)  # by subscription
+        self.confirmed: defaultdict[str, list[Confirmed]] = defaultdict(list)
+        self._key_shared = frozenset(key_shared)
+        self._told: set[tuple[str, int]] = set()  # entries with a receipt that says "stored before"
+        self._published: set[tuple[str, int]] = set()
+        self._last_receipt: dict[Link, int] = {}
+        self._dispatched: defaultdict[tuple[str, str], Dispatched] = defaultdict(Dispatched)
+        self._marks: dict[tuple[str, str], int] = {}
+        self._durable: defaultdict[tuple[str, Position], list[Confirmed]] = defaultdict(list)
+        self._listed: set[int] = set()
+        store.on_topic.append(self.on_topic)
+
+    # The chain
+
+    def on_topic(self, before: TopicRecord, after: TopicRecord) -> None:
+        """Ledgers join at the end with growing ids; at most two are not closed; only empty ones leave from between."""
+        old, new = [info.ledger_id for info in before.ledgers], [info.ledger_id for info in after.ledgers]
+        added = [ledger_id for ledger_id in new if ledger_id not in old]
+        text = f"the topic went from {old} to {new}"
+        require = self.judge.require
+        require(new == sorted(new) and new[len(new) - len(added) :] == added, "I12", text)
+        require(all(ledger_id > max(self._listed, default=0) for ledger_id in added), "I12", text)
+        require(sum(info.closed_ms == 0 for info in after.ledgers) <= 2, "I12", f"{text}, with too many open")
+        self._listed.update(added)
+        for info in before.ledgers:
+            if info.ledger_id not in new:
+                used = [position for position in self.receipts if position.ledger_id == info.ledger_id]
+                require(not used, "I14", f"{text}, and {info.ledger_id} has messages")
+
+    def on_collect(self, bookie_id: str, ledger_ids: set[int]) -> None:
+        """A bookie deletes the data of ledgers."""
+        kept = sorted(ledger_ids.intersection(self.store.ledgers()))
+        self.judge.require(not kept, "I14", f"{bookie_id} deletes the data of ledgers {kept}, which exist")
+
+    # Publishing
+
+    def on_publish(self, producer: str, number: int) -> None:
+        """A producer sends an entry, perhaps again."""
+        self._published.add((producer, number))
+
+    def on_receipt(self, broker: TopicBroker, link: Link, producer: str, number: int, position: Position) -> None:
+        """A broker tells a producer that its entry is durable."""
+        require = self.judge.require
+        name = f"{broker.name} confirms {producer}:{number} at {position.ledger_id}:{position.entry_id}"
+        require(not broker.is_lost, "I13", f"{name} after it knew that the topic is lost")
+        last = self._last_receipt.get(link, 0)
+        require(number > last, "I2", f"{name} after {last}")
+        self._last_receipt[link] = number
+        require((producer, number) in self._published, "I1", f"{name}, which nobody sent")
+        if position.ledger_id < 0:
+            require(self.is_deduplicated, "I12", f"{name} as a duplicate, and nobody looks for any")
+            self._told.add((producer, number))
+            return
+        require(position.ledger_id in self._listed, "I12", f"{name} in a ledger that the topic never had")
+        records = self.store.history.get(position.ledger_id)
+        assert records, "a ledger of the topic was made once"
+        is_in = not records[-1].is_closed or position.entry_id <= records[-1].last_entry_id
+        require(is_in, "I13", f"{name}, beyond the end of a ledger that was closed without it")
+        require(position not in self.receipts, "I12", f"{name}, where another entry is")
+        self.receipts[position] = producer, number, broker.rank
+        self.confirmed_messages += 1
+
+    # Cursors
+
+    def on_open(self, broker: TopicBroker) -> None:
+        """A broker took the topic over: whatever was confirmed until now is there."""
+        assert broker.topic is not None, "it has opened it"
+        chain = broker.topic.ledger.chain
+        for position, (producer, number, rank) in self.receipts.items():
+            there = rank > broker.rank or chain.find(position) is not None
+            text = f"{producer}:{number} at {position.ledger_id}:{position.entry_id} is lost for {broker.name}"
+            self.judge.require(there, "I12", text)
+        for name, subscription in broker.topic.subscriptions.items():
+            assert subscription.log is not None, "all are durable"
+            for confirmed in self.confirmed[name]:
+                self._check_durable(broker, name, confirmed)
+        for name in self.confirmed:
+            found = name in broker.topic.subscriptions
+            self.judge.require(found, "I11", f"{broker.name} does not know subscription {name}")
+        self.brokers.append(broker)
+
+    def on_ack(self, subscription: str, ack: Ack) -> None:
+        """A client is done with something."""
+        self.asked[subscription].add(ack)
+
+    def on_ack_confirmed(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
+        """A broker says that an acknowledgement is durable: everybody who took over since knows it."""
+        confirmed = Confirmed(ack, broker.rank)
+        self.confirmed[subscription].append(confirmed)
+        self._durable[subscription, ack.position].append(confirmed)
+        broker.world.count("acknowledgement confirmed")
+        for other in self.brokers:
+            if other.is_serving and other.rank >= broker.rank:
+                self._check_durable(other, subscription, confirmed)
+
+    def _check_durable(self, broker: TopicBroker, name: str, confirmed: Confirmed) -> None:
+        assert broker.topic is not None, "it has opened it"
+        subscription = broker.topic.subscriptions.get(name)
+        if subscription is None or broker.rank < confirmed.rank:
+            return
+        chain, cursor, ack = broker.topic.ledger.chain, subscription.cursor, confirmed.ack
+        index = chain.find(ack.position)
+        place = f"{ack.position.ledger_id}:{ack.position.entry_id}"
+        self.judge.require(index is not None, "I12", f"{broker.name} has no {place}, which was delivered")
+        if index is None:
+            return
+        if ack.left:
+            left = cursor.unacknowledged_bits(index)
+            holds = cursor.is_acknowledged(index) or (left is not None and not left & ~ack.left)
+        else:
+            holds = cursor.is_acknowledged(index)
+        if ack.is_cumulative:
+            holds = holds and cursor.mark >= index
+        text = f"{broker.name} forgot that {name} acknowledged {place}"
+        self.judge.require(holds, "I11", text)
+
+    def after_step(self) -> None:
+        """The marks of all cursors stop at what no client acknowledged."""
+        for broker in self.brokers:
+            if not broker.is_serving or broker.topic is None:
+                continue
+            for name, subscription in broker.topic.subscriptions.items():
+                mark, key = subscription.cursor.mark, (broker.name, name)
+                seen = self._marks.get(key, 0)
+                if mark != seen:
+                    self._check_mark(broker, name, seen, mark)
+                    self._marks[key] = mark
+
+    def _check_mark(self, broker: TopicBroker, name: str, seen: int, mark: int) -> None:
+        assert broker.topic is not None, "it has opened it"
+        self.judge.require(mark > seen, "I11", f"{broker.name}: the mark of {name} went back from {seen} to {mark}")
+        chain, asked = broker.topic.ledger.chain, self.asked[name]
+        for index in range(max(seen, chain.first), min(mark, chain.end)):
+            position = chain.position_at(index)
+            text = f"{broker.name}: {name} passed {position.ledger_id}:{position.entry_id}, which nobody acknowledged"
+            self.judge.require(asked.covers(position), "I11", text)
+
+    # Dispatching
+
+    def on_push(
+        self,
+        broker: TopicBroker,
+        subscription: str,
+        consumer: int,
+        position: Position,
+        entry: TopicEntry,
+        bits: int | None,
+    ) -> None:
+        """A broker gives an entry to a consumer."""
+        place = f"{position.ledger_id}:{position.entry_id}"
+        name = f"{broker.name} gives {place} to consumer {consumer} of {subscription}"
+        broker.world.note(name)
+        self.judge.require(not broker.is_lost, "I13", f"{name} after it knew that the topic is lost")
+        for confirmed in self._durable[subscription, position]:
+            again = not confirmed.ack.left or bits is None or bool(bits & ~confirmed.ack.left)
+            knows = broker.rank >= confirmed.rank
+            self.judge.require(not (again and knows), "I11", f"{name}, though its acknowledgement was confirmed")
+        if subscription in self._key_shared:
+            self._check_key(name, self._dispatched[broker.name, subscription], consumer, position, entry.sticky_key)
+
+    def _check_key(self, name: str, state: Dispatched, consumer: int, position: Position, key: bytes) -> None:
+        require = self.judge.require
+        others = [p for p, (holder, held_key) in state.held.items() if held_key == key and holder != consumer]
+        require(not others, "I16", f"{name}, while another holds {others[:1]} of the same key")
+        require(position not in state.held, "I16", f"{name}, which it holds already")
+        earlier = min(state.returned[key], default=position)
+        require(earlier >= position, "I16", f"{name}, before {earlier} of the same key, which came back")
+        if position not in state.seen:
+            newest = state.newest.get(key, NOWHERE)
+            require(position > newest, "I16", f"{name}, after {newest} of the same key")
+            state.newest[key] = position
+        state.seen.add(position)
+        state.returned[key].discard(position)
+        state.held[position] = consumer, key
+
+    def on_ack_arrived(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
+        """An acknowledgement is at the broker, which may give the next entries of the key to somebody else."""
+        if subscription not in self._key_shared or self.asked[subscription].bits[ack.position] != ALL:
+            return
+        state = self._dispatched[broker.name, subscription]
+        state.held.pop(ack.position, None)
+        for returned in state.returned.values():
+            returned.discard(ack.position)
+
+    def on_return(
+        self, broker: TopicBroker, subscription: str, consumer: int, positions: Iterable[Position] | None
+    ) -> None:
+        """A consumer holds these entries no more (None: any), and did not acknowledge them."""
+        if subscription not in self._key_shared:
+            return
+        state = self._dispatched[broker.name, subscription]
+        wanted = list(state.held) if positions is None else list(positions)
+        for position in wanted:
+            holder, key = state.held.get(position, (-1, b""))
+            if holder == consumer:
+                del state.held[position]
+                state.returned[key].add(position)
+
+    # The end of a run
+
+    def at_end(self, broker: TopicBroker, contents: list[tuple[Position, bytes]]) -> None:
+        """Everything is healed: the chain, read from end to end, holds each producer's messages in order."""
+        require = self.judge.require
+        found: dict[Position, str] = {}
+        newest: dict[str, int] = {}
+        for position, section in contents:
+            text = bytes(split(section)[1]).decode()
+            found[position] = text
+            producer, _, number = text.partition(":")
+            known = (producer, int(number)) in self._published
+            require(known, "I1", f"{position.ledger_id}:{position.entry_id} reads {text}, which nobody sent")
+            last = newest.get(producer, 0)
+            in_order = int(number) == last + 1 if self.is_deduplicated else int(number) <= last + 1
+            place = f"{position.ledger_id}:{position.entry_id}"
+            require(in_order, "I12", f"{text} at {place} comes after {last} of that producer")
+            newest[producer] = max(last, int(number))
+        for position, (producer, number, _) in self.receipts.items():
+            text = f"{position.ledger_id}:{position.entry_id} reads {found.get(position)}"
+            require(found.get(position) == f"{producer}:{number}", "I1", f"{text}, not {producer}:{number}")
+        lost = sorted(told for told in self._told if told[1] > newest.get(told[0], 0))
+        require(not lost, "I1", f"{lost[:1]} was said to be stored before, and is not")
+        assert broker.topic is not None, "it serves it"
+        for name, subscription in broker.topic.subscriptions.items():
+            for confirmed in self.confirmed[name]:
+                self._check_durable(broker, name, confirmed)
+            drained = subscription.cursor.mark == broker.topic.ledger.chain.end
+            require(drained, LIVENESS, f"{name} is not at the end")

@@ -1,0 +1,201 @@
+"""A consumer: takes what it is given, acknowledges it in its own order and time, gives some back, comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from actors.broker.consumer import Consumer
+from actors.broker.position import Position
+from actors.broker.subscription import Subscription
+from actors.broker.subscription_type import SubscriptionType
+from actors.broker.topic import Topic
+from actors.broker.topic_entry import TopicEntry
+from heliograph.errors import HeliographError
+from tests.simulation.topic.checkers import Ack
+from tests.simulation.topic.link import Link
+from tests.simulation.topic.scene import Scene
+from tests.simulation.world import Process
+
+PERMITS = 6
+PATIENCE_MS = 2_500
+GIVES_BACK = 0.08  # of what it gets
+CUMULATIVE = 0.4  # of its acknowledgements, where that is allowed
+IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+
+
+class SimulatedConsumer(Process):
+    """One consumer's client."""
+
+    def __init__(self, name: str, subscription: str, kind: SubscriptionType, scene: Scene) -> None:
+        super().__init__(name)
+        self.subscription = subscription
+        self.kind = kind
+        self.scene = scene
+        self.world = scene.cluster.world
+        self.random = self.world.stream(name)
+        self.link: Link | None = None
+        self.end: ConsumerEnd | None = None
+        self.is_ready = False
+        self.away_until = 0
+        scene.consumers.append(self)
+        self._turn()
+
+    def leave(self, away_ms: int) -> None:
+        """Disconnect, and come back later."""
+        self.away_until = self.world.now + away_ms
+        if self.link is not None:
+            self.link.cut()
+        self.link = None
+
+    def _turn(self) -> None:
+        if self.link is None and self.world.now >= self.away_until:
+            self._connect()
+        self.world.after(50 + self.random.randrange(150), self._turn, self)
+
+    def _connect(self) -> None:
+        link = self.link = Link(self.world, self.scene.cluster.network, self, self.scene.broker_for(self.random))
+        self.is_ready = False
+        link.on_broken = lambda: self._broken(link)
+        link.ask(lambda: self._at_broker(link))
+        self.world.after(PATIENCE_MS, lambda: None if self.is_ready else self._broken(link), self)
+
+    def _broken(self, link: Link) -> None:
+        if self.link is link:
+            link.cut()
+            self.link = None
+
+    def _connected(self, end: ConsumerEnd) -> None:
+        if self.link is end.link:
+            self.is_ready = True
+            end.link.ask(lambda: end.flow(PERMITS))
+
+    def _pushed(self, end: ConsumerEnd, position: Position, messages: int, bits: int | None) -> None:
+        """Handle one entry, in a while."""
+        slow = 1_500 if self.random.random() < 0.1 else 60
+        open_bits = (1 << messages) - 1 if bits is None else bits
+        self.world.after(self.random.randrange(slow), lambda: self._handle(end, position, messages, open_bits), self)
+
+    def _handle(self, end: ConsumerEnd, position: Position, messages: int, open_bits: int) -> None:
+        if self.link is not end.link:
+            return
+        end.link.ask(lambda: end.flow(messages))
+        if self.random.random() < GIVES_BACK and not self.scene.network.is_healed:
+            end.link.ask(lambda: end.give_back(position))
+            return
+        is_cumulative = self.kind in IN_ORDER and self.random.random() < CUMULATIVE
+        if messages > 1 and open_bits.bit_count() > 1 and self.random.random() < 0.5:
+            left = open_bits & (open_bits - 1)  # all but the first that is open
+            self._acknowledge(end, Ack(position, left, is_cumulative))
+            self.world.after(self.random.randrange(100), lambda: self._acknowledge(end, Ack(position, 0, False)), self)
+        else:
+            self._acknowledge(end, Ack(position, 0, is_cumulative))
+
+    def _acknowledge(self, end: ConsumerEnd, ack: Ack) -> None:
+        if self.link is end.link:
+            self.scene.checkers.on_ack(self.subscription, ack)
+            end.link.ask(lambda: end.acknowledge(ack))
+
+    # At the broker
+
+    def _at_broker(self, link: Link) -> None:
+        topic = link.broker.topic
+        if topic is None or not link.broker.is_serving:
+            link.tell(lambda: self._broken(link))
+        else:
+            link.broker.loop.create_task(self._subscribe(link, topic))
+
+    async def _subscribe(self, link: Link, topic: Topic) -> None:
+        try:
+            subscription = await topic.subscribe(self.subscription, start=0)
+            if link.is_broken:
+                return
+            end = ConsumerEnd(self, link, subscription)
+            subscription.add_consumer(end.consumer, self.kind)
+        except HeliographError as error:
+            self.world.note(self.name, "cannot subscribe:", error)
+            link.tell(lambda: self._broken(link))
+            return
+        link.on_gone = end.gone
+        link.tell(lambda: self._connected(end))
+
+
+class ConsumerEnd:
+    """The broker's end of a consumer's connection; a ConsumerChannel."""
+
+    peer = client_version = "simulated"
+
+    def __init__(self, client: SimulatedConsumer, link: Link, subscription: Subscription) -> None:
+        self.client = client
+        self.link = link
+        self.subscription = subscription
+        self.consumer = Consumer(1, client.name, 0, -1, self)
+        self.consumer.state.key = client.scene.next_key()  # a counter of the process would differ from run to run
+        self.key = self.consumer.state.key
+        self._checkers = client.scene.checkers
+        self._is_closed = False
+
+    # ConsumerChannel
+
+    def push(
+        self, consumer: Consumer, position: Position, entry: TopicEntry, redelivery_count: int, bits: int | None
+    ) -> None:
+        """See ConsumerChannel."""
+        broker, client = self.link.broker, self.client
+        self._checkers.on_push(broker, client.subscription, self.key, position, entry, bits)
+        messages = entry.messages
+        self.link.tell(lambda: client._pushed(self, position, messages, bits))
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        """See ConsumerChannel."""
+        self._forget()
+        self.link.tell(lambda: self.client._broken(self.link))
+
+    def probe(self) -> None:
+        """See ConsumerChannel. A client that went elsewhere is found out."""
+        if self.client.link is not self.link:
+            self.link.broker.loop.call_soon(self.gone)
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """See ConsumerChannel."""
+
+    # Commands
+
+    def flow(self, permits: int) -> None:
+        """The client takes more."""
+        if not self._is_closed:
+            self.subscription.flow(self.consumer, permits)
+
+    def give_back(self, position: Position) -> None:
+        """The client wants an entry again."""
+        if not self._is_closed:
+            returned = [position] if self.client.kind not in IN_ORDER else None
+            self._checkers.on_return(self.link.broker, self.client.subscription, self.key, returned)
+            self.subscription.redeliver(self.consumer, [position])
+
+    def acknowledge(self, ack: Ack) -> None:
+        """The client is done with something; it is told so once that is durable."""
+        if self._is_closed:
+            return
+        broker, name = self.link.broker, self.client.subscription
+        self._checkers.on_ack_arrived(broker, name, ack)
+        bits = ack.left or None
+        if ack.is_cumulative:
+            durable = self.subscription.acknowledge_cumulative(ack.position, bits)
+        else:
+            durable = self.subscription.acknowledge([(ack.position, bits)])
+        if durable is not None:
+            durable.add_done_callback(lambda future: self._answered(ack, future))
+
+    def gone(self) -> None:
+        """The connection is dead."""
+        self._forget()
+        self.subscription.remove_consumer(self.consumer)
+
+    def _answered(self, ack: Ack, durable: asyncio.Future[None]) -> None:
+        if not durable.cancelled() and durable.exception() is None:
+            self._checkers.on_ack_confirmed(self.link.broker, self.client.subscription, ack)
+
+    def _forget(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._checkers.on_return(self.link.broker, self.client.subscription, self.key, None)

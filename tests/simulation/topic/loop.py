@@ -1,0 +1,162 @@
+"""An event loop without a wall clock: the product's own coroutines run in simulated time, as events of one process.
+
+A turn of the loop is one event of the world, so a paused process gets its turns late, and one that crashes gets none:
+its coroutines end where they stand. Tasks are numbered and hashed by their number, so that sets of them have the same
+order in every process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import Context
+from typing import Any
+
+from heliograph.errors import HeliographError
+from tests.simulation.world import Process, World
+
+EXPECTED_ERRORS = (HeliographError, TimeoutError)  # what tasks of the product may end with
+
+
+class SimulatedTask(asyncio.Task[Any]):
+    """A task that is the same in every process."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: SimulatedLoop, number: int) -> None:
+        self.number = number
+        super().__init__(coroutine, loop=loop, name=f"task-{number}")
+        self._log_destroy_pending = False
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """The loop of one process."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self._ready: deque[asyncio.Handle] = deque()
+        self._is_turn_due = False
+        self._tasks: dict[SimulatedTask, Coroutine[Any, Any, Any]] = {}
+        self._made = 0
+        self._failure: BaseException | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Code in the block runs on this loop."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(before)
+
+    def die(self) -> None:
+        """The process crashed: nothing runs any more. Coroutines are closed, so that none is left behind half done."""
+        with self.running():
+            while self._tasks:  # a coroutine that is closed may start others
+                tasks, self._tasks = self._tasks, {}
+                for coroutine in tasks.values():
+                    with suppress(RuntimeError):  # it wants to wait for something while it is being closed
+                        coroutine.close()
+        self._ready.clear()
+
+    # asyncio.AbstractEventLoop
+
+    def time(self) -> float:
+        """Seconds of the simulated clock."""
+        return self._world.now / 1000
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """See AbstractEventLoop."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self._world.after(0, self._turn, self._process)
+        return handle
+
+    call_soon_threadsafe = call_soon  # there are no threads
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See AbstractEventLoop."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See AbstractEventLoop."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        delay_ms = max(0, math.ceil(when * 1000 - 1e-6) - self._world.now)
+        self._world.after(delay_ms, lambda: self._due(handle), self._process)
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """See AbstractEventLoop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> SimulatedTask:  # type: ignore[override]
+        """See AbstractEventLoop."""
+        self._made += 1
+        task = SimulatedTask(coro, self, self._made)
+        self._tasks[task] = coro
+        task.add_done_callback(self._ended)
+        return task
+
+    def get_debug(self) -> bool:
+        """See AbstractEventLoop."""
+        return False
+
+    def is_running(self) -> bool:
+        """See AbstractEventLoop."""
+        return True
+
+    def is_closed(self) -> bool:
+        """See AbstractEventLoop."""
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback raised: that is a finding. What nobody looked at is none."""
+        if "handle" in context:
+            self._failure = context["exception"]
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Its event comes, and finds it cancelled."""
+
+    # Within
+
+    def _turn(self) -> None:
+        self._is_turn_due = False
+        with self.running():
+            for _ in range(len(self._ready)):
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        if self._ready and not self._is_turn_due:
+            self._is_turn_due = True
+            self._world.after(0, self._turn, self._process)
+        self._raise_failure()
+
+    def _due(self, handle: asyncio.TimerHandle) -> None:
+        if not handle.cancelled():
+            with self.running():
+                handle._run()
+            self._raise_failure()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        assert isinstance(task, SimulatedTask), "this loop makes no others"
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, EXPECTED_ERRORS):
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

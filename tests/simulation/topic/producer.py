@@ -1,0 +1,218 @@
+"""A producer: sends its messages in order, and after a broken connection all that have no receipt again."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from actors.broker.position import Position
+from actors.broker.producer import Producer, Send
+from actors.broker.topic import Topic
+from actors.broker.topic_entry import TopicEntry
+from heliograph.errors import HeliographError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.entry import encode_entry
+from tests.simulation.topic.link import Link
+from tests.simulation.topic.scene import Scene
+from tests.simulation.world import Process
+
+IN_FLIGHT_MAX = 8
+PATIENCE_MS = 2_500  # without a receipt, before it connects anew
+PAUSE_MS = 100
+KEYS = ("red", "green", "blue", "black", "white")
+
+
+@dataclass(slots=True)
+class Message:
+    """An entry of one or several messages, whose sequence ids go from ``first`` to ``last``."""
+
+    number: int
+    first: int
+    last: int
+    section: bytes
+
+
+class SimulatedProducer(Process):
+    """One producer's client; it goes wherever the topic is said to be."""
+
+    def __init__(self, name: str, scene: Scene) -> None:
+        super().__init__(name)
+        self.scene = scene
+        self.world = scene.cluster.world
+        self.random = self.world.stream(name)
+        self.link: Link | None = None
+        self.is_ready = False
+        self.sequence_id = 0  # of the last message
+        self.entries = 0
+        self.waiting: deque[Message] = deque()  # without a receipt
+        self._progress_ms = 0
+        scene.producers.append(self)
+        self._go_on()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything it sent has its receipt."""
+        return not self.waiting
+
+    def _go_on(self) -> None:
+        self.world.after(self.random.randrange(1, self.scene.profile.add_every_ms_max + 1), self._turn, self)
+
+    def _turn(self) -> None:
+        if self.link is None:
+            self._connect()
+        elif self.waiting and self.world.now - self._progress_ms > PATIENCE_MS:
+            self._leave()
+        elif self.is_ready and self.scene.may_publish() and len(self.waiting) < IN_FLIGHT_MAX:
+            for _ in range(self.random.randrange(1, 4) if self.random.random() < self.scene.profile.bursts else 1):
+                self._publish()
+        self._go_on()
+
+    def _publish(self) -> None:
+        self.scene.messages_taken += 1
+        count = self.random.choice((1, 1, 3))
+        self.entries += 1
+        first, last = self.sequence_id + 1, self.sequence_id + count
+        self.sequence_id = last
+        metadata = pb.MessageMetadata(
+            producer_name=self.name,
+            sequence_id=first,
+            publish_time=self.world.now,
+            partition_key=self.random.choice(KEYS),
+        )
+        if count > 1:
+            metadata.num_messages_in_batch = count
+            metadata.highest_sequence_id = last
+        section = encode_entry(metadata, f"{self.name}:{self.entries}".encode())
+        message = Message(self.entries, first, last, section)
+        if not self.waiting:
+            self._progress_ms = self.world.now
+        self.waiting.append(message)
+        self._send(message)
+
+    def _send(self, message: Message) -> None:
+        assert self.link is not None, "it is connected"
+        self.scene.checkers.on_publish(self.name, message.number)
+        link = self.link
+        link.ask(lambda: self._at_broker_send(link, message))
+
+    # Connecting
+
+    def _connect(self) -> None:
+        broker = self.scene.broker_for(self.random)
+        link = self.link = Link(self.world, self.scene.cluster.network, self, broker)
+        self.is_ready = False
+        self._progress_ms = self.world.now
+        link.on_broken = lambda: self._broken(link)
+        link.ask(lambda: self._at_broker_connect(link))
+        self.world.after(PATIENCE_MS, lambda: None if self.is_ready else self._broken(link), self)
+
+    def _broken(self, link: Link) -> None:
+        if self.link is link:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self.link is not None:
+            self.link.cut()
+        self.link = None
+        self.is_ready = False
+
+    def _connected(self, link: Link) -> None:
+        if self.link is not link:
+            return
+        self.is_ready = True
+        self._progress_ms = self.world.now
+        for message in self.waiting:
+            self.world.count("message sent again")
+            self._send(message)
+
+    def _received(self, link: Link, number: int) -> None:
+        if self.link is not link:
+            return
+        self._progress_ms = self.world.now
+        while self.waiting and self.waiting[0].number <= number:
+            self.waiting.popleft()
+
+    # At the broker
+
+    def _at_broker_connect(self, link: Link) -> None:
+        topic = link.broker.topic
+        if topic is None or not link.broker.is_serving:
+            link.tell(lambda: self._broken(link))
+            return
+        link.broker.loop.create_task(self._join(link, topic))
+
+    async def _join(self, link: Link, topic: Topic) -> None:
+        end = ProducerEnd(self, link, topic)
+        try:
+            await topic.write_side.admit(end.producer, "simulated")
+        except HeliographError as error:
+            self.world.note(self.name, "is not admitted:", error)
+            link.tell(lambda: self._broken(link))
+            return
+        if link.is_broken:
+            end.gone()
+            return
+        link.on_gone = end.gone
+        self._ends[link] = end
+        link.tell(lambda: self._connected(link))
+
+    def _at_broker_send(self, link: Link, message: Message) -> None:
+        end = self._ends.get(link)
+        if end is not None and not end.producer.is_closed:
+            end.numbers[message.first] = message.number
+            entry = TopicEntry.read(message.section, check=True)
+            send = Send(end.producer, message.first, message.last, entry.messages, len(message.section))
+            end.topic.write_side.send(entry, send)
+
+    @property
+    def _ends(self) -> dict[Link, ProducerEnd]:
+        return self.scene.producer_ends
+
+
+class ProducerEnd:
+    """The broker's end of a producer's connection; a ProducerChannel."""
+
+    peer = client_version = "simulated"
+
+    def __init__(self, client: SimulatedProducer, link: Link, topic: Topic) -> None:
+        self.client = client
+        self.link = link
+        self.topic = topic
+        self.producer = Producer(1, client.name, 0, self)
+        self.numbers: dict[int, int] = {}  # first sequence id of an entry -> its number
+        self._checkers = client.scene.checkers
+
+    def receipt(self, producer: Producer, sequence_id: int, highest: int, position: Position) -> None:
+        """See ProducerChannel."""
+        number = self.numbers[sequence_id]
+        self._checkers.on_receipt(self.link.broker, self.link, self.client.name, number, position)
+        self.link.tell(lambda: self.client._received(self.link, number))
+
+    def settled(self, producer: Producer, size: int) -> None:
+        """See ProducerChannel."""
+
+    def probe(self) -> None:
+        """See ProducerChannel. A client that went elsewhere is found out."""
+        if self.client.link is not self.link:
+            self.link.broker.loop.call_soon(self.gone)
+
+    def gone(self) -> None:
+        """The connection is dead."""
+        self.topic.write_side.members.remove(self.producer)
+
+    def throttle(self, seconds: float) -> None:
+        """See ProducerChannel. The topic has no limits on rates."""
+
+    def send_refused(self, producer: Producer, sequence_id: int, error: HeliographError) -> None:
+        """See ProducerChannel. Nothing that it sends is unacceptable."""
+
+    def became_ready(self, producer: Producer) -> None:
+        """See ProducerChannel. It shares the topic, and never waits."""
+
+    def refused(self, producer: Producer, error: HeliographError) -> None:
+        """See ProducerChannel."""
+
+    def close_producer(self, producer: Producer) -> None:
+        """See ProducerChannel."""
+        producer.is_closed = True
+        self.link.tell(lambda: self.client._broken(self.link))

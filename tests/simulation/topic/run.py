@@ -1,0 +1,210 @@
+"""One run of a topic: brokers take it over from each other while clients publish, consume and acknowledge."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from actors.broker import cursor_log, cursor_record, managed_ledger, topic_reader
+from actors.broker.position import Position
+from actors.broker.subscription import SubscriptionType
+from heliograph.errors import HeliographError
+from tests.simulation.bookie import SimulatedBookie
+from tests.simulation.judge import LIVENESS, BrokenInvariantError, Judge
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.profile import Plan, Profile
+from tests.simulation.report import Report, where
+from tests.simulation.shell import Cluster
+from tests.simulation.store import SimulatedStore
+from tests.simulation.topic.broker import TopicBroker
+from tests.simulation.topic.checkers import TopicCheckers
+from tests.simulation.topic.consumer import SimulatedConsumer
+from tests.simulation.topic.faults import TOPIC_KINDS
+from tests.simulation.topic.producer import SimulatedProducer
+from tests.simulation.topic.scene import Scene
+from tests.simulation.world import World
+
+STEPS_MAX = 1_500_000
+CALM_MS_MAX = 120_000
+FINAL_MESSAGES = 6
+PRODUCERS = 2
+ENTRIES_MAX = 150  # published while there are faults: what a run costs grows with it
+READ_BYTES = 1 << 20
+KINDS = {
+    "keys": (SubscriptionType.KEY_SHARED, 3),
+    "shared": (SubscriptionType.SHARED, 2),
+    "failover": (SubscriptionType.FAILOVER, 2),
+    "exclusive": (SubscriptionType.EXCLUSIVE, 1),
+}
+
+
+class Clock:
+    """In the place of the module ``time`` where the product measures how long something took."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        """Seconds of the simulated clock."""
+        return self._world.now / 1000
+
+    def time_ns(self) -> int:
+        """The same in nanoseconds, from 1970 on."""
+        return self._world.now * 1_000_000
+
+
+class TopicRun:
+    """The world of one plan."""
+
+    def __init__(self, plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> None:
+        self.plan = plan
+        self.world = World(plan.seed, is_traced)
+        self.profile = Profile.of(plan, self.world.stream("profile"))
+        self.random = self.world.stream("topic run")
+        self.judge = Judge(watched)
+        self.network = Network(self.world, self.profile)
+        self.store = SimulatedStore(self.world, self.network)
+        names = [f"bookie-{n + 1}" for n in range(self.profile.bookies)]
+        self.bookies = {name: SimulatedBookie(self.world, name, self.profile.sync_ms_max) for name in names}
+        self.cluster = Cluster(self.world, self.network, self.store, self.bookies)
+        other = self.random.choice([name for name in KINDS if name != "keys"])
+        self.subscriptions = ("keys", other)
+        is_deduplicated = self.random.random() < 0.6
+        self.checkers = TopicCheckers(self.store, self.judge, ["keys"], is_deduplicated=is_deduplicated)
+        self.nemesis = Nemesis(self.cluster, plan, self.profile, self.checkers, TOPIC_KINDS, self._broker)
+        self.scene = Scene(self.cluster, self.network, self.profile, self.checkers, self.nemesis)
+        self.scene.messages_max = min(self.scene.messages_max, ENTRIES_MAX)
+        self.nemesis.scene = self.scene  # type: ignore[attr-defined]
+        self._constants = {
+            (cursor_log, "LEDGER_ENTRIES_MAX"): self.random.choice((5, 20, 1_000)),
+            (cursor_log, "SNAPSHOT_BYTES_MIN"): self.random.choice((0, 100, 1_000)),
+            (cursor_record, "PART_ITEMS_MAX"): self.random.choice((1, 2, 4_096)),
+            (managed_ledger, "time"): Clock(self.world),
+            (topic_reader, "time"): Clock(self.world),
+        }
+
+    def execute(self) -> Report:
+        """Run to the end, or to the first broken promise."""
+        failure = ""
+        with self._surroundings():
+            try:
+                self._faulty_part()
+                self._calm_part()
+            except BrokenInvariantError as error:
+                failure = str(error)
+            except AssertionError as error:
+                failure = f"assert {error or 'unnamed'} {where()}"
+            except Exception as error:
+                failure = f"crash {type(error).__name__}: {error} {where()}"
+            for broker in self.nemesis.brokers:
+                broker.crash()
+        world = self.world
+        return Report(
+            self.plan,
+            failure,
+            world.now,
+            world.steps,
+            self.checkers.confirmed_messages,
+            self.scene.messages_taken,
+            self.nemesis.struck,
+            world.counts,
+            world.trace or [],
+        )
+
+    # Parts
+
+    def _faulty_part(self) -> None:
+        self.nemesis.begin()
+        for number in range(PRODUCERS):
+            SimulatedProducer(f"producer-{number + 1}", self.scene)
+        number = 0
+        for name in self.subscriptions:
+            kind, count = KINDS[name]
+            for _ in range(count):
+                number += 1
+                SimulatedConsumer(f"consumer-{number}", name, kind, self.scene)
+        while self.world.now < self.profile.faults_until_ms:
+            self._step()
+
+    def _calm_part(self) -> None:
+        """Heal everything; a last broker takes over; every message is sent, delivered and acknowledged."""
+        deadline = self.world.now + CALM_MS_MAX
+        self.world.note("no more faults")
+        self.nemesis.end()
+        for broker in self.nemesis.brokers:
+            broker.retire()
+        for client in (*self.scene.producers, *self.scene.consumers):
+            if client.link is not None:
+                client.link.cut()
+        last: TopicBroker = self.nemesis.last_broker()
+        while not last.is_serving:
+            self._step_until(deadline, "the last broker could not take over")
+        self.scene.messages_max = self.scene.messages_taken + FINAL_MESSAGES
+        while self.scene.may_publish() or not all(producer.is_idle for producer in self.scene.producers):
+            self._step_until(deadline, "a producer waits for receipts")
+        while not self._is_drained(last):
+            self._step_until(deadline, "a subscription does not come to the end")
+        contents = self._contents(last, deadline)
+        self.checkers.at_end(last, contents)
+
+    def _is_drained(self, broker: TopicBroker) -> bool:
+        if not broker.is_serving or broker.topic is None:
+            return False
+        topic = broker.topic
+        served = len(topic.subscriptions) == len(self.subscriptions)
+        return served and all(one.cursor.mark == topic.ledger.chain.end for one in topic.subscriptions.values())
+
+    def _contents(self, broker: TopicBroker, deadline: int) -> list[tuple[Position, bytes]]:
+        """Everything in the chain, read from the bookies."""
+        found: list[tuple[Position, bytes]] = []
+        topic = broker.topic
+        assert topic is not None, "it serves it"
+
+        async def read() -> None:
+            chain = topic.ledger.chain
+            index = chain.first
+            while index < chain.end:
+                try:
+                    entries = await topic.reader.read(index, 100, READ_BYTES)
+                except HeliographError as error:
+                    self.world.note("reading at the end:", error)
+                    continue
+                found.extend((chain.position_at(at), entry.payload) for at, entry in entries)
+                index = entries[-1][0] + 1
+
+        with broker.loop.running():
+            task = broker.loop.create_task(read())
+        while not task.done():
+            self._step_until(deadline, "the topic cannot be read")
+        return found
+
+    # Within
+
+    def _broker(self, name: str) -> TopicBroker:
+        return TopicBroker(name, self.cluster, self.profile, self.checkers)
+
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        """Small limits, so that little work reaches them, simulated time, and no log lines of what is expected."""
+        logger = logging.getLogger("actors")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL + 1)
+        with ExitStack() as stack:
+            for (module, name), value in self._constants.items():
+                stack.enter_context(patch.object(module, name, value))
+            try:
+                yield
+            finally:
+                logger.setLevel(level)
+
+    def _step_until(self, deadline: int, what: str) -> None:
+        self.judge.require(self.world.now < deadline, LIVENESS, what)
+        self._step()
+
+    def _step(self) -> None:
+        self.judge.require(self.world.steps < STEPS_MAX, LIVENESS, "the run does not end")
+        self.judge.require(self.world.step(), LIVENESS, "nothing happens any more")
+        self.checkers.after_step()

@@ -1,0 +1,55 @@
+"""What the clients of a run share."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.profile import Profile
+from tests.simulation.shell import Cluster
+from tests.simulation.topic.broker import TopicBroker
+from tests.simulation.topic.checkers import TopicCheckers
+
+if TYPE_CHECKING:
+    from tests.simulation.topic.consumer import SimulatedConsumer
+    from tests.simulation.topic.link import Link
+    from tests.simulation.topic.producer import ProducerEnd, SimulatedProducer
+
+STALE_LOOKUP = 0.15  # how often a client is sent to a broker that may have been replaced
+
+
+class Scene:
+    """The cluster, the clients, and where these think that the topic is."""
+
+    def __init__(
+        self, cluster: Cluster, network: Network, profile: Profile, checkers: TopicCheckers, nemesis: Nemesis
+    ) -> None:
+        self.cluster = cluster
+        self.network = network
+        self.profile = profile
+        self.checkers = checkers
+        self.nemesis = nemesis
+        self.producers: list[SimulatedProducer] = []
+        self.consumers: list[SimulatedConsumer] = []
+        self.producer_ends: dict[Link, ProducerEnd] = {}
+        self.messages_taken = 0
+        self.messages_max = profile.messages_max
+        self._keys = 0
+
+    def broker_for(self, random: Random) -> TopicBroker:
+        """Where a lookup leads: to the newest broker, sometimes to an older one."""
+        brokers: list[TopicBroker] = list(self.nemesis.brokers)  # type: ignore[arg-type]
+        if not self.network.is_healed and random.random() < STALE_LOOKUP:
+            return random.choice(brokers[-3:])
+        return brokers[-1]
+
+    def next_key(self) -> int:
+        """A number for one more consumer of some broker."""
+        self._keys += 1
+        return self._keys
+
+    def may_publish(self) -> bool:
+        """Whether producers have anything to send."""
+        return self.messages_taken < self.messages_max

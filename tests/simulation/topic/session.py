@@ -1,0 +1,135 @@
+"""A broker's session with the simulated metadata store: in order, each request done once or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError
+from metadata.store import ANY_VERSION, Create, Delete, Operation, SessionListener, SessionState, Set, Stat, Watcher
+from metadata.znode import parent_of
+from tests.simulation.channel import Channel
+from tests.simulation.store import REQUEST_TIMEOUT_MS, Author, SimulatedStore
+from tests.simulation.topic.loop import SimulatedLoop
+from tests.simulation.world import Process
+
+
+class SimulatedSession:
+    """As much of ``metadata.store.MetadataStore`` as topics and their ledgers use."""
+
+    session_token = ""
+
+    def __init__(self, store: SimulatedStore, process: Process, loop: SimulatedLoop) -> None:
+        self.state = SessionState.CONNECTED
+        self.session_id = 1
+        self._store = store
+        self._process = process
+        self._loop = loop
+        self._author = Author(process.name)
+        self._listeners: list[SessionListener] = []
+        self._there = Channel(store.world, store.network, process, store, "metadata")
+        self._back = Channel(store.world, store.network, store, process, "metadata")
+
+    def add_session_listener(self, listener: SessionListener) -> None:
+        """See MetadataStore."""
+        self._listeners.append(listener)
+
+    def remove_session_listener(self, listener: SessionListener) -> None:
+        """See MetadataStore."""
+        self._listeners.remove(listener)
+
+    def lose(self) -> None:
+        """The session is over."""
+        self.state = SessionState.LOST
+        with self._loop.running():
+            for listener in self._listeners:
+                listener(self.state)
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+    ) -> str:
+        """See MetadataStore."""
+        missing = parent_of(path)
+        if parents and await self.exists(missing) is None:
+            await self._make(missing)
+        return str(await self._apply(Create(path, value, ephemeral, sequence)))
+
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        """See MetadataStore."""
+
+        def execute() -> tuple[bytes, Stat]:
+            node = self._store.tree.node(path)
+            return node.value, node.stat()
+
+        found: tuple[bytes, Stat] = await self._call(execute)
+        return found
+
+    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
+        """See MetadataStore."""
+        stat = await self._apply(Set(path, value, version))
+        assert isinstance(stat, Stat), "that is what a set gives"
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """See MetadataStore."""
+        await self._apply(Delete(path, version))
+
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        """See MetadataStore."""
+
+        def execute() -> Stat | None:
+            node = self._store.tree.find(path)
+            return None if node is None else node.stat()
+
+        found: Stat | None = await self._call(execute)
+        return found
+
+    async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        """See MetadataStore."""
+        found: list[str] = await self._call(lambda: self._store.tree.children(path))
+        return found
+
+    # Within
+
+    async def _make(self, path: str) -> None:
+        """Like a create of parents: what is there already is fine."""
+
+        def execute() -> None:
+            self._store.make_parents(f"{path}/any")
+
+        await self._call(execute)
+
+    async def _apply(self, operation: Operation) -> Any:
+        return await self._call(lambda: self._store.change(self._author, operation))
+
+    def _call(self, execute: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Send a request. ConnectionLossError: it may be done by now, later, or never."""
+        future = self._loop.create_future()
+        if self.state is SessionState.LOST:
+            future.set_exception(SessionExpiredError("the session is over"))
+            return future
+
+        def answer(result: Any, error: MetadataError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def at_store() -> None:
+            result, error = None, None
+            try:
+                result = execute()
+            except MetadataError as refused:
+                error = refused
+            if not self._store.loses_reply():
+                self._back.send(lambda: answer(result, error))
+
+        def give_up() -> None:
+            answer(None, ConnectionLossError("the metadata store did not answer"))
+
+        self._there.send(at_store)
+        self._store.world.after(REQUEST_TIMEOUT_MS, give_up, self._process)
+        return future

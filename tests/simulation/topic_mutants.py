@@ -1,0 +1,336 @@
+"""One-line sabotages of topics: cursors, takeovers, deduplication, dispatch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from actors.broker import cursor_log, cursor_record, cursor_recovery, topic_opening
+from actors.broker.chain import Chain
+from actors.broker.cursor import Cursor
+from actors.broker.cursor_log import CursorLog
+from actors.broker.cursor_record import CursorEntry, RecordKind
+from actors.broker.dedup import Deduplication, Verdict
+from actors.broker.dispatch import ConsumerState
+from actors.broker.dispatch_key_shared import KeySharedDispatcher
+from actors.broker.index_set import IndexSet
+from actors.broker.managed_ledger import ManagedLedger
+from actors.broker.owned_record import OwnedRecord
+from actors.broker.position import NOWHERE, Position
+from actors.broker.subscription import Subscription
+from actors.broker.topic_dedup import TopicDeduplication
+from heliograph.errors import HeliographError
+from metadata.model import LedgerMetadata
+from tests.simulation.mutant import TOPIC, mutant
+
+# Cursors
+
+
+@mutant(world=TOPIC)
+def confirm_acks_before_the_append() -> Iterator[None]:
+    """An acknowledgement is answered as soon as it is under way to the bookies (I11)."""
+    real = CursorLog.persist
+
+    def hasty(self: CursorLog) -> asyncio.Future[None]:
+        real(self)
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answered.set_result(None)
+        return answered
+
+    with patch.object(CursorLog, "persist", hasty):
+        yield
+
+
+@mutant(world=TOPIC)
+def restore_the_snapshot_only() -> Iterator[None]:
+    """A takeover takes a cursor from the newest snapshot and leaves out what was written behind it (I11)."""
+    real = cursor_record.apply_record
+
+    def apply(record: CursorEntry, cursor: Cursor, chain: Chain) -> None:
+        if record.kind is RecordKind.SNAPSHOT:
+            real(record, cursor, chain)
+
+    with patch.object(cursor_record, "apply_record", apply):
+        yield
+
+
+@mutant(world=TOPIC)
+def restore_no_batch_indexes() -> Iterator[None]:
+    """A takeover forgets which messages of a batch were acknowledged (I11)."""
+    with patch.object(Cursor, "restore_partial", lambda self, index, bits: None):
+        yield
+
+
+@mutant(world=TOPIC)
+def restore_no_holes() -> Iterator[None]:
+    """A takeover takes the mark of a cursor, and forgets what was acknowledged above it (I11)."""
+    with patch.object(Cursor, "restore_chunk", lambda self, first, bits: None):
+        yield
+
+
+@mutant(world=TOPIC)
+def fence_no_cursor_ledger() -> Iterator[None]:
+    """A takeover reads a cursor's ledger without recovering it: what the old owner still writes is lost (I11)."""
+    real = cursor_recovery._replay_ledger
+
+    async def replay(record: Any, cursor: Cursor, chain: Chain, ledgers: Any, place: Any) -> None:
+        reader = await ledgers.open(record.cursor_ledger_id)
+        last = await reader.read_last_add_confirmed()
+        if last >= 0:
+            await real(reader, last, cursor, chain)
+
+    with patch.object(cursor_recovery, "_replay", replay):
+        yield
+
+
+@mutant(world=TOPIC)
+def leave_the_cursor_record_as_it_is() -> Iterator[None]:
+    """A takeover does not move the version of a cursor's record: the old owner may name another ledger there (I11)."""
+
+    async def unmoved(place: Any, chain: Chain, store: Any, ledgers: Any) -> CursorLog:
+        value, stat = await store.get(place.path)
+        record = cursor_recovery.codec.decode(cursor_recovery.CursorRecord, value)
+        cursor = Cursor(chain.after(Position(*record.mark_delete)))
+        if record.cursor_ledger_id >= 0:
+            await cursor_recovery._replay(record, cursor, chain, ledgers, place)
+        owned = OwnedRecord(store, place.path, cursor_recovery.Versioned(record, stat.version))
+        return CursorLog(place, owned, cursor, chain, ledgers)
+
+    with patch("actors.broker.topic.recover_cursor", unmoved):
+        yield
+
+
+@mutant(world=TOPIC)
+def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
+    """A new cursor ledger is named in metadata before the snapshot in it is durable (I11)."""
+
+    async def replace_ledger(self: CursorLog) -> None:
+        writer = await self.new_ledger("cursor")
+        parts = self._snapshot_parts(-1)
+        added = [writer.add(part) for part in parts]
+        record = replace(self._owned.record, cursor_ledger_id=writer.ledger_id)
+        old = self.ledger_id
+        await self._owned.replace(record)
+        for one in added:
+            one.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._writer, self._writes, self._stale = writer, len(parts), False
+        self._note_snapshot(0, sum(map(len, parts)))
+        if old >= 0:
+            self._clean(old)
+
+    with patch.object(CursorLog, "_replace_ledger", replace_ledger):
+        yield
+
+
+@mutant(world=TOPIC)
+def delete_the_cursor_ledger_early() -> Iterator[None]:
+    """An old cursor ledger is deleted before metadata names its successor (I11)."""
+    real = CursorLog._replace_ledger
+
+    async def replace_ledger(self: CursorLog) -> None:
+        if self.ledger_id >= 0:
+            await self._ledgers.delete(self.ledger_id)
+        await real(self)
+
+    with patch.object(CursorLog, "_replace_ledger", replace_ledger):
+        yield
+
+
+@mutant(world=TOPIC)
+def forget_what_a_failed_write_held() -> Iterator[None]:
+    """After a failed write the next one counts as everything: what the failed one held is never written (I11)."""
+
+    def refused(self: CursorLog, error: BaseException) -> None:
+        if isinstance(error, cursor_log.LedgerFencedError):
+            self._lose(error)
+        else:
+            self._arrived()
+
+    with patch.object(CursorLog, "_refused", refused):
+        yield
+
+
+@mutant(world=TOPIC)
+def move_the_mark_over_holes() -> Iterator[None]:
+    """The mark goes to the last acknowledged entry, over what nobody acknowledged (I11)."""
+
+    def pop_run(self: IndexSet, index: int) -> int:
+        return max((stop for _, stop in self.runs()), default=index) if len(self) else index
+
+    with patch.object(IndexSet, "pop_run", pop_run):
+        yield
+
+
+# Takeovers
+
+
+@mutant(world=TOPIC)
+def recover_the_last_topic_ledger_only() -> Iterator[None]:
+    """A takeover takes the list's last but one ledger for closed: an old owner in a rollover goes on with it (I12)."""
+    real = topic_opening._recover_tail
+
+    async def recover(record: Any, ledgers: Any) -> Any:
+        open_ones = [info for info in record.ledgers if info.closed_ms == 0]
+        if len(open_ones) < 2:
+            return await real(record, ledgers)
+        head = record.ledgers[-2]
+        last: LedgerMetadata = (await ledgers.metadata(head.ledger_id)).record
+        found = await ledgers.open(head.ledger_id)
+        end = last.last_entry_id if last.is_closed else await found.read_last_add_confirmed()
+        closed = replace(head, entries=end + 1, closed_ms=1)
+        return await real(replace(record, ledgers=(*record.ledgers[:-2], closed, record.ledgers[-1])), ledgers)
+
+    with patch.object(topic_opening, "_recover_tail", recover):
+        yield
+
+
+@mutant(world=TOPIC)
+def go_on_in_the_next_ledger_too_soon() -> Iterator[None]:
+    """A rollover does not wait for the last confirmations of the ledger that it leaves (I12)."""
+
+    async def at_once(self: ManagedLedger) -> None:
+        return None
+
+    with patch.object(ManagedLedger, "_wait_drained", at_once):
+        yield
+
+
+@mutant(world=TOPIC)
+def keep_an_older_ledger_for_the_chain() -> Iterator[None]:
+    """A takeover in its second round appends the ledger of its first, whatever others appended since (I12)."""
+    with patch.object(topic_opening, "_last_ledger_id", lambda record: -1):
+        yield
+
+
+@mutant(world=TOPIC)
+def answer_publishes_after_a_fence() -> Iterator[None]:
+    """A broker that is fenced tells its producers that what was under way is stored (I13)."""
+
+    def confirm_pending(self: ManagedLedger, error: HeliographError) -> None:
+        pending, self._pending = self._pending, type(self._pending)()
+        next_id = self.chain.end - (self.chain.end - self.chain.entries_in(self.chain.last_ledger_id))
+        for number, add in enumerate(pending):
+            add.publication.confirmed(Position(self.chain.last_ledger_id, next_id + number))
+
+    with patch.object(ManagedLedger, "_fail_pending", confirm_pending):
+        yield
+
+
+@mutant(world=TOPIC)
+def dispatch_after_the_topic_is_lost() -> Iterator[None]:
+    """A broker that knows that the topic is another's goes on giving entries to its consumers (I13)."""
+    with patch.object(Subscription, "abandon", lambda self, error: None):
+        yield
+
+
+# Deduplication
+
+
+@mutant(world=TOPIC)
+def forget_dedup_at_takeover() -> Iterator[None]:
+    """A takeover starts with no knowledge of what producers sent before (I12)."""
+    with (
+        patch.object(Deduplication, "restore", lambda self, snapshot: None),
+        patch.object(Deduplication, "replay", lambda self, name, highest, active_ms, is_whole=True: None),
+    ):
+        yield
+
+
+@mutant(world=TOPIC)
+def replay_nothing_behind_the_dedup_snapshot() -> Iterator[None]:
+    """A takeover takes the last snapshot for all that was sent, and does not read what was published since (I12)."""
+
+    async def nothing(core: Deduplication, mark: int, chain: Chain, reader: Any) -> None:
+        return None
+
+    with patch("actors.broker.topic_dedup._replay", nothing):
+        yield
+
+
+@mutant(world=TOPIC)
+def snapshot_what_is_only_pushed() -> Iterator[None]:
+    """A dedup snapshot holds what was pushed and never confirmed: it is refused after a takeover that lost it (I1)."""
+    real = Deduplication.snapshot
+
+    def pushed(self: Deduplication) -> Any:
+        return [one._replace(persisted=self._known[one.name].pushed) for one in real(self)]
+
+    with patch.object(Deduplication, "snapshot", pushed):
+        yield
+
+
+@mutant(world=TOPIC)
+def call_what_is_in_flight_stored() -> Iterator[None]:
+    """What was pushed and has no verdict yet is answered as a duplicate when it is sent again (I1)."""
+    real = Deduplication.judge
+
+    def judge(self: Deduplication, name: str, highest: int, *, is_whole: bool = True) -> Verdict:
+        verdict = real(self, name, highest, is_whole=is_whole)
+        return Verdict.DUPLICATE if verdict is Verdict.UNKNOWN else verdict
+
+    def answer(self: TopicDeduplication, send: Any, highest: int) -> None:
+        send.confirmed(NOWHERE)
+
+    def in_turn(self: Any, send: Any, answer: Any) -> None:
+        answer()
+
+    with (
+        patch.object(Deduplication, "judge", judge),
+        patch.object(TopicDeduplication, "_answer", answer),
+        patch("actors.broker.producer.Producer.in_turn", in_turn),
+    ):
+        yield
+
+
+# Dispatch
+
+
+@mutant(world=TOPIC)
+def skip_draining() -> Iterator[None]:
+    """A hash that moved goes to its new consumer while the old one still holds entries of it (I16)."""
+    real = KeySharedDispatcher.add
+
+    def add(self: KeySharedDispatcher, consumer: ConsumerState) -> None:
+        consumer.allow_out_of_order = True
+        real(self, consumer)
+
+    with (
+        patch.object(KeySharedDispatcher, "add", add),
+        patch.object(KeySharedDispatcher, "_may_follow", lambda self, key_hash, consumer: key_hash not in self._parked),
+    ):
+        yield
+
+
+@mutant(world=TOPIC)
+def redeliver_the_newest_first() -> Iterator[None]:
+    """Of what came back of a key, the newest entry is delivered first (I16)."""
+    real = KeySharedDispatcher._refresh
+
+    def refresh(self: KeySharedDispatcher, key_hash: int) -> None:
+        real(self, key_hash)
+        before = self._ready_at.get(key_hash)
+        if before is not None:
+            owner, newest = before[0], self._parked[key_hash][-1]
+            self._ready[owner].discard(before[1])
+            self._ready[owner].add(newest)
+            self._ready_at[key_hash] = (owner, newest)
+
+    with patch.object(KeySharedDispatcher, "_refresh", refresh):
+        yield
+
+
+@mutant(world=TOPIC)
+def forget_who_holds_a_key() -> Iterator[None]:
+    """The first acknowledgement of a key counts as all of them: the next consumer gets the key too early (I16)."""
+    real = KeySharedDispatcher._release
+
+    def release(self: KeySharedDispatcher, index: int, key_hash: int) -> bool:
+        found = real(self, index, key_hash)
+        self._holders.pop(key_hash, None)
+        return found
+
+    with patch.object(KeySharedDispatcher, "_release", release):
+        yield

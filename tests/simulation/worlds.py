@@ -1,0 +1,20 @@
+"""The worlds that a plan can be run in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tests.simulation.fault import KINDS, Fault
+from tests.simulation.profile import LEDGER, TOPIC, Plan
+from tests.simulation.report import Report
+from tests.simulation.run import Run
+from tests.simulation.topic.faults import TOPIC_KINDS
+from tests.simulation.topic.run import TopicRun
+
+RUNS: dict[str, type[Run] | type[TopicRun]] = {LEDGER: Run, TOPIC: TopicRun}
+KINDS_OF: dict[str, Sequence[Fault]] = {LEDGER: KINDS, TOPIC: TOPIC_KINDS}
+
+
+def execute(plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> Report:
+    """Run a plan in its world."""
+    return RUNS[plan.world](plan, is_traced, watched).execute()

@@ -1,0 +1,291 @@
+"""Entries that wait for their time: the index against a naive model, and a subscription over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from actors.broker import delayed_index as module
+from actors.broker.chain import Chain
+from actors.broker.cursor_log import CursorLog, CursorPlace
+from actors.broker.cursor_recovery import create_cursor, recover_cursor
+from actors.broker.delayed_delivery import DelayedDelivery
+from actors.broker.delayed_index import DelayedIndex, Item
+from actors.broker.delayed_log import DELAYED_LEDGERS, DelayedLog
+from actors.broker.delayed_record import decode_run, encode_run
+from actors.broker.position import Position
+from actors.errors import EntryDamagedError, QuorumLostError
+from metadata.memory import MemoryStore
+from metadata.model import Persistence
+from tests.unit.broker_world import World, turns
+
+RUN = 5
+
+
+class IndexAgainstModel(RuleBasedStateMachine):
+    """Entries are added, acknowledged, become due; runs are stored and read, fail, or are lost; the owner restarts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = DelayedIndex()
+        self.now = 0
+        self.waiting: dict[int, int] = {}  # the model: entry -> due time
+        self.all: dict[int, int] = {}
+        self.stored: dict[Position, list[Item]] = {}
+        self.keys = iter(range(100_000))
+        self.entries = iter(range(100_000))
+        self.storing: list[Item] | None = None
+
+    @rule(delays=st.lists(st.integers(1, 50), min_size=1, max_size=12))
+    def add(self, delays: list[int]) -> None:
+        for delay in delays:
+            entry = next(self.entries)
+            self.index.add(entry, self.now + delay)
+            self.waiting[entry] = self.all[entry] = self.now + delay
+
+    @rule(which=st.integers(0, 1_000))
+    def acknowledge(self, which: int) -> None:
+        if self.waiting:
+            entry = sorted(self.waiting)[which % len(self.waiting)]
+            del self.waiting[entry]
+            self.index.forget(entry)
+
+    @rule(which=st.integers(0, 1_000))
+    def skip(self, which: int) -> None:
+        mark = which % (len(self.all) + 1) // 4
+        self.waiting = {entry: due for entry, due in self.waiting.items() if entry >= mark}
+        self.index.forget_below(mark)
+
+    @rule(passed=st.integers(1, 60), limit=st.integers(1, 9))
+    def pass_time(self, passed: int, limit: int) -> None:
+        self.now += passed
+        for _ in range(200):
+            self.load()
+            due = self.index.take_due(self.now, limit)
+            for entry in due:
+                assert self.waiting.pop(entry) <= self.now, "nothing is delivered before its time"
+            if not due and (self.index.next_time() or self.now + 1) > self.now:
+                break
+        assert all(due > self.now for due in self.waiting.values()), "what is due is found"
+
+    @precondition(lambda self: self.storing is None)
+    @rule()
+    def start_to_store(self) -> None:
+        self.storing = self.index.take_run()
+
+    @precondition(lambda self: self.storing is not None)
+    @rule(succeeds=st.booleans())
+    def end_storing(self, succeeds: bool) -> None:
+        assert self.storing is not None
+        if succeeds:
+            key = Position(1, next(self.keys))
+            self.stored[key] = self.storing
+            self.index.stored(key, self.storing)
+        else:
+            self.index.not_stored()
+        self.storing = None
+
+    def load(self) -> None:
+        while (load := self.index.take_load(self.now)) is not None:
+            items = self.stored[load.run.key]
+            stop = load.run.loaded + load.count
+            if self.index.loaded(items[load.run.loaded : stop], items[stop][0] if stop < len(items) else None):
+                del self.stored[load.run.key]
+
+    @rule()
+    def reading_fails_now(self) -> None:
+        if self.index.take_load(self.now + 20) is not None:
+            self.index.not_loaded(is_gone=False)
+
+    @rule()
+    def a_run_is_lost(self) -> None:
+        load = self.index.take_load(self.now + 1_000)
+        if load is None:
+            return
+        del self.stored[load.run.key]
+        self.index.not_loaded(is_gone=True)
+        self.stored.clear()
+        while suspects := [entry for entry in self.index.take_due(self.now, 4) if entry in self.waiting]:
+            for entry in suspects:  # looked at again: the entry itself knows its time
+                if self.waiting[entry] > self.now:
+                    self.index.add(entry, self.waiting[entry])
+                else:
+                    del self.waiting[entry]
+
+    @precondition(lambda self: self.storing is None)
+    @rule()
+    def restart(self) -> None:
+        self.index = DelayedIndex()
+        for key, items in list(self.stored.items()):
+            if not self.index.restore(key, items, lambda entry: entry in self.waiting):
+                del self.stored[key]
+        for entry, due in self.waiting.items():  # read again from the topic
+            if entry not in self.index:
+                self.index.add(entry, due)
+
+    @invariant()
+    def the_same_entries_wait(self) -> None:
+        assert len(self.index) == len(self.waiting)
+        assert all(entry in self.index for entry in self.waiting)
+        known = self.index.next_not_waiting(0)
+        assert known not in self.waiting
+
+
+@pytest.fixture(autouse=True)
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RUN_ENTRIES_MAX", RUN)
+    monkeypatch.setattr(module, "LOADED_MAX", 8)
+    monkeypatch.setattr(module, "LOADED_MIN", 2)
+
+
+def test_index_against_model() -> None:
+    IndexAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    IndexAgainstModel.TestCase("runTest").runTest()
+
+
+def test_a_million_waiting_entries_are_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    index = DelayedIndex()
+    runs: dict[Position, list[Item]] = {}
+    tracemalloc.start()
+    for entry in range(1_000_000):
+        index.add(entry, 1_000 + entry * 7_919 % 1_000_003)
+        if (items := index.take_run()) is not None:
+            index.stored(Position(1, len(runs)), items)
+            runs[Position(1, len(runs))] = items[:1]  # kept by a ledger, not by us
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(index) == 1_000_000
+    assert index.in_memory < module.RUN_ENTRIES_MAX  # I15
+    assert size < 8 << 20, "bytes for a million"
+
+
+def test_a_run_is_stored_as_it_is_documented() -> None:
+    chain = Chain()
+    chain.append(7, 10)
+    chain.append(9, 10)
+    items = [(1_000, 3), (2_000, 12), (3_000, 0)]
+    record = encode_run(items, chain)
+    assert decode_run(record, chain) == items
+    chain.drop_head()
+    assert decode_run(record, chain) == [None, (2_000, 12), None]  # trimmed away
+    for damaged in (record[:11], b"\2" + record[1:], record[:-1] + bytes([record[-1] ^ 1])):
+        with pytest.raises(EntryDamagedError):
+            decode_run(damaged, chain)
+
+
+class Scene:
+    """A cursor on a topic of 1,000 entries, and its delayed delivery under a clock of ours."""
+
+    def __init__(self, world: World, store: MemoryStore) -> None:
+        self.world = world
+        self.store = store
+        self.now = 0
+        self.wakes = 0
+        self.chain = Chain()
+        self.chain.append(1, 1_000)
+
+    def delays(self, cursor_log: CursorLog) -> DelayedDelivery:
+        def wake() -> None:
+            self.wakes += 1
+
+        log = DelayedLog(cursor_log, self.chain, self.world.ledgers)
+        return DelayedDelivery(self.chain, cursor_log.cursor, log, wake, lambda: self.now)
+
+    async def open(self) -> tuple[CursorLog, DelayedDelivery]:
+        place = CursorPlace("orders", "billing", "/cursor", Persistence())
+        if await self.store.exists("/cursor") is None:
+            cursor_log = await create_cursor(place, 0, self.chain, self.store, self.world.ledgers, {"a": "b"})
+        else:
+            cursor_log = await recover_cursor(place, self.chain, self.store, self.world.ledgers)
+        delays = self.delays(cursor_log)
+        await turns(delays.ensure_loaded)
+        return cursor_log, delays
+
+    async def due(self, delays: DelayedDelivery, count: int) -> list[int]:
+        found: list[int] = []
+
+        def enough() -> bool:
+            found.extend(delays.take_due())
+            return len(found) >= count
+
+        await turns(enough)
+        return sorted(found)
+
+
+def run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = World()
+        await scenario(Scene(world, await world.session()))
+
+    asyncio.run(main())
+
+
+def test_runs_survive_a_restart_and_their_ledger_goes_when_they_are_over() -> None:
+    async def scenario(scene: Scene) -> None:
+        cursor_log, delays = await scene.open()
+        for entry in range(4 * RUN):
+            assert delays.hold_back(entry, 100 + entry)
+            await turns(lambda: delays._work is None)
+        assert not delays.hold_back(900, 0)
+        ledger_id = int(cursor_log.properties[DELAYED_LEDGERS])
+        assert delays.index.in_memory < RUN
+        cursor_log.cursor.acknowledge(7)
+        await cursor_log.persist()
+        cursor_log, again = await scene.open()  # the first owner is gone without a word
+        assert len(again.index) == 4 * RUN - 1
+        assert 7 not in again.index
+        assert cursor_log.properties["a"] == "b"
+        scene.now = 105
+        assert await scene.due(again, 6) == [0, 1, 2, 3, 4, 5]
+        scene.now = 1_000
+        assert await scene.due(again, 4 * RUN - 7) == [6, *range(8, 4 * RUN)]
+        await turns(lambda: ledger_id not in scene.world.ledgers.ledgers)
+        assert DELAYED_LEDGERS not in cursor_log.properties
+        await again.close()
+
+    run(scenario)
+
+
+def test_what_cannot_be_stored_stays_in_memory_and_is_stored_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.broker.delayed_delivery.RETRY_SECONDS", 0.0)
+
+    async def scenario(scene: Scene) -> None:
+        cursor_log, delays = await scene.open()
+        scene.world.ledgers.fail_create = QuorumLostError("no bookies")
+        for entry in range(2 * RUN):
+            assert delays.hold_back(entry, 100)
+        await turns(lambda: scene.wakes > 0 and delays._work is None)
+        assert delays.index.in_memory == 2 * RUN
+        scene.world.ledgers.fail_create = None
+        delays.take_due()
+        await turns(lambda: delays.index.in_memory < RUN)
+        assert DELAYED_LEDGERS in cursor_log.properties
+        scene.now = 100
+        assert await scene.due(delays, 2 * RUN) == list(range(2 * RUN))
+        await delays.close()
+
+    run(scenario)
+
+
+def test_a_lost_ledger_costs_reading_and_no_entry() -> None:
+    async def scenario(scene: Scene) -> None:
+        cursor_log, delays = await scene.open()
+        for entry in range(2 * RUN):
+            assert delays.hold_back(entry, 100)
+            await turns(lambda: delays._work is None)
+        ledger_id = int(cursor_log.properties[DELAYED_LEDGERS])
+        await scene.world.ledgers.delete(ledger_id)
+        _, again = await scene.open()
+        assert len(again.index) == 0  # each entry is looked at when its turn comes
+        scene.now = 100
+        assert await scene.due(delays, 2 * RUN) == list(range(2 * RUN))  # with an open owner: looked at at once
+        await delays.close()
+
+    run(scenario)
