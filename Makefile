@@ -40,7 +40,7 @@ down: $(READY) ## stop what `make up` started
 	@$(BIN)/helio down
 
 servers:
-	@missing=""; test -e /usr/share/java/zookeeper.jar || missing="zookeeper"; \
+	@missing=""; test -e /usr/share/java/zookeeper.jar || missing="libzookeeper-java"; \
 	command -v etcd >/dev/null || missing="$$missing etcd-server"; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

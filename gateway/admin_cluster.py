@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from gateway.schemas import ErrorBody
 from gateway.services import Services, ServicesDep
-from gateway.topics import TopicInUrl, topic_names_in
+from gateway.topics import TopicInUrl
 from gateway.url_segments import decoded
-from heliograph.errors import HeliographError, NamespaceNotFoundError, NotFoundError, ServiceNotReadyError
+from heliograph.errors import HeliographError, NotFoundError, ServiceNotReadyError
 
 READY_SECONDS = 5.0  # a broker that answers no sooner is not ready
 DISTRIBUTION = "heliograph-ray"
@@ -36,49 +36,6 @@ async def cluster(services: ServicesDep, cluster: str) -> dict[str, Any]:
     return {"serviceUrl": "", "brokerServiceUrl": ",".join(broker.service_url for broker in brokers)}
 
 
-@router.get("/admin/v2/tenants", summary="List tenants")
-async def tenants(services: ServicesDep) -> list[str]:
-    """Tenants that have a namespace."""
-    return sorted({name.partition("/")[0] for name in await services.cluster.namespaces()})
-
-
-@router.get("/admin/v2/tenants/{tenant}", summary="A tenant")
-async def tenant_of(services: ServicesDep, tenant: str) -> dict[str, Any]:
-    """Its roles and clusters."""
-    if decoded(tenant) not in await tenants(services):
-        raise NotFoundError(f"no tenant {decoded(tenant)}", field="tenant")
-    return {"adminRoles": [], "allowedClusters": [services.config.cluster_name]}
-
-
-@router.get("/admin/v2/namespaces/{tenant}", summary="List namespaces")
-async def namespaces(services: ServicesDep, tenant: str) -> list[str]:
-    """`tenant/namespace` of each."""
-    found = [name for name in await services.cluster.namespaces() if name.partition("/")[0] == decoded(tenant)]
-    if not found:
-        raise NotFoundError(f"no tenant {decoded(tenant)}", field="tenant")
-    return found
-
-
-@router.get("/admin/v2/namespaces/{tenant}/{namespace}", summary="A namespace")
-async def namespace_of(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
-    """Its policies, as far as they can be told."""
-    await _check_namespace(services, f"{decoded(tenant)}/{decoded(namespace)}")
-    return {"auth_policies": {}, "replication_clusters": [services.config.cluster_name], "deleted": False}
-
-
-@router.get("/admin/v2/namespaces/{tenant}/{namespace}/topics", summary="List a namespace's topics")
-async def namespace_topics(
-    services: ServicesDep,
-    tenant: str,
-    namespace: str,
-    mode: Annotated[str, Query(pattern="^(PERSISTENT|NON_PERSISTENT|ALL)$")] = "PERSISTENT",
-) -> list[str]:
-    """Full names of the topics, partitions one by one; stock clients ask this for regex subscriptions."""
-    if mode == "NON_PERSISTENT":
-        return []
-    return await topic_names_in(services.admin, tenant, namespace)
-
-
 @router.get("/admin/v2/brokers", summary="List brokers")
 async def brokers(services: ServicesDep) -> list[str]:
     """`host:port` of each broker that serves now."""
@@ -97,6 +54,21 @@ async def health(services: ServicesDep) -> PlainTextResponse:
 async def broker_version() -> PlainTextResponse:
     """Heliograph's version."""
     return PlainTextResponse(heliograph_version())
+
+
+@router.get("/admin/v2/brokers/leaderBroker", summary="The leader")
+async def leader_broker(services: ServicesDep) -> dict[str, Any]:
+    """The broker that assigns bundles; 404 while there is none."""
+    for broker in await services.admin.brokers.list():
+        if broker["is_leader"]:
+            return {"brokerId": broker["broker_id"], "serviceUrl": broker["service_url"]}
+    raise NotFoundError("no broker leads now", field="broker")
+
+
+@router.get("/admin/v2/broker-stats/load-report", summary="Load of the brokers")
+async def load_report(services: ServicesDep) -> list[dict[str, Any]]:
+    """Of each broker: shares of processor and memory, flows per second, and its busiest bundles."""
+    return [dict(report) for report in await services.admin.brokers.loads()]
 
 
 @router.get("/admin/v2/brokers/{cluster}", summary="List a cluster's brokers")
@@ -134,9 +106,10 @@ async def racks(services: ServicesDep) -> dict[str, Any]:
 @router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", summary="Look up a topic's owner")
 async def lookup(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """The address of the broker that owns the topic, in the shape that stock clients with an `http://` URL expect."""
-    url = str((await services.admin.lookup(str(topic)))["service_url"])
-    answer = {"brokerUrl": url, "nativeUrl": url}
-    return JSONResponse({**answer, **dict.fromkeys(("brokerUrlTls", "brokerUrlSsl", "httpUrl", "httpUrlTls"), "")})
+    owner = await services.admin.lookup(str(topic))
+    url, tls = str(owner["service_url"]), str(owner.get("service_url_tls", ""))
+    answer = {"brokerUrl": url, "nativeUrl": url, "brokerUrlTls": tls, "brokerUrlSsl": tls}
+    return JSONResponse({**answer, **dict.fromkeys(("httpUrl", "httpUrlTls"), "")})
 
 
 async def check_ready(services: Services) -> None:
@@ -163,11 +136,6 @@ def heliograph_version() -> str:
 def _check_cluster(services: Services, name: str) -> None:
     if decoded(name) != services.config.cluster_name:
         raise NotFoundError(f"no cluster {decoded(name)}: it is {services.config.cluster_name}", field="cluster")
-
-
-async def _check_namespace(services: Services, name: str) -> None:
-    if name not in await services.cluster.namespaces():
-        raise NamespaceNotFoundError(f"no namespace {name}", field="namespace")
 
 
 def _authority(service_url: str) -> str:

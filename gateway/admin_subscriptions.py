@@ -13,13 +13,13 @@ from gateway.errors import MalformedJsonError, MethodNotAllowedError
 from gateway.json_forms import iso_time
 from gateway.schemas import ErrorBody, read_body
 from gateway.services import Services, ServicesDep
-from gateway.topics import PersistentTopicInUrl, SubscriptionInUrl
+from gateway.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
 from heliograph.errors import BadRequestError, NotFoundError
 from heliograph.protocol.topic_name import TopicName
 
 BODY_BYTES_MAX = 64 * 1024
 HEADER_PROPERTIES_MAX = 100  # of a message shown as headers
-TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+TOPIC = ADMIN_TOPIC
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
 
 router = APIRouter(
@@ -37,7 +37,7 @@ Time = Annotated[int, Path(ge=0, description="Milliseconds since the epoch")]
 
 @router.post(f"{SUBSCRIPTION}/skip/{{count}}", status_code=204, summary="Skip messages")
 async def skip(
-    services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl, count: Count
+    services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, count: Count
 ) -> Response:
     """Acknowledge the next entries that are not acknowledged."""
     await _check_one(services, topic)
@@ -46,7 +46,7 @@ async def skip(
 
 
 @router.post(f"{SUBSCRIPTION}/skip_all", status_code=204, summary="Skip everything")
-async def skip_all(services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl) -> Response:
+async def skip_all(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl) -> Response:
     """Acknowledge everything there is."""
     await services.admin.cursors.skip_all(str(topic), subscription)
     return Response(status_code=204)
@@ -54,7 +54,7 @@ async def skip_all(services: ServicesDep, topic: PersistentTopicInUrl, subscript
 
 @router.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", status_code=204, summary="Skip what is old")
 async def expire(
-    services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl, seconds: Seconds
+    services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, seconds: Seconds
 ) -> Response:
     """Acknowledge everything older than that."""
     await services.admin.cursors.expire(str(topic), subscription, seconds)
@@ -62,7 +62,7 @@ async def expire(
 
 
 @router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", status_code=204, summary="Skip what is old")
-async def expire_all(services: ServicesDep, topic: PersistentTopicInUrl, seconds: Seconds) -> Response:
+async def expire_all(services: ServicesDep, topic: TopicInUrl, seconds: Seconds) -> Response:
     """The same for every durable subscription of the topic."""
     await services.admin.cursors.expire(str(topic), None, seconds)
     return Response(status_code=204)
@@ -72,7 +72,7 @@ async def expire_all(services: ServicesDep, topic: PersistentTopicInUrl, seconds
     f"{SUBSCRIPTION}/expireMessages", status_code=204, summary="Skip up to a message", openapi_extra=_position_body
 )
 async def expire_to(
-    request: Request, services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
 ) -> Response:
     """Acknowledge everything up to `{"ledgerId", "entryId"}`, and it too unless `"isExcluded": true`."""
     await _check_one(services, topic)
@@ -83,7 +83,7 @@ async def expire_to(
 
 @router.post(f"{SUBSCRIPTION}/resetcursor/{{time}}", status_code=204, summary="Go to a time")
 async def reset_to_time(
-    services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl, time: Time
+    services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, time: Time
 ) -> Response:
     """Deliver everything published at or after a time again; consumers are disconnected and come back."""
     await services.admin.cursors.reset(str(topic), subscription, time)
@@ -92,7 +92,7 @@ async def reset_to_time(
 
 @router.post(f"{SUBSCRIPTION}/resetcursor", status_code=204, summary="Go to a message", openapi_extra=_position_body)
 async def reset_to_id(
-    request: Request, services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
 ) -> Response:
     """Deliver from `{"ledgerId", "entryId", "batchIndex"?}` on, behind it with `"isExcluded": true`."""
     message_id, excluded = _message_id(await _object(request))
@@ -104,7 +104,7 @@ async def reset_to_id(
 
 @router.get(f"{SUBSCRIPTION}/properties", summary="Properties of a subscription")
 async def properties(
-    services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl
+    services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
 ) -> dict[str, str]:
     """What is attached to it."""
     return dict(await services.admin.cursors.properties(str(topic), subscription))
@@ -114,7 +114,7 @@ async def properties(
     f"{SUBSCRIPTION}/properties", status_code=204, summary="Replace the properties", openapi_extra=_position_body
 )
 async def set_properties(
-    request: Request, services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
 ) -> Response:
     """The body is an object of text values."""
     await services.admin.cursors.set_properties(str(topic), subscription, await _object(request))
@@ -124,7 +124,7 @@ async def set_properties(
 @router.get(f"{SUBSCRIPTION}/position/{{number}}", summary="Peek at a message")
 async def peek(
     services: ServicesDep,
-    topic: PersistentTopicInUrl,
+    topic: TopicInUrl,
     subscription: SubscriptionInUrl,
     number: Annotated[int, Path(ge=1, le=1_000, description="The next one is 1")],
 ) -> Response:
@@ -139,7 +139,7 @@ async def peek(
 @router.get(f"{TOPIC}/examinemessage", summary="A message by its place")
 async def examine(
     services: ServicesDep,
-    topic: PersistentTopicInUrl,
+    topic: TopicInUrl,
     initial: Annotated[str, Query(alias="initialPosition")] = "latest",
     number: Annotated[int, Query(alias="messagePosition", ge=1)] = 1,
 ) -> Response:
@@ -149,21 +149,21 @@ async def examine(
 
 
 @router.get(f"{TOPIC}/ledger/{{ledger_id}}/entry/{{entry_id}}", summary="A message by its id")
-async def message(services: ServicesDep, topic: PersistentTopicInUrl, ledger_id: int, entry_id: int) -> Response:
+async def message(services: ServicesDep, topic: TopicInUrl, ledger_id: int, entry_id: int) -> Response:
     """The first message of that entry."""
     await _check_one(services, topic)
     return _shown((await services.admin.cursors.message(str(topic), ledger_id, entry_id))[0])
 
 
 @router.get(f"{TOPIC}/messageid/{{time}}", summary="The message at a time")
-async def message_id_at(services: ServicesDep, topic: PersistentTopicInUrl, time: Time) -> dict[str, int]:
+async def message_id_at(services: ServicesDep, topic: TopicInUrl, time: Time) -> dict[str, int]:
     """The first message published at or after a time, or the last one."""
     await _check_one(services, topic)
     return _id_fields(await services.admin.cursors.message_id_at(str(topic), time))
 
 
 @router.get(f"{TOPIC}/lastMessageId", summary="The newest message")
-async def last_message_id(services: ServicesDep, topic: PersistentTopicInUrl) -> dict[str, int]:
+async def last_message_id(services: ServicesDep, topic: TopicInUrl) -> dict[str, int]:
     """Both numbers are -1 when there is none."""
     await _check_one(services, topic)
     return _id_fields(await services.admin.cursors.last_message_id(str(topic)))

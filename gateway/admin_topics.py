@@ -12,19 +12,18 @@ from starlette.responses import JSONResponse, Response
 from gateway.errors import MalformedJsonError, MethodNotAllowedError
 from gateway.schemas import ErrorBody, read_body
 from gateway.services import Services, ServicesDep
-from gateway.topics import PersistentTopicInUrl, SubscriptionInUrl, topic_names_in, topics_in
+from gateway.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl, topic_names_in, topics_in
 from heliograph.errors import (
     BadRequestError,
     ConflictError,
     TopicBusyError,
     TopicNotFoundError,
-    UnsupportedError,
 )
 from heliograph.protocol.topic_name import TopicName
 
 ADMIN_BODY_BYTES_MAX = 64 * 1024
 PARTITIONS_MAX = 10_000
-TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+TOPIC = ADMIN_TOPIC
 
 router = APIRouter(
     tags=["topics"],
@@ -41,26 +40,21 @@ _properties_body = {
 }
 
 
-@router.get("/admin/v2/persistent/{tenant}/{namespace}", summary="List topics")
-async def list_topics(services: ServicesDep, tenant: str, namespace: str) -> list[str]:
+@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}", summary="List topics")
+async def list_topics(services: ServicesDep, domain: str, tenant: str, namespace: str) -> list[str]:
     """Full names of the namespace's topics; every partition of a partitioned topic by itself."""
-    return await topic_names_in(services.admin, tenant, namespace)
+    return await topic_names_in(services.admin, tenant, namespace, domain)
 
 
-@router.get("/admin/v2/persistent/{tenant}/{namespace}/partitioned", summary="List partitioned topics")
-async def list_partitioned_topics(services: ServicesDep, tenant: str, namespace: str) -> list[str]:
+@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/partitioned", summary="List partitioned topics")
+async def list_partitioned_topics(services: ServicesDep, domain: str, tenant: str, namespace: str) -> list[str]:
     """Full names of the namespace's partitioned topics."""
-    return [str(topic) for topic, partitions in await topics_in(services.admin, tenant, namespace) if partitions > 0]
-
-
-@router.get("/admin/v2/non-persistent/{tenant}/{namespace}", summary="List non-persistent topics")
-async def list_non_persistent_topics(tenant: str, namespace: str) -> list[str]:
-    """Always empty: non-persistent topics are not supported."""
-    return []
+    found = await topics_in(services.admin, tenant, namespace, domain)
+    return [str(topic) for topic, partitions in found if partitions > 0]
 
 
 @router.put(TOPIC, status_code=204, summary="Create a topic", openapi_extra=_properties_body)
-async def create_topic(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> Response:
+async def create_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> Response:
     """Create a topic without partitions.
 
     The optional body sets copies: `{"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}`.
@@ -71,51 +65,51 @@ async def create_topic(request: Request, services: ServicesDep, topic: Persisten
 
 
 @router.put(f"{TOPIC}/partitions", status_code=204, summary="Create a partitioned topic", openapi_extra=_integer_body)
-async def create_partitioned_topic(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> Response:
+async def create_partitioned_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> Response:
     """Create a topic with so many partitions; the body is the number, or `{"partitions": n, "properties": {...}}`."""
     body = await _json_body(request)
     await services.admin.create_topic(str(topic), _partitions(body), persistence=_persistence(body))
     return Response(status_code=204)
 
 
-@router.post(f"{TOPIC}/partitions", summary="Add partitions (not supported)", openapi_extra=_integer_body)
-async def grow_partitioned_topic(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> Response:
-    """Not supported: keys would move between partitions. Answers 204 only when the number does not change."""
+@router.post(f"{TOPIC}/partitions", status_code=204, summary="Add partitions", openapi_extra=_integer_body)
+async def grow_partitioned_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> Response:
+    """The body is the new number. Clients notice within their update interval; keys may change their partition."""
     wanted = _partitions(await _json_body(request))
-    present = await services.admin.partitions(str(topic))
-    if present == 0:
+    if await services.admin.partitions(str(topic)) == 0:
         raise MethodNotAllowedError(f"{topic} is not partitioned", field="topic")
-    if wanted < present:
-        raise BadRequestError(
-            f"{topic} has {present} partitions, it cannot shrink to {wanted}", field="partitions", limit=f">= {present}"
-        )
-    if wanted > present:
-        raise UnsupportedError(
-            f"{topic} has {present} partitions and cannot grow: create another topic with {wanted} and move on to it",
-            field="partitions",
-        )
+    await services.admin.update_partitions(str(topic), wanted)
+    return Response(status_code=204)
+
+
+@router.post(f"{TOPIC}/createMissedPartitions", status_code=204, summary="Create partitions that are missing")
+async def create_missed_partitions(services: ServicesDep, topic: TopicInUrl) -> Response:
+    """Such as were deleted one by one, or left out by a creation that was interrupted."""
+    await services.admin.create_missing_partitions(str(topic))
+    return Response(status_code=204)
+
+
+@router.put(f"{TOPIC}/unload", status_code=204, summary="Unload a topic")
+async def unload_topic(services: ServicesDep, topic: TopicInUrl) -> Response:
+    """Its owner closes it; clients open it again by themselves."""
+    await services.admin.unload_topic(str(topic))
     return Response(status_code=204)
 
 
 @router.get(f"{TOPIC}/partitions", summary="Number of partitions")
 async def partitions(
     services: ServicesDep,
-    topic: PersistentTopicInUrl,
+    topic: TopicInUrl,
     check_auto_creation: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
 ) -> dict[str, Any]:
     """`{"partitions": n}`; 0 for a topic without partitions, and for one that a client would create by using it."""
-    try:
-        count = await services.admin.partitions(str(topic))
-    except TopicNotFoundError:
-        if not check_auto_creation:
-            raise
-        count = 0
+    count = await services.admin.partitions(str(topic), check_auto_creation)
     return {"partitions": count, "deleted": False}
 
 
 @router.delete(f"{TOPIC}/partitions", status_code=204, summary="Delete a partitioned topic")
 async def delete_partitioned_topic(
-    services: ServicesDep, topic: PersistentTopicInUrl, force: Annotated[bool, Query()] = False
+    services: ServicesDep, topic: TopicInUrl, force: Annotated[bool, Query()] = False
 ) -> Response:
     """Delete a topic with all its partitions; `force` also with producers and subscriptions attached."""
     if await services.admin.partitions(str(topic)) == 0:
@@ -125,7 +119,7 @@ async def delete_partitioned_topic(
 
 @router.delete(TOPIC, status_code=204, summary="Delete a topic")
 async def delete_topic(
-    services: ServicesDep, topic: PersistentTopicInUrl, force: Annotated[bool, Query()] = False
+    services: ServicesDep, topic: TopicInUrl, force: Annotated[bool, Query()] = False
 ) -> Response:
     """Delete a topic without partitions; `force` also with producers and subscriptions attached."""
     if await services.admin.partitions(str(topic)) > 0:
@@ -134,7 +128,7 @@ async def delete_topic(
 
 
 @router.get(f"{TOPIC}/stats", summary="Statistics")
-async def stats(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+async def stats(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """Rates, counters, producers, subscriptions and their consumers."""
     return JSONResponse(dict(await services.admin.topic_stats(str(topic))))
 
@@ -142,7 +136,7 @@ async def stats(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONRespo
 @router.get(f"{TOPIC}/partitioned-stats", summary="Statistics of a partitioned topic")
 async def partitioned_stats(
     services: ServicesDep,
-    topic: PersistentTopicInUrl,
+    topic: TopicInUrl,
     per_partition: Annotated[bool, Query(alias="perPartition")] = True,
 ) -> JSONResponse:
     """Sums over all partitions, and each partition's own statistics."""
@@ -161,7 +155,7 @@ async def partitioned_stats(
 
 
 @router.post(f"{TOPIC}/terminate", summary="End a topic")
-async def terminate(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+async def terminate(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """Nothing is published to it any more, and it can be read to its end. Answers with the id of the last message."""
     if await services.admin.partitions(str(topic)):
         raise MethodNotAllowedError(f"{topic} is partitioned: use terminate/partitions", field="topic")
@@ -170,7 +164,7 @@ async def terminate(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONR
 
 
 @router.post(f"{TOPIC}/terminate/partitions", summary="End all partitions of a topic")
-async def terminate_partitions(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+async def terminate_partitions(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """As `terminate`; answers with the id of the last message by number of the partition."""
     count = await services.admin.partitions(str(topic))
     if not count:
@@ -182,33 +176,33 @@ async def terminate_partitions(services: ServicesDep, topic: PersistentTopicInUr
 
 
 @router.put(f"{TOPIC}/compaction", status_code=204, summary="Compact a topic")
-async def compact(services: ServicesDep, topic: PersistentTopicInUrl) -> Response:
+async def compact(services: ServicesDep, topic: TopicInUrl) -> Response:
     """Begin to keep the latest message of each key for those who read compacted; 409 while that is under way."""
     await services.admin.compact_topic(str(topic))
     return Response(status_code=204)
 
 
 @router.get(f"{TOPIC}/compaction", summary="How compaction goes")
-async def compaction_status(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+async def compaction_status(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """`{"status": "NOT_RUN" | "RUNNING" | "SUCCESS" | "ERROR", "lastError": ""}`"""
     return JSONResponse(dict(await services.admin.compaction_status(str(topic))))
 
 
 @router.get(f"{TOPIC}/internalStats", summary="Ledgers and cursors")
-async def internal_stats(services: ServicesDep, topic: PersistentTopicInUrl) -> JSONResponse:
+async def internal_stats(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """The topic's ledgers with the bookies that hold them, and its cursors."""
     return JSONResponse(dict(await services.admin.topic_internal_stats(str(topic))))
 
 
 @router.get(f"{TOPIC}/subscriptions", summary="List subscriptions")
-async def subscriptions(services: ServicesDep, topic: PersistentTopicInUrl) -> list[str]:
+async def subscriptions(services: ServicesDep, topic: TopicInUrl) -> list[str]:
     """Names of the durable subscriptions."""
     return list(await services.admin.subscriptions(str(topic)))
 
 
 @router.put(f"{TOPIC}/subscription/{{subscription}}", status_code=204, openapi_extra=_position_body)
 async def create_subscription(
-    request: Request, services: ServicesDep, topic: PersistentTopicInUrl, subscription: SubscriptionInUrl
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
 ) -> Response:
     """Create a durable subscription that starts at `"latest"` (default), `"earliest"`, or with a message.
 
@@ -222,7 +216,7 @@ async def create_subscription(
 @router.delete(f"{TOPIC}/subscription/{{subscription}}", status_code=204)
 async def delete_subscription(
     services: ServicesDep,
-    topic: PersistentTopicInUrl,
+    topic: TopicInUrl,
     subscription: SubscriptionInUrl,
     force: Annotated[bool, Query()] = False,
 ) -> Response:

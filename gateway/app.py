@@ -16,6 +16,8 @@ from starlette.websockets import WebSocket
 
 from gateway import (
     admin_cluster,
+    admin_namespaces,
+    admin_policies,
     admin_schemas,
     admin_subscriptions,
     admin_topics,
@@ -59,6 +61,8 @@ _ROUTERS = (
     admin_schemas.router,
     admin_subscriptions.router,
     admin_cluster.router,
+    admin_namespaces.router,
+    admin_policies.router,  # after all others: its paths end in the name of any policy
     websocket_producer.router,
     websocket_consumer.router,
     websocket_reader.router,

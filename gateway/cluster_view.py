@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
-from urllib.parse import unquote
 
 from gateway.ports import BookieView, BrokerView
 from metadata import codec, paths
@@ -45,10 +44,6 @@ class MetadataClusterView:
         views += [_bookie_view(item, writable=False) for item in readonly]
         return sorted(views, key=lambda view: view.bookie_id)
 
-    async def namespaces(self) -> list[str]:
-        """``tenant/namespace`` of each namespace that has policies."""
-        return await self._ask(_namespaces)
-
     async def close(self) -> None:
         """End the metadata session."""
         store, self._store = self._store, None
@@ -85,24 +80,12 @@ class NoClusterView:
         """None known."""
         return []
 
-    async def namespaces(self) -> list[str]:
-        """The namespace that every cluster has."""
-        return ["public/default"]
-
     async def close(self) -> None:
         """Nothing to let go of."""
 
 
 def _bookie_view(item: BookieRegistration, *, writable: bool) -> BookieView:
     return BookieView(item.bookie_id, item.address, item.rack, writable, item.free_bytes, item.total_bytes)
-
-
-async def _namespaces(store: MetadataStore) -> list[str]:
-    names: list[str] = []
-    for tenant in await _children(store, paths.NAMESPACES):
-        children = await _children(store, f"{paths.NAMESPACES}/{tenant}")
-        names += [f"{unquote(tenant)}/{unquote(name)}" for name in children]
-    return sorted(names)
 
 
 async def _records(store: MetadataStore, parent: str, kind: type[R]) -> list[R]:

@@ -28,6 +28,10 @@ class MethodNotAllowedError(HeliographError):
     """The operation does not exist for this kind of topic."""
 
 
+class PreconditionError(tree.BadRequestError):
+    """The request is well-formed and contradicts what there is."""
+
+
 class MalformedJsonError(tree.BadRequestError):
     """The body or frame is not JSON, or not a JSON object."""
 
@@ -58,6 +62,7 @@ _ROWS: dict[type[HeliographError], ErrorRow] = {
     tree.InvalidQuorumError: ErrorRow(412, 400, 1008),
     tree.MessageTooLargeError: ErrorRow(413, 413, 1009),
     UnacceptableFieldError: ErrorRow(422, 400, 1008),
+    PreconditionError: ErrorRow(412, 412, 1008),
     MethodNotAllowedError: ErrorRow(405, 405, 1008),
     tree.NotFoundError: ErrorRow(404, 404, 1008),
     tree.ClusterNotFoundError: ErrorRow(503, 503, 1013),

@@ -196,12 +196,103 @@ class CursorAdmin(Protocol):
         """The newest message."""
 
 
+class NamespaceAdmin(Protocol):
+    """Tenants, namespaces (``tenant/namespace``) and policies by Heliograph's names of them."""
+
+    async def tenants(self) -> Sequence[str]:
+        """Names of the tenants."""
+
+    async def tenant(self, name: str) -> Mapping[str, Any]:
+        """``admin_roles`` and ``allowed_clusters``. Raises NotFoundError."""
+
+    async def create_tenant(
+        self, name: str, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    ) -> object:
+        """Raises ConflictError."""
+
+    async def update_tenant(
+        self, name: str, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    ) -> object:
+        """Raises NotFoundError."""
+
+    async def delete_tenant(self, name: str) -> object:
+        """Raises NotFoundError, ConflictError while it has namespaces."""
+
+    async def list(self, tenant: str | None = None) -> Sequence[str]:
+        """Namespaces of a tenant, or all. Raises NotFoundError."""
+
+    async def create(
+        self, namespace: str, bundles: int | None = None, policies: dict[str, Any] | None = None
+    ) -> object:
+        """Raises NotFoundError (no tenant), ConflictError, BadRequestError."""
+
+    async def delete(self, namespace: str, force: bool = False) -> object:
+        """Raises NamespaceNotFoundError, ConflictError while it has topics."""
+
+    async def policies(self, namespace: str) -> Mapping[str, Any]:
+        """Every policy. Raises NamespaceNotFoundError."""
+
+    async def set_policies(self, namespace: str, values: Mapping[str, Any]) -> object:
+        """Raises NamespaceNotFoundError, BadRequestError, InvalidQuorumError."""
+
+    async def remove_policies(self, namespace: str, names: Sequence[str]) -> object:
+        """Have some as they are by default."""
+
+    async def topic_policies(self, topic: str, applied: bool = False) -> Mapping[str, Any]:
+        """What a topic overrides, or all that holds for it. Raises TopicNotFoundError."""
+
+    async def set_topic_policies(self, topic: str, values: Mapping[str, Any]) -> object:
+        """Override some. Raises as ``set_policies``."""
+
+    async def remove_topic_policies(self, topic: str, names: Sequence[str]) -> object:
+        """Go by the namespace's again."""
+
+
+class BrokerAdmin(Protocol):
+    """Brokers and bundles."""
+
+    async def list(self) -> Sequence[Mapping[str, Any]]:
+        """Every live broker, with ``broker_id``, ``service_url``, ``is_leader``, ``is_draining``."""
+
+    async def loads(self) -> Sequence[Mapping[str, Any]]:
+        """The load report of each."""
+
+    async def bundles(self, namespace: str) -> Mapping[str, Any]:
+        """``boundaries``, and ``bundles`` with name, owner and load."""
+
+    async def unload_bundle(self, namespace: str, bundle: str) -> object:
+        """Have a bundle given away. Raises NotFoundError."""
+
+    async def unload_namespace(self, namespace: str) -> object:
+        """Have all of them given away."""
+
+    async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> Sequence[str]:
+        """Cut a bundle in two; the names of the halves. Raises NotFoundError, BadRequestError."""
+
+
 class Admin(Protocol):
     """Administrative calls; any broker can answer them. Topics are full names."""
 
     @property
     def schemas(self) -> SchemaAdmin:
         """The schemas of topics."""
+
+    @property
+    def namespaces(self) -> NamespaceAdmin:
+        """Tenants, namespaces and policies."""
+
+    @property
+    def brokers(self) -> BrokerAdmin:
+        """Brokers and bundles."""
+
+    async def update_partitions(self, topic: str, partitions: int) -> object:
+        """Have a partitioned topic grow. Raises BadRequestError when it has more already."""
+
+    async def create_missing_partitions(self, topic: str) -> object:
+        """Create partitions that should be there."""
+
+    async def unload_topic(self, topic: str) -> object:
+        """Close a topic where it is served."""
 
     @property
     def cursors(self) -> CursorAdmin:
@@ -216,8 +307,8 @@ class Admin(Protocol):
     async def list_topics(self, namespace: str = "public/default") -> Sequence[Mapping[str, Any]]:
         """``{"name", "partitions"}`` of each topic; 0 partitions: not partitioned."""
 
-    async def partitions(self, topic: str) -> int:
-        """Number of partitions, 0 when not partitioned. Raises TopicNotFoundError."""
+    async def partitions(self, topic: str, may_create: bool = False) -> int:
+        """Number of partitions, 0 when there are none, or when use creates the topic. Raises TopicNotFoundError."""
 
     async def topic_stats(self, topic: str) -> Mapping[str, Any]:
         """Stats in Pulsar's shape."""
@@ -276,9 +367,6 @@ class ClusterView(Protocol):
 
     async def bookies(self) -> list[BookieView]:
         """Bookies, writable and read-only, by id."""
-
-    async def namespaces(self) -> list[str]:
-        """``tenant/namespace`` of each, sorted."""
 
     async def close(self) -> None:
         """Let go of what the view holds."""

@@ -6,12 +6,13 @@ import re
 
 from gateway.ports import Admin
 from gateway.query import Query
-from heliograph.errors import BadRequestError, TopicNotFoundError, UnsupportedError
+from gateway.topics import PERSISTENT
+from heliograph.errors import BadRequestError, TopicNotFoundError
 from heliograph.protocol.topic_name import TopicName
 
 TOPICS_MAX = 1000  # of one consumer
 PATTERN_CHARACTERS_MAX = 512
-_NAMESPACE = re.compile(r"(?:persistent://)?([^/]+)/([^/]+)/(.+)", re.DOTALL)
+_NAMESPACE = re.compile(r"(?:(persistent|non-persistent)://)?([^/]+)/([^/]+)/(.+)", re.DOTALL)
 
 
 async def topics_of(query: Query, admin: Admin) -> list[str]:
@@ -27,7 +28,7 @@ async def topics_of(query: Query, admin: Admin) -> list[str]:
     if (listed is None) == (pattern is None):
         raise BadRequestError("give topics or topicsPattern, and not both", field="topics")
     if listed is not None:
-        names = [str(_persistent(part.strip())) for part in listed.split(",") if part.strip()]
+        names = [str(TopicName.parse(part.strip())) for part in listed.split(",") if part.strip()]
     else:
         assert pattern is not None, "one of the two is there"
         names = await _matching(pattern, admin)
@@ -43,21 +44,14 @@ async def _matching(pattern: str, admin: Admin) -> list[str]:
     parts = _NAMESPACE.fullmatch(pattern)
     if parts is None:
         raise BadRequestError("topicsPattern must be persistent://tenant/namespace/<pattern>", field="topicsPattern")
-    tenant, namespace, local = parts.groups()
+    domain, tenant, namespace, local = parts.groups()
     try:
         expression = re.compile(local)
     except re.error as error:
         raise BadRequestError(f"topicsPattern is no regular expression: {error}", field="topicsPattern") from error
     found = await admin.list_topics(f"{tenant}/{namespace}")
-    topics = [_persistent(item["name"]) for item in found]
+    topics = [topic for item in found if (topic := TopicName.parse(item["name"])).domain == (domain or PERSISTENT)]
     names = sorted(str(topic) for topic in topics if expression.fullmatch(topic.local_name))
     if not names:
         raise TopicNotFoundError(f"no topic matches {pattern}", field="topicsPattern")
     return names
-
-
-def _persistent(name: str) -> TopicName:
-    topic = TopicName.parse(name)
-    if not topic.is_persistent:
-        raise UnsupportedError("non-persistent topics are not supported: use persistent", field="topics")
-    return topic

@@ -5,29 +5,44 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Path
+from starlette.convertors import Convertor, register_url_convertor
 
 from gateway.ports import Admin
 from gateway.url_segments import decoded
-from heliograph.errors import BadRequestError, InvalidTopicNameError, UnsupportedError
-from heliograph.protocol.topic_name import TopicName
+from heliograph.errors import BadRequestError, InvalidTopicNameError
+from heliograph.protocol.topic_name import DOMAINS, TopicName
 
-PERSISTENT = "persistent"
-NON_PERSISTENT = "non-persistent"
+PERSISTENT, NON_PERSISTENT = DOMAINS
+ADMIN_TOPIC = "/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/{topic}"  # of either domain
+
+
+class DomainConvertor(Convertor[str]):
+    """Matches the first segment of a topic's full name, and no other that a path of the admin interface may have."""
+
+    regex = "|".join(DOMAINS)
+
+    def convert(self, value: str) -> str:
+        """The segment as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """The segment as it is."""
+        return value
+
+
+register_url_convertor("topic_domain", DomainConvertor())
 
 
 def topic_name(domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
     """The topic that four URL segments name.
 
     Raises:
-        UnsupportedError: a non-persistent topic.
         InvalidTopicNameError: no such domain, or a part that no topic may have.
     """
     domain, tenant, namespace, topic = (decoded(part) for part in (domain, tenant, namespace, topic))
-    if domain == NON_PERSISTENT:
-        raise UnsupportedError("non-persistent topics are not supported: use persistent", field="domain")
-    if domain != PERSISTENT:
-        raise InvalidTopicNameError(f"unknown topic domain {domain!r}: use persistent", field="domain")
-    return TopicName.parse(f"{PERSISTENT}://{tenant}/{namespace}/{topic}")
+    if domain not in DOMAINS:
+        raise InvalidTopicNameError(f"unknown topic domain {domain!r}: use {' or '.join(DOMAINS)}", field="domain")
+    return TopicName.parse(f"{domain}://{tenant}/{namespace}/{topic}")
 
 
 def partition_of(topic: TopicName, partition: int) -> TopicName:
@@ -53,7 +68,7 @@ def subscription_name(segment: str) -> str:
     return name
 
 
-async def topics_in(admin: Admin, tenant: str, namespace: str) -> list[tuple[TopicName, int]]:
+async def topics_in(admin: Admin, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[tuple[TopicName, int]]:
     """The topics of the namespace that two URL segments name, by name, each with its number of partitions.
 
     Raises:
@@ -63,12 +78,12 @@ async def topics_in(admin: Admin, tenant: str, namespace: str) -> list[tuple[Top
     checked = topic_name(PERSISTENT, tenant, namespace, "any")
     found = await admin.list_topics(checked.namespace)
     pairs = [(TopicName.parse(item["name"]), int(item["partitions"])) for item in found]
-    return sorted(pairs, key=lambda pair: str(pair[0]))
+    return sorted((pair for pair in pairs if pair[0].domain == domain), key=lambda pair: str(pair[0]))
 
 
-async def topic_names_in(admin: Admin, tenant: str, namespace: str) -> list[str]:
+async def topic_names_in(admin: Admin, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[str]:
     """Full names of the same topics, with every partition by itself."""
-    pairs = await topics_in(admin, tenant, namespace)
+    pairs = await topics_in(admin, tenant, namespace, domain)
     return [str(name) for topic, count in pairs for name in topic.partitions(count)]
 
 
@@ -76,7 +91,7 @@ async def _topic_in_url(
     tenant: Annotated[str, Path(description="Tenant, such as `public`")],
     namespace: Annotated[str, Path(description="Namespace, such as `default`")],
     topic: Annotated[str, Path(description="Local name of the topic; a `/` in it is written `%2F`")],
-    domain: Annotated[str, Path(description="`persistent`")],
+    domain: Annotated[str, Path(description="`persistent` or `non-persistent`")],
 ) -> TopicName:
     return topic_name(domain, tenant, namespace, topic)
 

@@ -14,14 +14,19 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from heliograph import discovery
+from heliograph.admin_brokers import Brokers, BrokersSync
 from heliograph.admin_cursors import Cursors, CursorsSync
+from heliograph.admin_namespaces import Namespaces, NamespacesSync
 from heliograph.admin_schemas import Schemas, SchemasSync
 from heliograph.config import DEFAULT_NAMESPACE
 from heliograph.errors import (
     Advice,
     ClusterNotFoundError,
+    ConflictError,
     ConnectionLostError,
     HeliographError,
+    NamespaceNotFoundError,
+    NotFoundError,
     RequestTimeoutError,
     SubscriptionExistsError,
     SubscriptionNotFoundError,
@@ -42,6 +47,10 @@ _FULFILLED: Mapping[str, type[HeliographError]] = {
     "delete_topic": TopicNotFoundError,
     "create_subscription": SubscriptionExistsError,
     "delete_subscription": SubscriptionNotFoundError,
+    "namespaces.create_tenant": ConflictError,
+    "namespaces.delete_tenant": NotFoundError,
+    "namespaces.create": ConflictError,
+    "namespaces.delete": NamespaceNotFoundError,
 }
 
 
@@ -59,6 +68,8 @@ class Admin:
         self._namespace = namespace
         self.schemas = Schemas(self._call)
         self.cursors = Cursors(self._call)
+        self.namespaces = Namespaces(self._call)
+        self.brokers = Brokers(self._call)
         self._preferred: str | None = None  # the broker that answered last
 
     async def lookup(self, topic: str) -> dict[str, str]:
@@ -90,9 +101,33 @@ class Admin:
         answer: list[Answer] = await self._call("list_topics", namespace)
         return answer
 
-    async def partitions(self, topic: str) -> int:
-        """How many partitions the topic has; 0: not partitioned."""
-        return int(await self._call("partitions", topic))
+    async def update_partitions(self, topic: str, partitions: int) -> None:
+        """Have a partitioned topic grow; its subscriptions are on the new partitions before anybody publishes there.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+            BadRequestError: it has more partitions already.
+        """
+        await self._call("update_partitions", topic, partitions)
+
+    async def create_missing_partitions(self, topic: str) -> int:
+        """Create the partitions that a partitioned topic should have and has not; returns how many."""
+        return int(await self._call("create_missing_partitions", topic))
+
+    async def unload_topic(self, topic: str) -> None:
+        """Close a topic where it is served; the next request opens it again, and clients do so by themselves."""
+        await self._call("unload_topic", topic)
+
+    async def partitions(self, topic: str, may_create: bool = False) -> int:
+        """How many partitions the topic has; 0: not partitioned.
+
+        Args:
+            may_create: the topic is about to be used; one that is missing gets partitions where policies say so.
+
+        Raises:
+            TopicNotFoundError.
+        """
+        return int(await self._call("partitions", topic, may_create))
 
     async def topic_stats(self, topic: str) -> Answer:
         """Rates, counts, subscriptions and clients, in Pulsar's shape."""
@@ -174,7 +209,7 @@ class Admin:
                 answer = await self._call_one(name, method, arguments)
             except HeliographError as error:
                 self._preferred = None
-                if may_have_happened and isinstance(error, _FULFILLED.get(method, ())):
+                if may_have_happened and isinstance(error, _FULFILLED.get(_wish(method, arguments), ())):
                     return None
                 if error.advice is Advice.STOP or method == "publish":
                     raise
@@ -215,6 +250,8 @@ class AdminSync:
         self._admin = Admin(namespace)
         self.schemas = SchemasSync(self._admin.schemas, _blocking)
         self.cursors = CursorsSync(self._admin.cursors, _blocking)
+        self.namespaces = NamespacesSync(self._admin.namespaces, _blocking)
+        self.brokers = BrokersSync(self._admin.brokers, _blocking)
 
     def lookup(self, topic: str) -> dict[str, str]:
         """As ``Admin.lookup``."""
@@ -232,9 +269,21 @@ class AdminSync:
         """As ``Admin.list_topics``."""
         return _blocking(self._admin.list_topics(namespace))
 
-    def partitions(self, topic: str) -> int:
+    def update_partitions(self, topic: str, partitions: int) -> None:
+        """As ``Admin.update_partitions``."""
+        _blocking(self._admin.update_partitions(topic, partitions))
+
+    def create_missing_partitions(self, topic: str) -> int:
+        """As ``Admin.create_missing_partitions``."""
+        return _blocking(self._admin.create_missing_partitions(topic))
+
+    def unload_topic(self, topic: str) -> None:
+        """As ``Admin.unload_topic``."""
+        _blocking(self._admin.unload_topic(topic))
+
+    def partitions(self, topic: str, may_create: bool = False) -> int:
         """As ``Admin.partitions``."""
-        return _blocking(self._admin.partitions(topic))
+        return _blocking(self._admin.partitions(topic, may_create))
 
     def topic_stats(self, topic: str) -> Answer:
         """As ``Admin.topic_stats``."""
@@ -275,6 +324,13 @@ class AdminSync:
     def publish(self, topic: str, payloads: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[str]:
         """As ``Admin.publish``."""
         return _blocking(self._admin.publish(topic, payloads, keys))
+
+
+def _wish(method: str, arguments: Sequence[Any]) -> str:
+    """What a call asks for, as ``_FULFILLED`` names it."""
+    if method == "administer_namespaces":
+        return f"namespaces.{arguments[0]}"
+    return method
 
 
 def unwrapped(error: BaseException, name: str) -> HeliographError:

@@ -21,8 +21,8 @@ class Brokers:
         self._call = call
 
     async def list(self) -> tuple[Answer, ...]:
-        """Every live broker: ``broker_id``, ``service_url``, ``service_url_tls``, ``is_leader``, ``is_draining``, ..."""
-        return tuple(await self._run("brokers"))
+        """Every live broker: ``broker_id``, ``service_url``, ``service_url_tls``, ``is_leader``, ``is_draining``."""
+        return tuple(await self._run("list"))
 
     async def loads(self) -> tuple[Answer, ...]:
         """The load report of each broker: shares of processor and memory, flows, its busiest bundles."""

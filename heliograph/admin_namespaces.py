@@ -64,7 +64,7 @@ class Namespaces:
 
     async def list(self, tenant: str | None = None) -> Sequence[str]:
         """The namespaces, of one tenant or of all."""
-        return tuple(await self._run("namespaces", tenant=tenant))
+        return tuple(await self._run("list", tenant=tenant))
 
     async def create(
         self, namespace: str, bundles: int | None = None, policies: Mapping[str, PolicyValue] | None = None

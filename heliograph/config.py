@@ -60,6 +60,16 @@ class ClusterConfig(BaseSettings):
         description="what bookies ask of brokers, auditor and pipelines; None: bookies are open, on loopback only",
     )
 
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM with the brokers' certificate and its chain, on each of their nodes; None: no TLS",
+    )
+    tls_key_file: Path | None = Field(default=None, description="PEM with the private key to it")
+    tls_ca_file: Path | None = Field(default=None, description="PEM of who signs the certificates of clients")
+    tls_require_client_certificate: bool = Field(
+        default=False, description="refuse clients that show no certificate signed by tls_ca_file"
+    )
+
     bookies: int = Field(default=3, ge=1, le=999, description="storage nodes to start")
     brokers: int = Field(default=2, ge=1, le=999, description="brokers to start; two so that one can die")
     gateway: bool = Field(default=True, description="start the HTTP and WebSocket gateway")
@@ -70,6 +80,9 @@ class ClusterConfig(BaseSettings):
     )
     metadata_port: int = _port(0, "port of the embedded store; 0: a free one, kept over restarts")
     broker_port: int = _port(6650, "port of the first broker, Pulsar's own; 0: a free one, as the other brokers have")
+    broker_tls_port: int = _port(
+        6651, "port for TLS of the first broker, with tls_certificate_file; 0: a free one, as the other brokers have"
+    )
     gateway_port: int = _port(8080, "port of the gateway, Pulsar's own; 0: a free one")
     dashboard_port: int = _port(8265, "port of the Ray dashboard; 0, or 8265 being in use: a free one")
 
@@ -120,7 +133,7 @@ class ClusterConfig(BaseSettings):
         except ValidationError as error:
             raise _as_config_error(error) from None
 
-    @field_validator("home", "data_directory")
+    @field_validator("home", "data_directory", "tls_certificate_file", "tls_key_file", "tls_ca_file")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
@@ -154,8 +167,23 @@ class ClusterConfig(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise InvalidConfigError(
+                "a certificate needs its key: give tls_certificate_file and tls_key_file together",
+                field="tls_certificate_file,tls_key_file",
+            )
+        if self.tls_require_client_certificate and self.tls_ca_file is None:
+            raise InvalidConfigError(
+                "clients' certificates can be asked for only where tls_ca_file says whom to trust", field="tls_ca_file"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_ports(self) -> Self:
-        fields = ("metadata_port", "broker_port", "gateway_port", "dashboard_port")
+        fields: tuple[str, ...] = ("metadata_port", "broker_port", "gateway_port", "dashboard_port")
+        if self.tls_certificate_file is not None:
+            fields = (*fields, "broker_tls_port")
         taken: dict[int, str] = {}
         for field in fields:
             port = getattr(self, field)

@@ -20,10 +20,10 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> Metada
     """Open a session with the store that ``url`` names.
 
     Args:
-        url: ``embedded://host:port[/chroot]`` (the embedded server), ``etcd://[user@]host:port,.../prefix`` and
-            ``etcds://`` (etcd, without and with TLS: see ``metadata/etcd/address.py``), ``zk://[user:password@]host:port,.../chroot``
-            (ZooKeeper) or ``memory://name[/chroot]`` (this process only). The node of a chroot is created when it is
-            missing.
+        url: ``embedded://host:port[/chroot]`` (the embedded server), ``etcd://[user@]host:port,.../prefix`` or, with
+            TLS, ``etcds://`` (``metadata/etcd/address.py`` has their options),
+            ``zk://[user:password@]host:port,.../chroot`` (ZooKeeper) or ``memory://name[/chroot]`` (this process
+            only). The node of a chroot is created when it is missing.
         session_timeout_ms: asked for; a server may choose another within its bounds.
 
     Raises:

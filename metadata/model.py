@@ -269,6 +269,7 @@ class Policies:
         backlog_quota_action: ``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``.
         deduplication: drop what a producer sent before, by its sequence ids.
         deduplication_snapshot_entries: entries between two snapshots of what was seen.
+        deduplication_snapshot_seconds: after which one is taken at the latest while something is published.
         publish_messages_per_second: of all producers together; bytes likewise.
         dispatch_messages_per_second: to all consumers together; bytes likewise.
         subscription_dispatch_messages_per_second: to the consumers of one subscription; bytes likewise.
@@ -294,6 +295,7 @@ class Policies:
     backlog_quota_action: str = "producer_request_hold"
     deduplication: bool = False
     deduplication_snapshot_entries: int = 1_000
+    deduplication_snapshot_seconds: int = 120
     publish_messages_per_second: int = 0
     publish_bytes_per_second: int = 0
     dispatch_messages_per_second: int = 0

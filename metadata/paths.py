@@ -16,6 +16,8 @@ LEDGER_IDS = "/ledger-ids"
 NAMESPACES = "/namespaces"
 TOPICS = "/topics"
 PARTITIONED_TOPICS = "/partitioned-topics"
+NON_PERSISTENT_TOPICS = "/non-persistent-topics"
+NON_PERSISTENT_PARTITIONED = "/non-persistent-partitioned-topics"
 TOPIC_POLICIES = "/topic-policies"
 SCHEMAS = "/schemas"
 UNDERREPLICATED = "/underreplication/ledgers"
@@ -27,7 +29,8 @@ ENDPOINT_ACLS = "/endpoint-acls"
 
 PERSISTENT_NODES = (
     BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BROKERS_AVAILABLE, BROKER_LOADS, BUNDLES, LEDGERS, LEDGER_IDS,
-    NAMESPACES, TOPICS, PARTITIONED_TOPICS, TOPIC_POLICIES, SCHEMAS, UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
+    NAMESPACES, TOPICS, PARTITIONED_TOPICS, NON_PERSISTENT_TOPICS, NON_PERSISTENT_PARTITIONED, TOPIC_POLICIES, SCHEMAS,
+    UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
 )  # fmt: skip
 
 
@@ -101,6 +104,16 @@ def cursor(topic_path: str, subscription: str) -> str:
 def partitioned_topic(tenant: str, name_space: str, local_name: str) -> str:
     """PartitionedTopicRecord."""
     return f"{PARTITIONED_TOPICS}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
+
+
+def non_persistent_topic(tenant: str, name_space: str, local_name: str) -> str:
+    """TopicRecord of a topic that stores nothing: it says that there is such a topic."""
+    return f"{NON_PERSISTENT_TOPICS}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
+
+
+def non_persistent_partitioned(tenant: str, name_space: str, local_name: str) -> str:
+    """PartitionedTopicRecord of a topic that stores nothing."""
+    return f"{NON_PERSISTENT_PARTITIONED}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
 
 
 def topic_policies(tenant: str, name_space: str, local_name: str) -> str:

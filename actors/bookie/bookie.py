@@ -149,7 +149,7 @@ class Bookie:
         running.checkpointer.start()
         running.gc.start()
         if self._store is not None:
-            self._registrar = Registrar(self._store, self._record(), self._reopen)
+            self._registrar = Registrar(self._store, self._record(), self._reopen, self._on_listed)
             await self._registrar.register(is_read_only=self._space.is_read_only)
         self._space_task = asyncio.get_running_loop().create_task(self._watch_space(), name="disk space")
 
@@ -247,6 +247,9 @@ class Bookie:
         if now - self._space_reported_at >= self._config.space_report_ms / 1000:
             await registrar.report_space(self._space.free_bytes, self._space.total_bytes)
             self._space_reported_at = now
+
+    def _on_listed(self, is_listed: bool) -> None:
+        self._space.is_unlisted = not is_listed
 
     def _current_store(self) -> MetadataStore | None:
         return self._store if self._registrar is None else self._registrar.store

@@ -17,6 +17,7 @@ JOURNAL_SPARE_FILES_MAX = 3  # recycled journal files kept for the next rotation
 JOURNAL_QUEUE_BYTES_MAX = 64 << 20  # above it adds are refused with TOO_MANY_REQUESTS
 CONNECTION_ADDS_BYTES_MAX = 16 << 20  # unanswered adds of one connection; above it the socket is not read
 CONNECTION_REQUESTS_MAX = 1024  # unanswered requests other than adds of one connection; above it the socket waits
+CONNECTION_BODIES_MAX = 4  # entries or batches of one connection that are read and not yet handed to its socket
 CONNECTION_OUT_BYTES_MAX = 4 << 20  # unsent answers of one connection; above it the socket is not read
 SLOW_CLIENT_SECONDS_MAX = 30.0  # a client that takes no answer for so long is disconnected
 RECEIVE_BYTES = 256 << 10  # taken from a socket at once, and worked off before the event loop goes on

@@ -11,8 +11,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
+from actors.bookie.bodies import NO_BODY, PART_BYTES, Body
 from actors.bookie.config import (
     CONNECTION_ADDS_BYTES_MAX,
+    CONNECTION_BODIES_MAX,
     CONNECTION_OUT_BYTES_MAX,
     CONNECTION_REQUESTS_MAX,
     ENTRY_BYTES_MAX,
@@ -24,12 +26,13 @@ from actors.bookie.journal import Journal, JournalItem
 from actors.bookie.journal_format import Kind
 from actors.bookie.receiving import FrameReceiver
 from actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError, FrameError
-from actors.wire.entry import decode_entry
+from actors.wire.entry import check_entry
 from actors.wire.frame import FRAME_BYTES_MAX, decode_request, encode_answer_head, encode_head
 from actors.wire.greeting import Greeting
 from actors.wire.messages import PROTOCOL_VERSION, Answer, Flag, Op, Request, Status
 
 if TYPE_CHECKING:
+    from actors.bookie.reads import Reply
     from actors.bookie.server import BookieServer
 
 _log = logging.getLogger(__name__)
@@ -38,7 +41,7 @@ _RECOVERY = int(Flag.RECOVERY)
 _ENTRY = int(Kind.ENTRY)
 _ID_MAX = (1 << 63) - 1
 _WITHOUT_ENTRY_ID = {Op.READ_LAC, Op.LIST_ENTRIES, Op.LONG_POLL_LAC}
-_JOIN_BYTES_MAX = 16 << 10  # smaller bodies are copied behind their head, larger ones are written by themselves
+_WITH_BODY = {Op.READ, Op.READ_BATCH}
 
 
 class BookieConnection(asyncio.BufferedProtocol):
@@ -59,7 +62,12 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._adds_answered = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_reading = True
-        self._is_writable = True
+        self._is_draining = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._bodies = asyncio.Semaphore(CONNECTION_BODIES_MAX)
+        self._frame = asyncio.Lock()  # of the frame that is being sent in parts
+        self._held: list[bytes] | None = None  # frames that wait for its end
         self._slow_timer: asyncio.TimerHandle | None = None
 
     # asyncio.BufferedProtocol
@@ -83,13 +91,13 @@ class BookieConnection(asyncio.BufferedProtocol):
             task.cancel()
 
     def pause_writing(self) -> None:
-        self._is_writable = False
+        self._writable.clear()
         loop = asyncio.get_running_loop()
         self._slow_timer = loop.call_later(SLOW_CLIENT_SECONDS_MAX, self.abort)
         self.regulate()
 
     def resume_writing(self) -> None:
-        self._is_writable = True
+        self._writable.set()
         if self._slow_timer is not None:
             self._slow_timer.cancel()
             self._slow_timer = None
@@ -132,7 +140,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._adds_answered.set()
         if self._transport is not None:
             if error is None:
-                self._transport.write(b"".join([encode_head([request_id, _OK, -1, ""], 0) for request_id, _ in tokens]))
+                self._write(b"".join([encode_head([request_id, _OK, -1, ""], 0) for request_id, _ in tokens]))
             else:
                 for request_id, _ in tokens:
                     self._send(Answer(request_id, Status.STORAGE_ERROR, text=str(error)))
@@ -141,7 +149,8 @@ class BookieConnection(asyncio.BufferedProtocol):
     def regulate(self) -> None:
         """Read from the socket, or do not, as the bounds say."""
         wanted = (
-            self._is_writable
+            self._writable.is_set()
+            and not self._is_draining
             and self._add_bytes <= CONNECTION_ADDS_BYTES_MAX
             and len(self._tasks) <= CONNECTION_REQUESTS_MAX
             and not self._server.is_crowded
@@ -161,7 +170,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     async def drain(self) -> None:
         """Stop reading, and return when everything asked so far is answered."""
-        self._is_writable = False
+        self._is_draining = True
         self.regulate()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -179,12 +188,14 @@ class BookieConnection(asyncio.BufferedProtocol):
         except (ValueError, TypeError) as error:
             raise FrameError(f"not an add: {header!r:.200}") from error
         try:
-            entry = decode_entry(body)  # D6: the checksum is verified before anything is stored
+            named_ledger_id, named_entry_id, last_add_confirmed = check_entry(
+                body
+            )  # D6: the checksum is verified before anything is stored
         except EntryDamagedError as error:
             self._refuse(request_id, Status.DAMAGED, str(error))
             return
-        if entry.ledger_id != ledger_id or entry.entry_id != entry_id or ledger_id < 0 or entry_id < 0:
-            self._refuse(request_id, Status.BAD_REQUEST, f"entry {entry.ledger_id}:{entry.entry_id} under other ids")
+        if named_ledger_id != ledger_id or named_entry_id != entry_id or ledger_id < 0 or entry_id < 0:
+            self._refuse(request_id, Status.BAD_REQUEST, f"entry {named_ledger_id}:{named_entry_id} under other ids")
             return
         size = len(body)
         if size > ENTRY_BYTES_MAX:
@@ -194,7 +205,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._refuse(request_id, Status.READ_ONLY)
             return
         data = bytes(body)
-        status = self._storage.add(ledger_id, entry_id, entry.last_add_confirmed, data, is_recovery=is_recovery)
+        status = self._storage.add(ledger_id, entry_id, last_add_confirmed, data, is_recovery=is_recovery)
         if status is not Status.OK:
             self._refuse(request_id, status)
             return
@@ -223,7 +234,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             data = self._server.reads.read_cached(request.ledger_id, request.entry_id, request.flags)
             if data is not None:
                 lac = self._storage.last_add_confirmed(request.ledger_id)
-                self._send(Answer(request.request_id, Status.OK, lac), data)
+                self._send(Answer(request.request_id, Status.OK, lac), Body((data,)))
                 return
         task = asyncio.get_running_loop().create_task(self._serve(request))
         self._tasks.add(task)
@@ -242,7 +253,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         status, answer_body = (
             (Status.OK, b"") if self._greeting is None else self._greeting.answer(body, self._server.bookie_id)
         )
-        self._send(Answer(request.request_id, status, text=self._server.bookie_id), answer_body)
+        self._send(Answer(request.request_id, status, text=self._server.bookie_id), Body((answer_body,)))
         if status is Status.UNAUTHORIZED:
             self._server.clients_refused += 1
             _log.warning("a client does not know the cluster's secret")
@@ -254,13 +265,24 @@ class BookieConnection(asyncio.BufferedProtocol):
                 self._greeting_timer.cancel()
 
     async def _serve(self, request: Request) -> None:
+        if request.op not in _WITH_BODY:
+            self._send(*await self._answer(request))
+            return
+        async with self._bodies:  # I15: what a client has asked for and not taken stays on the disk
+            await self._writable.wait()
+            answer, body = await self._answer(request)
+            try:
+                await self._send_in_parts(answer, body)
+            finally:
+                body.release()
+
+    async def _answer(self, request: Request) -> Reply:
         try:
-            answer, body = await self._server.serve(request)
+            return await self._server.serve(request)
         except BookieUnavailableError as error:
-            answer, body = Answer(request.request_id, Status.TOO_MANY_REQUESTS, text=str(error)), b""
+            return Answer(request.request_id, Status.TOO_MANY_REQUESTS, text=str(error)), NO_BODY
         except BookieStorageError as error:
-            answer, body = Answer(request.request_id, Status.STORAGE_ERROR, text=str(error)), b""  # I6: not a negative
-        self._send(answer, body)
+            return Answer(request.request_id, Status.STORAGE_ERROR, text=str(error)), NO_BODY  # I6: not a negative
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -268,15 +290,35 @@ class BookieConnection(asyncio.BufferedProtocol):
         if not task.cancelled() and task.exception() is not None:
             self._server.fail(cast(BaseException, task.exception()))
 
-    def _send(self, answer: Answer, body: bytes = b"") -> None:
-        if self._transport is None:
+    def _send(self, answer: Answer, body: Body = NO_BODY) -> None:
+        self._write(b"".join([encode_answer_head(answer, body.size), *body.parts()]))
+
+    async def _send_in_parts(self, answer: Answer, body: Body) -> None:
+        """Send a frame with pauses in which the event loop does other things."""
+        if body.size <= PART_BYTES:
+            self._send(answer, body)
             return
-        head = encode_answer_head(answer, len(body))
-        if len(body) <= _JOIN_BYTES_MAX:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+        async with self._frame:
+            if self._transport is None:
+                return
+            self._held = []
+            try:
+                self._transport.write(encode_answer_head(answer, body.size))
+                for part in body.parts():
+                    self._transport.write(part)
+                    await asyncio.sleep(0)
+                    if self._transport is None:
+                        return
+            finally:
+                held, self._held = self._held, None
+                self._write(b"".join(held))
+
+    def _write(self, frames: bytes) -> None:
+        """Write whole frames, behind one that is under way."""
+        if self._held is not None:
+            self._held.append(frames)
+        elif self._transport is not None and frames:
+            self._transport.write(frames)
 
 
 def _are_ids_sane(request: Request) -> bool:

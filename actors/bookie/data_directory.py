@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from actors.bookie.disk import Disk
@@ -76,27 +76,44 @@ class DataDirectory:
 
     def read(self, ledger_id: int, first: int, last: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
         """Records of entries ``first``, ``first`` + 1, ... up to ``last``, the first one missing, or ``bytes_wanted``
-        (but at least one); empty when the index does not know ``first``.
+        (but at least one), with their ids; empty when the index does not know ``first``.
 
         Raises:
             BookieStorageError: nothing may be concluded about ``first`` (I6).
             EntryDamagedError: every copy of ``first`` is damaged; nothing may be concluded either.
         """
         records: list[tuple[int, bytes]] = []
+        for sizes, data in self._read_runs(ledger_id, first, last, bytes_wanted, lambda n: memoryview(bytearray(n))):
+            start = 0
+            for size in sizes:
+                records.append((first + len(records), bytes(data[start : start + size])))
+                start += size
+        return records
+
+    def read_pieces(
+        self, ledger_id: int, first: int, last: int, bytes_wanted: int, take: Callable[[int], memoryview]
+    ) -> list[memoryview]:
+        """The records of ``read``, one behind the other, in pieces of memory that ``take`` gave. Raises the same."""
+        return [data for _, data in self._read_runs(ledger_id, first, last, bytes_wanted, take)]
+
+    def _read_runs(
+        self, ledger_id: int, first: int, last: int, bytes_wanted: int, take: Callable[[int], memoryview]
+    ) -> list[tuple[tuple[int, ...], memoryview]]:
+        found: list[tuple[tuple[int, ...], memoryview]] = []
         size, entry_id = 0, first
-        while entry_id <= last and (size < bytes_wanted or not records):
+        while entry_id <= last and (size < bytes_wanted or not found):
             try:
-                found = self._read_run(ledger_id, entry_id, last, bytes_wanted - size)
+                records = self._read_run(ledger_id, entry_id, last, bytes_wanted - size, take)
             except (BookieStorageError, EntryDamagedError):
-                if records:
+                if found:
                     break
                 raise
-            if not found or (records and size + len(found[0][1]) > bytes_wanted):
+            if records is None or (found and size + records[0][0] > bytes_wanted):
                 break
-            records += found
-            size += sum([len(record) for _, record in found])
-            entry_id = found[-1][0] + 1
-        return records
+            found.append(records)
+            size += len(records[1])
+            entry_id += len(records[0])
+        return found
 
     def delete_ledgers(self, ledger_ids: Iterable[int]) -> None:
         """Remove all runs of the ledgers and keep their fences, durably (I4, I14)."""
@@ -156,17 +173,17 @@ class DataDirectory:
             self.reader.close()
             self.index.close()
 
-    def _read_run(self, ledger_id: int, entry_id: int, last: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
+    def _read_run(
+        self, ledger_id: int, entry_id: int, last: int, bytes_wanted: int, take: Callable[[int], memoryview]
+    ) -> tuple[tuple[int, ...], memoryview] | None:
         for attempt in (1, 2):
             failure: BookieStorageError | EntryDamagedError | None = None
             try:
                 for run in self.index.find(ledger_id, entry_id):
                     try:
-                        records = self.reader.read(run, entry_id, bytes_wanted)
+                        return self.reader.read_into(run, entry_id, bytes_wanted, take, last)
                     except (BookieStorageError, EntryDamagedError) as error:
                         failure = error  # another copy may be sound
-                        continue
-                    return [record for record in records if record[0] <= last]
             except FileNotFoundError as error:  # a log went away between index and file: look again
                 if attempt == 2:
                     raise BookieStorageError(
@@ -175,7 +192,7 @@ class DataDirectory:
                 continue
             if failure is not None:
                 raise failure
-            return []
+            return None
         raise AssertionError("unreachable")
 
 

@@ -42,6 +42,13 @@ class DiskFile(Protocol):
             BookieStorageError: the read failed.
         """
 
+    def read_into(self, offset: int, memory: memoryview) -> int:
+        """Fill ``memory`` from ``offset``; returns how many bytes there were, fewer only at the end of the file.
+
+        Raises:
+            BookieStorageError: the read failed.
+        """
+
     def sync(self) -> None:
         """Return when all that was written to this file is durable.
 
@@ -281,6 +288,18 @@ class RealFile:
         except OSError as error:
             raise BookieStorageError(f"cannot read {self._path} at {offset}: {error}") from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, offset: int, memory: memoryview) -> int:
+        filled = 0
+        try:
+            while filled < len(memory):
+                count = os.preadv(self._fd, [memory[filled:]], offset + filled)
+                if count == 0:
+                    break
+                filled += count
+        except OSError as error:
+            raise BookieStorageError(f"cannot read {self._path} at {offset}: {error}") from error
+        return filled
 
     def sync(self) -> None:
         self._disk.check()

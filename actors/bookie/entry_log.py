@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate, count
 from pathlib import Path
 from threading import Lock
 
@@ -23,7 +24,7 @@ from actors.bookie.blocks import BLOCK_BYTES, BlockBuffer, up_to_block
 from actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
 from actors.bookie.disk import Disk, DiskFile
 from actors.errors import BookieStorageError, EntryDamagedError
-from actors.wire.entry import ENTRY_HEADER_BYTES, decode_entry
+from actors.wire.entry import ENTRY_HEADER_BYTES, check_entry, entry_head
 
 ENTRY_LOG_VERSION = 2
 _VERSIONS_READ = (1, 2)  # version 1 had no zeros between records
@@ -180,35 +181,47 @@ class EntryLogReader:
         self._lock = Lock()
 
     def read(self, run: EntryRun, first: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
-        """Verified records (u32 length and entry) of a run, with their entry ids, from entry ``first`` on.
+        """``read_into`` as copies: each record (u32 length and entry) with its entry id. Raises the same."""
+        sizes, data = self.read_into(run, first, bytes_wanted, lambda size: memoryview(bytearray(size)))
+        ends = list(accumulate(sizes))
+        return [
+            (entry_id, bytes(data[end - size : end]))
+            for entry_id, size, end in zip(count(first), sizes, ends, strict=False)
+        ]
+
+    def read_into(
+        self, run: EntryRun, first: int, bytes_wanted: int, take: Callable[[int], memoryview], last: int = 1 << 63
+    ) -> tuple[tuple[int, ...], memoryview]:
+        """Verified records (u32 length and entry) of a run from entry ``first`` on, one behind the other: their sizes,
+        and they themselves.
 
         Args:
             bytes_wanted: at most; but one record always.
+            take: gives memory of a size.
+            last: entry not to go beyond.
 
         Raises:
             BookieStorageError: the log cannot be read.
-            EntryDamagedError: the first record is damaged. (Damage behind it ends the list.)
+            EntryDamagedError: the first record is damaged. (Damage behind it ends the records.)
             FileNotFoundError: the log is gone: look the run up again.
         """
         skip = first - run.first_entry_id
         assert 0 <= skip < len(run.sizes), "the run holds the entry"
         offset = run.offset + sum(run.sizes[:skip])
-        sizes = _fitting(run.sizes[skip:], bytes_wanted)
-        data = self._file(run.log_id).read_at(offset, sum(sizes))
-        records: list[tuple[int, bytes]] = []
+        sizes = _fitting(run.sizes[skip : max(skip, last - run.first_entry_id) + 1], bytes_wanted)
+        memory = take(sum(sizes))
+        data = memory[: self._file(run.log_id).read_into(offset, memory)]
         start = 0
-        for entry_id, size in enumerate(sizes, first):
-            record = data[start : start + size] if len(sizes) > 1 else data
+        for done, size in enumerate(sizes):
             try:
-                _verify(record, size, run.ledger_id, entry_id)
+                _verify(data[start : start + size], size, run.ledger_id, first + done)
             except EntryDamagedError as error:
-                if records:
-                    break
+                if done:
+                    return sizes[:done], data[:start]
                 path = log_path(self._directory, run.log_id)
-                raise EntryDamagedError(f"{path} at offset {offset + start}: {error}") from error
-            records.append((entry_id, record))
+                raise EntryDamagedError(f"{path} at offset {offset}: {error}") from error
             start += size
-        return records
+        return sizes, data[:start]
 
     def forget(self, log_id: int) -> None:
         """Let go of a log that is to be removed; reads under way still end well."""
@@ -279,8 +292,8 @@ def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, in
                 chunk, chunk_start, head = file.read_at(offset, max(_SCAN_BYTES, wanted)), offset, 0
             record = _sound_record(chunk, head)
             if record is not None:
-                entry = decode_entry(record[_SIZE.size :])
-                yield offset, entry.ledger_id, entry.entry_id, record
+                ledger_id, entry_id, _ = entry_head(memoryview(record)[_SIZE.size :])
+                yield offset, ledger_id, entry_id, record
                 offset += len(record)
                 continue
             filled = up_to_block(offset) - offset
@@ -305,22 +318,22 @@ def _rows(entries: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 def _fitting(sizes: tuple[int, ...], bytes_wanted: int) -> tuple[int, ...]:
     total = 0
-    for count, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         total += size
         if total > bytes_wanted:
-            return sizes[: max(count, 1)]
+            return sizes[: max(index, 1)]
     return sizes
 
 
-def _verify(record: bytes, size: int, ledger_id: int, entry_id: int) -> None:
+def _verify(record: memoryview, size: int, ledger_id: int, entry_id: int) -> None:
     if len(record) != size or _length(record, 0) != size - _SIZE.size:
         raise EntryDamagedError(f"a record of {size} bytes was expected")
-    entry = decode_entry(memoryview(record)[_SIZE.size :])
-    if entry.ledger_id != ledger_id or entry.entry_id != entry_id:
-        raise EntryDamagedError(f"expected entry {ledger_id}:{entry_id}, found {entry.ledger_id}:{entry.entry_id}")
+    found_ledger_id, found_entry_id, _ = check_entry(record[_SIZE.size :])
+    if found_ledger_id != ledger_id or found_entry_id != entry_id:
+        raise EntryDamagedError(f"expected entry {ledger_id}:{entry_id}, found {found_ledger_id}:{found_entry_id}")
 
 
-def _length(chunk: bytes, offset: int) -> int:
+def _length(chunk: bytes | memoryview, offset: int) -> int:
     (length,) = _SIZE.unpack_from(chunk, offset)
     return int(length)
 
@@ -333,7 +346,7 @@ def _sound_record(chunk: bytes, offset: int) -> bytes | None:
     if not ENTRY_HEADER_BYTES <= length <= ENTRY_BYTES_MAX or end > len(chunk):
         return None
     try:
-        decode_entry(memoryview(chunk)[offset + _SIZE.size : end])
+        check_entry(memoryview(chunk)[offset + _SIZE.size : end])
     except EntryDamagedError:
         return None
     return chunk[offset:end]

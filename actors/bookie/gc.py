@@ -1,8 +1,8 @@
 """Space given back: ledgers that metadata says are gone, entry logs in which nothing is live, and sparse logs.
 
 A ledger is deleted here only when it was known locally before the listing of metadata began, the listing went through
-without an error and did not have it, and a direct read says once more that it is not there (I14). Its fence stays (I4). Entries of ledgers that metadata places elsewhere go too
-(``surplus.py``).
+without an error and did not have it, and a direct read says once more that it is not there (I14). Its fence stays (I4).
+Entries of ledgers that metadata places elsewhere go too (``surplus.py``), and ledgers leave limbo (``limbo.py``).
 
 Compaction is minor (very sparse logs, often) or major (also fuller ones, seldom); both are due in the first round after
 a start. On a nearly full disk every round is major, the sparsest log first, since nothing else gives space back. A log

@@ -2,6 +2,9 @@
 
 A row names a run of consecutive entries, not one entry, so the index is small and a flush writes few rows. Copies of an
 entry (a recovery may add it again) have rows of their own: nothing is overwritten. Every change is one synced batch.
+
+After a write that failed RocksDB refuses every further one, so the next change opens it anew first. What a failed write
+left behind does no harm, whether it is found then or not: the entries that its rows name were synced before.
 """
 
 from __future__ import annotations
@@ -65,6 +68,8 @@ class LocationIndex:
             BookieStorageError: the index is damaged, or in use.
         """
         self._directory = directory
+        self._cache_bytes = cache_bytes
+        self._has_failed = False
         self._write_options = WriteOptions()
         self._write_options.sync = True
         try:
@@ -73,11 +78,13 @@ class LocationIndex:
             raise self._failure("open", error) from error
 
     def commit(self, batch: IndexBatch) -> None:
-        """Make all changes of the batch, durably.
+        """Make all changes of the batch, durably. One thread at a time.
 
         Raises:
             BookieStorageError: it failed; after a restart all or none of the changes are there.
         """
+        if self._has_failed:
+            self._reopen()
         changes = WriteBatch(raw_mode=True)
         for ledger_id in batch.emptied_ledgers:
             changes.delete_range(_run_key(ledger_id, 0, 0, 0), _run_key(ledger_id + 1, 0, 0, 0))
@@ -94,6 +101,7 @@ class LocationIndex:
         try:
             self._db.write(changes, self._write_options)
         except Exception as error:  # rocksdict raises bare Exception
+            self._has_failed = True
             raise self._failure("write", error) from error
 
     def find(self, ledger_id: int, entry_id: int) -> list[EntryRun]:
@@ -187,6 +195,15 @@ class LocationIndex:
             self._db.close()
         except Exception as error:  # rocksdict raises bare Exception; a damaged index fails here too
             _log.error("%s", self._failure("close", error))
+
+    def _reopen(self) -> None:
+        self.close()
+        try:
+            self._db = _open(self._directory, self._cache_bytes, False)
+        except Exception as error:  # rocksdict raises bare Exception; reads fail too until it goes through
+            raise self._failure("open", error) from error
+        self._has_failed = False
+        _log.warning("the index %s was opened anew after a failed write", self._directory)
 
     def _rows(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:

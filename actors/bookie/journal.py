@@ -101,6 +101,11 @@ class Journal:
         self.statistics = JournalStatistics()
 
     @property
+    def is_sealed(self) -> bool:
+        """Whether the last batch that held anything is proved to be whole by one behind it."""
+        return self._is_sealed and not self._queue
+
+    @property
     def queued_bytes(self) -> int:
         """Payload bytes that wait for a batch."""
         return self._queued_bytes
@@ -170,12 +175,13 @@ class Journal:
 
     def _commit(self, items: list[JournalItem]) -> None:
         size = batch_bytes(items)
-        self._is_sealed = not items
+        self._is_sealed = False
         try:
             self._make_room(size)
         except DiskPoisonedError:
             raise
         except BookieStorageError as error:  # no space for another file: nothing of this batch was written
+            self._is_sealed = not items  # a seal is not worth trying for ever
             self._release(items, error)
             return
         length, sequence = self._encode(items, size)
@@ -186,6 +192,7 @@ class Journal:
         self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
         self._count(len(items), length, took)
         self.position = Position(self._file_id, self._offset)
+        self._is_sealed = not items
         if items:
             self._release(items, None)  # I1: after the sync, never before
         if self._ready is None and self._offset > self._file_bytes // 2:

@@ -1,10 +1,9 @@
 """The way out of limbo: a ledger of which everything that should be here is here again may say "no" once more.
 
 Only a CLOSED ledger leaves: its last entry is decided for good (I5), so no "no" of ours can cut it any more, and what
-this bookie should hold follows from its metadata. That must be in the index, so it is durable. What is missing is brought
-back by a replication worker, for whom a task is left in metadata. A ledger that is not CLOSED waits until its writer
-closes it or somebody recovers it, which the fence here makes sure of: its writer cannot go on without a recovery or an
-ensemble change. The fence stays in any case (I4).
+this bookie should hold follows from its metadata. That must be in the index, so it is durable. What is missing is
+brought back by a replication worker, for whom a task is left in metadata. A ledger that is not CLOSED waits until its
+writer closes it or somebody recovers it. The fence stays in any case (I4).
 """
 
 from __future__ import annotations

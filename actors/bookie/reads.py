@@ -7,8 +7,9 @@ state allows it (I4, I6).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from typing import ParamSpec, TypeVar
 
 import msgpack
 
+from actors.bookie.bodies import NO_BODY, Body, ReadBuffer
 from actors.bookie.config import DISK_READS_MAX, LONG_POLL_MS_MAX, READ_BATCH_BYTES_MAX
 from actors.bookie.data_directory import LENGTH_BYTES
 from actors.bookie.index import merge_runs
@@ -26,7 +28,8 @@ from actors.wire.messages import LIST_RUNS_MAX, Answer, Flag, Request, Status
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
-Reply = tuple[Answer, bytes]
+READ_BUFFERS_BESIDE = 2  # beyond one for each thread: answers on their way to a socket
+Reply = tuple[Answer, Body]
 
 
 @dataclass(slots=True)
@@ -50,6 +53,9 @@ class Reads:
         self._storage = storage
         self._threads = threads
         self._disk_reads = 0
+        self._buffers: asyncio.Queue[ReadBuffer] = asyncio.Queue()
+        for _ in range(storage.config.read_threads + READ_BUFFERS_BESIDE):
+            self._buffers.put_nowait(ReadBuffer())
         self.statistics = ReadStatistics()
 
     def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> bytes | None:
@@ -75,13 +81,13 @@ class Reads:
         await self._fence_first(request)
         data = self.read_cached(request.ledger_id, request.entry_id, 0)
         if data is not None:
-            return self._answer(request, Status.OK), data
+            return self._answer(request, Status.OK), Body((data,))
         data = await self._from_disk(request.ledger_id, request.entry_id)
         if data is None:
-            return self._answer(request, self._storage.negative(request.ledger_id)), b""
+            return self._answer(request, self._storage.negative(request.ledger_id)), NO_BODY
         self.statistics.reads += 1
         self.statistics.bytes_read += len(data)
-        return self._answer(request, Status.OK), data
+        return self._answer(request, Status.OK), Body((data,))
 
     async def read_batch(self, request: Request) -> Reply:
         """READ_BATCH: entries from the first wanted on, up to the first that is not there, the last wanted, or
@@ -90,20 +96,20 @@ class Reads:
         ledger_id, first = request.ledger_id, request.entry_id
         last = request.last_entry_id if request.last_entry_id >= 0 else ENTRY_ID_MAX
         if first > last:
-            return self._answer(request, Status.BAD_REQUEST, f"entries {first} to {last}"), b""
+            return self._answer(request, Status.BAD_REQUEST, f"entries {first} to {last}"), NO_BODY
         if not self._storage.has_ledger(ledger_id):
-            return self._answer(request, self._storage.negative(ledger_id)), b""
+            return self._answer(request, self._storage.negative(ledger_id)), NO_BODY
         limit = max(1, min(request.limit or READ_BATCH_BYTES_MAX, READ_BATCH_BYTES_MAX))
         body = self._cached_batch(ledger_id, first, last, limit)
-        if not body:
-            records = await self._on_thread(self._storage.read_batch_disk, ledger_id, first, last, limit)
-            body = b"".join(record for _, record in records)
-        if not body:
+        if not body.size:
+            body = await self._batch_from_disk(ledger_id, first, last, limit)
+        if not body.size:
+            body.release()
             body = self._cached_batch(ledger_id, first, last, limit)  # it may have come meanwhile
-        if not body:
-            return self._answer(request, self._storage.negative(ledger_id)), b""
+        if not body.size:
+            return self._answer(request, self._storage.negative(ledger_id)), NO_BODY
         self.statistics.batch_reads += 1
-        self.statistics.bytes_read += len(body)
+        self.statistics.bytes_read += body.size
         return self._answer(request, Status.OK), body
 
     async def read_lac(self, request: Request) -> Reply:
@@ -112,17 +118,17 @@ class Reads:
         ledger_id = request.ledger_id
         state = self._storage.ledgers.get(ledger_id)
         if state is None:
-            return self._answer(request, self._storage.negative(ledger_id)), b""
+            return self._answer(request, self._storage.negative(ledger_id)), NO_BODY
         if state.last_entry_id < 0:
             is_known = state.last_add_confirmed >= 0 and not state.is_limbo
-            return self._answer(request, Status.OK if is_known else self._storage.negative(ledger_id)), b""
+            return self._answer(request, Status.OK if is_known else self._storage.negative(ledger_id)), NO_BODY
         data = self._storage.cached(ledger_id, state.last_entry_id)
         if data is None:
             data = await self._from_disk(ledger_id, state.last_entry_id)
         if data is None:
             text = f"entry {ledger_id}:{state.last_entry_id} was stored and is not found"
-            return self._answer(request, Status.STORAGE_ERROR, text), b""  # I6: not a negative
-        return self._answer(request, Status.OK), data
+            return self._answer(request, Status.STORAGE_ERROR, text), NO_BODY  # I6: not a negative
+        return self._answer(request, Status.OK), Body((data,))
 
     async def list_entries(self, request: Request) -> Reply:
         """LIST_ENTRIES: spans of stored entry ids from ``entry_id`` (or 0) to ``last_entry_id`` (or the end); at most
@@ -132,7 +138,7 @@ class Reads:
         await self._fence_first(request)
         ledger_id, storage = request.ledger_id, self._storage
         if not storage.has_ledger(ledger_id):
-            return self._answer(request, storage.negative(ledger_id)), b""
+            return self._answer(request, storage.negative(ledger_id)), NO_BODY
         first = max(request.entry_id, 0)
         last = request.last_entry_id if request.last_entry_id >= 0 else ENTRY_ID_MAX
         cached = [(n, n) for n in storage.write_cache.entry_ids(ledger_id) if first <= n <= last]  # before the disk
@@ -140,14 +146,14 @@ class Reads:
         if cached:
             await storage.settle(ledger_id)
         spans = merge_runs([*cached, *on_disk])[:LIST_RUNS_MAX]
-        return self._answer(request, Status.OK), msgpack.packb(spans)
+        return self._answer(request, Status.OK), Body((msgpack.packb(spans),))
 
     async def long_poll_lac(self, request: Request) -> Reply:
         """LONG_POLL_LAC: OK when the LAC is above ``entry_id``, or after ``limit`` ms whatever it is."""
         ledger_id = request.ledger_id
         state = self._storage.ledgers.get(ledger_id)
         if state is None or (state.is_limbo and state.last_add_confirmed < 0):
-            return self._answer(request, self._storage.negative(ledger_id)), b""
+            return self._answer(request, self._storage.negative(ledger_id)), NO_BODY
         if state.last_add_confirmed <= request.entry_id:
             news = asyncio.Event()
 
@@ -165,7 +171,7 @@ class Reads:
                 pass
             finally:
                 state.lac_listeners.remove(listener)
-        return self._answer(request, Status.OK), b""
+        return self._answer(request, Status.OK), NO_BODY
 
     async def _fence_first(self, request: Request) -> None:
         if request.flags & Flag.FENCE:
@@ -183,12 +189,12 @@ class Reads:
         return found[0][1]
 
     async def _on_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._disk_reads >= DISK_READS_MAX:
-            raise BookieUnavailableError(f"{DISK_READS_MAX} reads wait for the disk already")  # I15
-        self._disk_reads += 1
-        self.statistics.disk_reads += 1
+        with self._counted():
+            return await self._run(partial(function, *args, **kwargs))
+
+    async def _run(self, function: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
         except EntryDamagedError as error:
             self.statistics.damaged += 1
             _log.error("a stored entry is damaged; its ledger can be repaired from other bookies: %s", error)
@@ -197,20 +203,47 @@ class Reads:
             self.statistics.failed += 1
             _log.error("a read failed: %s", error)
             raise
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._disk_reads >= DISK_READS_MAX:
+            raise BookieUnavailableError(f"{DISK_READS_MAX} reads wait for the disk already")  # I15
+        self._disk_reads += 1
+        self.statistics.disk_reads += 1
+        try:
+            yield
         finally:
             self._disk_reads -= 1
 
-    def _cached_batch(self, ledger_id: int, first: int, last: int, limit: int) -> bytes:
-        parts: list[bytes] = []
+    async def _batch_from_disk(self, ledger_id: int, first: int, last: int, limit: int) -> Body:
+        with self._counted():
+            buffer = await self._buffers.get()
+            read = partial(self._storage.read_batch_disk, ledger_id, first, last, limit, buffer)
+            try:
+                pieces = await self._run(read)
+            except asyncio.CancelledError:
+                self._give_back(ReadBuffer())  # the thread may still write to this one
+                raise
+            except BaseException:
+                self._give_back(buffer)
+                raise
+        return Body(pieces, lambda: self._give_back(buffer))
+
+    def _give_back(self, buffer: ReadBuffer) -> None:
+        buffer.reset()
+        self._buffers.put_nowait(buffer)
+
+    def _cached_batch(self, ledger_id: int, first: int, last: int, limit: int) -> Body:
+        pieces: list[bytes] = []
         size = 0
         for entry_id in range(first, last + 1):
             data = self._storage.write_cache.get(ledger_id, entry_id)
-            if data is None or (parts and size + len(data) + LENGTH_BYTES > limit):
+            if data is None or (pieces and size + len(data) + LENGTH_BYTES > limit):
                 break
-            parts += (len(data).to_bytes(LENGTH_BYTES, "big"), data)
+            pieces += (len(data).to_bytes(LENGTH_BYTES, "big"), data)
             size += len(data) + LENGTH_BYTES
-        self.statistics.write_cache_hits += bool(parts)
-        return b"".join(parts)
+        self.statistics.write_cache_hits += bool(pieces)
+        return Body(pieces)
 
     def _answer(self, request: Request, status: Status, text: str = "") -> Answer:
         lac = self._storage.last_add_confirmed(request.ledger_id)

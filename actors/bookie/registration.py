@@ -28,14 +28,23 @@ Reopen = Callable[[], Awaitable[MetadataStore]]
 class Registrar:
     """Registers one bookie. All calls on one event loop."""
 
-    def __init__(self, store: MetadataStore, record: BookieRegistration, reopen: Reopen | None) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        record: BookieRegistration,
+        reopen: Reopen | None,
+        on_listed: Callable[[bool], None] = lambda is_listed: None,
+    ) -> None:
         """
         Args:
             reopen: opens a new session after the old one was lost; None leaves the bookie unregistered then.
+            on_listed: called with False the moment the session is lost, which is before the ephemeral can go, and with
+                True just before there is one again.
         """
         self.store = store
         self._record = record
         self._reopen = reopen
+        self._on_listed = on_listed
         self._is_read_only = False
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -62,6 +71,8 @@ class Registrar:
             store.add_session_listener(self._on_session_state)
             for path in (self._path(False), self._path(True)):
                 await _end_predecessor(store, path)
+            if store.state is not SessionState.LOST:
+                self._on_listed(True)
             await self._create(store, self._path(is_read_only))
             self.registrations += 1
 
@@ -110,6 +121,8 @@ class Registrar:
             raise NodeExistsError(f"{path} is another session's")
 
     def _on_session_state(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._on_listed(False)  # I13
         if state is SessionState.LOST and not self._is_stopped and self._reopen is not None and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._register_again(), name="registration")
 

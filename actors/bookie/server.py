@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgpack
 
+from actors.bookie.bodies import NO_BODY, Body
 from actors.bookie.checkpointer import Checkpointer
 from actors.bookie.config import CONNECTIONS_MAX, RECEIVE_BYTES
 from actors.bookie.connection import BookieConnection
@@ -130,12 +131,12 @@ class BookieServer:
         """
         serving = self._serving.get(request.op)
         if serving is None:
-            return Answer(request.request_id, Status.BAD_REQUEST, text=f"{request.op.name} out of place"), b""
+            return Answer(request.request_id, Status.BAD_REQUEST, text=f"{request.op.name} out of place"), NO_BODY
         return await serving(request)
 
     async def _write_lac(self, request: Request) -> Reply:
         status = await self.storage.write_lac(request.ledger_id, request.entry_id)
-        return Answer(request.request_id, status, self.storage.last_add_confirmed(request.ledger_id)), b""
+        return Answer(request.request_id, status, self.storage.last_add_confirmed(request.ledger_id)), NO_BODY
 
     async def _answer_statistics(self, request: Request) -> Reply:
-        return Answer(request.request_id, Status.OK), msgpack.packb(self._statistics())
+        return Answer(request.request_id, Status.OK), Body((msgpack.packb(self._statistics()),))

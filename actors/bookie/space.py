@@ -29,17 +29,24 @@ class DiskUsage:
 
 
 class Space:
-    """``refuses`` is asked for every add, so it only looks at two flags; ``update`` sets them."""
+    """``refuses`` is asked for every add, so it only looks at flags; ``update`` sets two of them.
+
+    Attributes:
+        is_unlisted: the session that told others of this bookie is lost: what it took now, nobody could find (I13).
+    """
 
     def __init__(self, config: BookieConfig) -> None:
         self._config = config
         self.is_read_only = False
+        self.is_unlisted = False
         self.refuses_recovery = False
         self.free_bytes = 0
         self.total_bytes = 0
 
     def refuses(self, *, is_recovery: bool) -> bool:
         """Whether an add is to be answered with READ_ONLY."""
+        if self.is_unlisted:  # I13
+            return True
         return self.is_read_only and (not is_recovery or self.refuses_recovery)
 
     def update(self, usages: Sequence[DiskUsage]) -> bool:

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from actors.bookie.bodies import ReadBuffer
 from actors.bookie.checkpoint import Checkpoint, Mark, write_mark
 from actors.bookie.config import JOURNAL_QUEUE_BYTES_MAX, BookieConfig
 from actors.bookie.data_directory import LENGTH_BYTES, DataDirectory
@@ -213,13 +214,15 @@ class Storage:
         records = directory.read(ledger_id, entry_id, ENTRY_ID_MAX, self.config.read_ahead_bytes)
         return [(found, record[LENGTH_BYTES:]) for found, record in records]
 
-    def read_batch_disk(self, ledger_id: int, first: int, last: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
-        """Records (u32 length and entry) of consecutive entries, one at least if the first is there. Blocks.
+    def read_batch_disk(
+        self, ledger_id: int, first: int, last: int, bytes_wanted: int, buffer: ReadBuffer
+    ) -> list[memoryview]:
+        """Records (u32 length and entry) of consecutive entries in pieces, one at least if the first is there. Blocks.
 
         Raises:
             BookieStorageError, EntryDamagedError: nothing may be concluded about the first entry (I6).
         """
-        return self.directory_of(ledger_id).read(ledger_id, first, last, bytes_wanted)
+        return self.directory_of(ledger_id).read_pieces(ledger_id, first, last, bytes_wanted, buffer.take)
 
     def spans_on_disk(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
         """First and last ids of the stored runs that touch ``first`` to ``last``. Blocks.

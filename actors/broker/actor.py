@@ -151,9 +151,9 @@ class BrokerActor:
         """``name`` and ``partitions`` of each topic of a namespace."""
         return await self._admin.list_topics(namespace)
 
-    async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has, 0 when it is not partitioned."""
-        return await self._admin.partitions(topic)
+    async def partitions(self, topic: str, may_create: bool = False) -> int:
+        """See ``Admin.partitions``."""
+        return await self._admin.partitions(topic, may_create)
 
     async def topic_stats(self, topic: str) -> Json:
         """See ``Admin.topic_stats``."""

@@ -20,7 +20,6 @@ from actors.broker.admin_topics import OwnedTopics
 from actors.broker.broker_context import BrokerContext
 from actors.broker.catalog import PARTITIONS_MAX
 from actors.broker.ledgers import Ledgers
-from actors.broker.namespace_records import NamespaceRecords
 from actors.broker.publishing import Spreader, check_payloads
 from actors.broker.session_guard import needs_session
 from actors.broker.stats import merged_stats
@@ -33,7 +32,7 @@ from heliograph.errors import (
     SubscriptionExistsError,
     TopicNotFoundError,
 )
-from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topic_name import DOMAINS, TopicName
 from metadata import paths
 from metadata.model import Persistence
 from metadata.store import MetadataStore
@@ -75,7 +74,7 @@ class Admin:
         peer: PeerOf | None = None,
     ) -> None:
         self.brokers = brokers
-        self.namespaces = NamespaceAdmin(NamespaceRecords(store, context.catalog), context.catalog, self.delete_topic)
+        self.namespaces = NamespaceAdmin(store, context.catalog, self.delete_topic)
         self._duties = duties
         self._context = context
         self._catalog = context.catalog
@@ -119,7 +118,7 @@ class Admin:
         numbers = _persistence(persistence, policies.persistence)
         with needs_session():
             bookies = len(await self._store.children(paths.BOOKIES_AVAILABLE))
-        if bookies < numbers.ensemble_size:
+        if name.is_persistent and bookies < numbers.ensemble_size:
             raise NotEnoughBookiesError(
                 f"an ensemble of {numbers.ensemble_size} bookies needs more than the {bookies} that are registered: "
                 "start more bookies, or ask for a smaller ensemble",
@@ -161,21 +160,27 @@ class Admin:
         if not separator or not tenant or not rest or "/" in rest:
             raise BadRequestError(f"{namespace!r} is no tenant/namespace", field="namespace")
         found = {}
-        partitioned = await self._catalog.partitioned_topics(tenant, rest)
-        for name in partitioned:
-            found[str(name)] = await self._catalog.partitions(name)
-        for name in await self._catalog.topics(tenant, rest):
-            if name.partition < 0 or name.partitioned_name not in found:
-                found[str(name)] = 0
+        for domain in DOMAINS:
+            for name in await self._catalog.partitioned_topics(tenant, rest, domain):
+                found[str(name)] = await self._catalog.partitions(name)
+            for name in await self._catalog.topics(tenant, rest, domain):
+                if name.partition < 0 or name.partitioned_name not in found:
+                    found[str(name)] = 0
         return [{"name": name, "partitions": found[name]} for name in sorted(found)]
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, may_create: bool = False) -> int:
         """How many partitions a topic has; 0 when it is not partitioned.
+
+        Args:
+            may_create: the topic is about to be used: one that is missing gets partitions where policies say so, and
+                counts as one without where using it creates it.
 
         Raises:
             TopicNotFoundError.
         """
         name = TopicName.parse(topic)
+        if may_create:
+            return await self._catalog.auto_partitions(name, may_create=True)
         count = await self._catalog.partitions(name)
         if not count and not await self._catalog.exists(name):
             raise TopicNotFoundError(f"there is no topic {name}", field="topic")

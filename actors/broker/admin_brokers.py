@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -85,7 +85,7 @@ class BrokerAdmin:
         self._duties = duties
         self._peer = peer
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
-            "brokers": self.brokers,
+            "list": self.list,
             "loads": self.loads,
             "bundles": self.bundles,
             "unload_bundle": self.unload_bundle,
@@ -103,7 +103,7 @@ class BrokerAdmin:
         """
         return await run_method(self._methods, method, arguments)
 
-    async def brokers(self) -> list[Json]:
+    async def list(self) -> Sequence[Json]:
         """Every live broker: its id, addresses, whether it leads, whether it drains."""
         with needs_session():
             leader = await self._leader.leader_id()
@@ -120,7 +120,7 @@ class BrokerAdmin:
                 for broker in sorted(await self._ownership.brokers(), key=lambda broker: broker.broker_id)
             ]
 
-    async def loads(self) -> list[Json]:
+    async def loads(self) -> Sequence[Json]:
         """The load report of each broker, with its busiest bundles; see ``BrokerLoad``."""
         with needs_session():
             return [asdict(report) for _, report in sorted((await read_loads(self._store)).items())]
@@ -186,7 +186,7 @@ class BrokerAdmin:
         names = bundle_names(await self._catalog.policies(probe_of(namespace)))
         return sum(await asyncio.gather(*(unload(name) for name in names)))
 
-    async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> list[str]:
+    async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> Sequence[str]:
         """Cut a bundle in two at its owner, which goes on serving both halves; returns their names.
 
         Args:
@@ -208,7 +208,7 @@ class BrokerAdmin:
         if owner is None:  # nobody serves it: it becomes ours, as it would at the first lookup
             node = paths.namespace(name.tenant, name.namespace_name)
             await self._ownership.take(Bundle(path, node, found.version))
-            halves: list[str] = await self._duties.run("split_bundle", arguments)
+            halves: Sequence[str] = await self._duties.run("split_bundle", arguments)
         else:
             halves = await self._ask(owner.broker_id, owner.actor_name, "split_bundle", arguments)
         return halves

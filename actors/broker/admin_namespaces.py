@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from actors.broker.admin_brokers import run_method
@@ -10,38 +10,32 @@ from actors.broker.catalog import Catalog
 from actors.broker.namespace_records import NamespaceRecords, probe_of
 from heliograph.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.protocol.topic_name import TopicName
+from metadata.store import MetadataStore
 
 DELETE_ROUNDS_MAX = 5  # of a namespace in which topics keep being made
 
 Json = dict[str, Any]
 
 
-class NamespaceAdmin:
-    """Runs the methods of ``NamespaceRecords`` by name, and deletes namespaces with what is in them.
+class NamespaceAdmin(NamespaceRecords):
+    """Tenants, namespaces and policies; namespaces are deleted with what is in them.
 
     Args:
         delete_topic: deletes one topic, whoever owns it.
     """
 
     def __init__(
-        self,
-        records: NamespaceRecords,
-        catalog: Catalog,
-        delete_topic: Callable[[str, bool], Awaitable[None]],
+        self, store: MetadataStore, catalog: Catalog, delete_topic: Callable[[str, bool], Awaitable[None]]
     ) -> None:
-        self._records = records
-        self._catalog = catalog
+        super().__init__(store, catalog)
         self._delete_topic = delete_topic
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
-            "delete": self.delete,
-            **{
-                name: getattr(records, name)
-                for name in (
-                    "tenants", "tenant", "create_tenant", "update_tenant", "delete_tenant", "namespaces", "create",
-                    "policies", "set_policies", "remove_policies", "topic_policies", "set_topic_policies",
-                    "remove_topic_policies",
-                )
-            },
+            name: getattr(self, name)
+            for name in (
+                "tenants", "tenant", "create_tenant", "update_tenant", "delete_tenant", "list", "create", "delete",
+                "policies", "set_policies", "remove_policies", "topic_policies", "set_topic_policies",
+                "remove_topic_policies",
+            )
         }  # fmt: skip
 
     async def run(self, method: str, arguments: Json) -> Any:
@@ -62,20 +56,20 @@ class NamespaceAdmin:
         """
         name = probe_of(namespace)
         for _ in range(DELETE_ROUNDS_MAX):
-            await self._records.mark_deleted(namespace)
+            await self.mark_deleted(namespace)
             left = await self._catalog.left_in(name.tenant, name.namespace_name)
             if not left:
-                await self._records.remove(namespace)
+                await self.remove(namespace)
                 return
-            await self._records.mark_deleted(namespace, is_deleted=False)
+            await self.mark_deleted(namespace, is_deleted=False)
             if not force:
                 raise ConflictError(f"{namespace} has {len(left)} topics: delete them, or force it", field="namespace")
             await self._delete_all(left)
         raise ServiceNotReadyError(f"topics keep being made in {namespace}: stop their producers, or try again")
 
-    async def _delete_all(self, left: list[TopicName]) -> None:
+    async def _delete_all(self, left: Sequence[TopicName]) -> None:
         whole = sorted({TopicName.parse(name.partitioned_name) for name in left}, key=str)
-        for name in [*whole, *left]:  # partitioned ones first, with their partitions
+        for name in dict.fromkeys([*whole, *left]):  # partitioned ones first, with their partitions
             try:
                 await self._delete_topic(str(name), True)
             except NotFoundError:

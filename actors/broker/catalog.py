@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from actors.broker.bundles import Bundle, bundle_path
@@ -22,7 +22,7 @@ from heliograph.errors import (
     TopicNotFoundError,
     UnsupportedError,
 )
-from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topic_name import DOMAINS, TopicName
 from metadata import codec, paths
 from metadata.errors import BadVersionError, NodeExistsError, NoNodeError
 from metadata.model import (
@@ -37,6 +37,7 @@ from metadata.parents import create_parents
 from metadata.store import Check, Create, MetadataStore
 from metadata.update_loop import read, update
 
+PERSISTENT, NON_PERSISTENT = DOMAINS
 PARTITIONS_MAX = 10_000  # of one topic
 CREATIONS_AT_ONCE_MAX = 64  # records of partitions being written
 CREATE_ROUNDS_MAX = 10  # of creating a topic while its namespace's policies change
@@ -51,7 +52,14 @@ class Catalog:
     @staticmethod
     def topic_path(topic: TopicName) -> str:
         """The node of a topic's record."""
-        return paths.topic(topic.tenant, topic.namespace_name, topic.local_name)
+        family = paths.topic if topic.is_persistent else paths.non_persistent_topic
+        return family(topic.tenant, topic.namespace_name, topic.local_name)
+
+    @staticmethod
+    def partitioned_path(topic: TopicName) -> str:
+        """The node of a partitioned topic's record."""
+        family = paths.partitioned_topic if topic.is_persistent else paths.non_persistent_partitioned
+        return family(topic.tenant, topic.namespace_name, topic.local_name)
 
     async def policies(self, topic: TopicName) -> NamespacePolicies:
         """What holds in the topic's namespace; raises as ``namespace_of``."""
@@ -68,11 +76,8 @@ class Catalog:
 
         Raises:
             NamespaceNotFoundError.
-            UnsupportedError: for non-persistent topics.
             ServiceNotReadyError: this broker's session is over; another broker, or its next session, can tell.
         """
-        if not topic.is_persistent:
-            raise UnsupportedError("non-persistent topics are not offered by this version", field="topic")
         path = paths.namespace(topic.tenant, topic.namespace_name)
         with contextlib.suppress(NoNodeError), needs_session():
             found = await read(self._store, path, NamespacePolicies)
@@ -115,7 +120,7 @@ class Catalog:
 
     async def partitioned(self, topic: TopicName) -> PartitionedTopicRecord | None:
         """The record of a partitioned topic, None when there is none of that name."""
-        path = paths.partitioned_topic(topic.tenant, topic.namespace_name, topic.local_name)
+        path = self.partitioned_path(topic)
         try:
             with needs_session():
                 return (await read(self._store, path, PartitionedTopicRecord)).record
@@ -128,7 +133,7 @@ class Catalog:
         A failed call may have created some of the partitions; the same call goes on where it stopped.
 
         Raises:
-            TopicExistsError, NamespaceNotFoundError, UnsupportedError (non-persistent).
+            TopicExistsError, NamespaceNotFoundError.
         """
         await self.policies(topic)
         if partitions == 0:
@@ -138,7 +143,7 @@ class Catalog:
             return
         if await self.exists(topic):
             raise TopicExistsError(f"{topic} exists and is not partitioned", field="topic")
-        path = paths.partitioned_topic(topic.tenant, topic.namespace_name, topic.local_name)
+        path = self.partitioned_path(topic)
         record = PartitionedTopicRecord(str(topic), partitions, now_ms(), persistence)
         if await self._store.exists(path) is not None:
             raise TopicExistsError(f"{topic} exists", field="topic")
@@ -181,7 +186,7 @@ class Catalog:
                 )
             return None if record.partitions == partitions else replace(record, partitions=partitions)
 
-        path = paths.partitioned_topic(topic.tenant, topic.namespace_name, topic.local_name)
+        path = self.partitioned_path(topic)
         try:
             with needs_session():
                 await update(self._store, path, PartitionedTopicRecord, grow)
@@ -237,41 +242,42 @@ class Catalog:
             await self._create_record(topic, persistence)
         return persistence
 
-    async def topics(self, tenant: str, namespace: str) -> list[TopicName]:
+    async def topics(self, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[TopicName]:
         """Every topic of a namespace, partitions one by one, sorted.
 
         Raises:
             NamespaceNotFoundError.
         """
         await self.policies(TopicName.parse(f"persistent://{tenant}/{namespace}/any"))
-        folder = paths.topic(tenant, namespace, "x").rsplit("/", 1)[0]
-        return await self._names_below(folder, tenant, namespace)
+        return await self._names_beside(self.topic_path, TopicName(domain, tenant, namespace, "any", -1))
 
-    async def partitioned_topics(self, tenant: str, namespace: str) -> list[TopicName]:
+    async def partitioned_topics(self, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[TopicName]:
         """Every partitioned topic of a namespace, sorted."""
-        folder = paths.partitioned_topic(tenant, namespace, "x").rsplit("/", 1)[0]
-        return await self._names_below(folder, tenant, namespace)
+        return await self._names_beside(self.partitioned_path, TopicName(domain, tenant, namespace, "any", -1))
 
     async def left_in(self, tenant: str, namespace: str) -> list[TopicName]:
         """What there is still in a namespace that may be on its way out: topics, and partitioned ones."""
-        folders = (paths.topic(tenant, namespace, "x"), paths.partitioned_topic(tenant, namespace, "x"))
-        found = [await self._names_below(path.rsplit("/", 1)[0], tenant, namespace) for path in folders]
-        return found[0] + found[1]
+        names = [TopicName(domain, tenant, namespace, "any", -1) for domain in DOMAINS]
+        found: list[TopicName] = []
+        for name in names:
+            found += await self._names_beside(self.topic_path, name)
+            found += await self._names_beside(self.partitioned_path, name)
+        return found
 
     async def forget_partitioned(self, topic: TopicName) -> None:
         """Remove the record that makes a topic partitioned; its partitions stay."""
         with contextlib.suppress(NoNodeError):
-            await self._store.delete(paths.partitioned_topic(topic.tenant, topic.namespace_name, topic.local_name))
+            await self._store.delete(self.partitioned_path(topic))
 
-    async def _names_below(self, folder: str, tenant: str, namespace: str) -> list[TopicName]:
+    async def _names_beside(self, path_of: Callable[[TopicName], str], topic: TopicName) -> list[TopicName]:
+        """Every topic whose node stands beside the one that a topic of that name would have."""
         try:
             with needs_session():
-                children = await self._store.children(folder)
+                children = await self._store.children(path_of(topic).rpartition("/")[0])
         except NoNodeError:
             return []
-        return [
-            TopicName.parse(f"persistent://{tenant}/{namespace}/{paths.last_part('/' + name)}") for name in children
-        ]
+        before = f"{topic.domain}://{topic.namespace}"
+        return [TopicName.parse(f"{before}/{paths.last_part('/' + name)}") for name in children]
 
     async def _partitioned_record(self, topic: TopicName) -> PartitionedTopicRecord:
         record = await self.partitioned(topic)

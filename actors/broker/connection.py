@@ -171,6 +171,11 @@ class Connection(asyncio.Protocol):
             self._throttle = loop.call_at(self._throttled_until, self._throttle_over)
         self._pause()
 
+    @property
+    def is_throttled(self) -> bool:
+        """Whether nothing is read for a while."""
+        return self._throttle is not None
+
     def probe(self) -> None:
         """Somebody wants the place of this client: find out soon whether it is still there."""
         if self._transport is None or not self.is_open or self._was_pinged:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 import zlib
 
+from actors.broker.catalog import NON_PERSISTENT, PERSISTENT
 from actors.broker.connection import Connection
 from heliograph.errors import BadRequestError, HeliographError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
-from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 PATTERN_CHARACTERS_MAX = 1_000
+_DOMAINS_OF = {
+    pb.CommandGetTopicsOfNamespace.PERSISTENT: (PERSISTENT,),
+    pb.CommandGetTopicsOfNamespace.NON_PERSISTENT: (NON_PERSISTENT,),
+    pb.CommandGetTopicsOfNamespace.ALL: DOMAINS,
+}
 
 
 class LookupCommands:
@@ -61,9 +67,9 @@ class LookupCommands:
             tenant, separator, namespace = wanted.namespace.partition("/")
             if not separator or not tenant or not namespace:
                 raise BadRequestError(f"{wanted.namespace!r} is no tenant/namespace", field="namespace")
-            names: list[str] = []
-            if wanted.mode != wanted.NON_PERSISTENT:
-                names = [str(name) for name in await self.connection.context.catalog.topics(tenant, namespace)]
+            catalog, names = self.connection.context.catalog, []
+            for domain in _DOMAINS_OF[wanted.mode]:
+                names += [str(name) for name in await catalog.topics(tenant, namespace, domain)]
             if wanted.topics_pattern:
                 names = _matching(names, wanted.topics_pattern)
         except HeliographError as error:

@@ -150,6 +150,18 @@ class ManagedLedger:
         if self.state is WriteState.WRITING:
             self._hand_on()
 
+    async def check_ownership(self) -> None:
+        """Raise ServiceNotReadyError, and call ``on_lost``, if somebody took the topic over up to now (I13).
+
+        After cursors were taken over: a slow takeover must not have taken them from a quicker one that came later.
+        """
+        try:
+            async with self._structure:
+                await self._owned.check()
+        except ServiceNotReadyError as error:
+            self.lose(error)
+            raise
+
     def roll_if_due(self) -> None:
         """Start a new ledger if the last one is old or large enough."""
         if self.state is WriteState.WRITING and not self._rolling and self._is_full():

@@ -48,7 +48,7 @@ class NamespaceRecords:
 
     # Tenants
 
-    async def tenants(self) -> list[str]:
+    async def tenants(self) -> Sequence[str]:
         """Names, sorted."""
         with needs_session():
             return sorted(paths.last_part("/" + name) for name in await self._store.children(paths.NAMESPACES))
@@ -101,7 +101,7 @@ class NamespaceRecords:
 
     # Namespaces
 
-    async def namespaces(self, tenant: str | None = None) -> list[str]:
+    async def list(self, tenant: str | None = None) -> Sequence[str]:
         """``tenant/namespace`` of each, sorted; of one tenant, or of all.
 
         Raises:
@@ -120,7 +120,7 @@ class NamespaceRecords:
             found += [f"{name}/{paths.last_part('/' + child)}" for child in children]
         return sorted(found)
 
-    async def create(self, namespace: str, bundles: int | None = None, policies: Json | None = None) -> None:
+    async def create(self, namespace: str, bundles: int | None = None, policies: dict[str, Any] | None = None) -> None:
         """Create a namespace of an existing tenant.
 
         Args:

@@ -57,6 +57,20 @@ class OwnedRecord(Generic[R]):
                 raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
         self.record = record
 
+    async def check(self) -> None:
+        """Look whether it is still ours. Must not overlap with ``replace``.
+
+        Raises:
+            ServiceNotReadyError: another owner wrote, the node is gone, or our session is over.
+            ConnectionLossError: the store cannot be reached.
+        """
+        try:
+            stat = await self._store.exists(self.path)
+        except SessionExpiredError as error:
+            raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
+        if stat is None or stat.version != self._version:
+            raise ServiceNotReadyError(f"{self.path} was written by another owner")
+
     async def delete(self) -> None:
         """Delete the node, if nobody else has written since.
 

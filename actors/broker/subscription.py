@@ -87,6 +87,7 @@ class Subscription:
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_acknowledged = 0
+        self.messages_dropped = 0  # of a topic that stores nothing: nobody could take them
         self.on_progress: Callable[[Subscription], None] | None = None  # somebody waits for it to come to the end
         self.entries_expired = 0
         self.expired_ms = 0

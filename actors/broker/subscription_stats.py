@@ -43,6 +43,7 @@ def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -
         "type": subscription.kind.value if subscription.consumers else "",
         "activeConsumerName": active.name if active is not None else "",
         "msgInReplay": dispatcher.replay_count,
+        "msgDropCount": subscription.messages_dropped,
         "msgDelayed": delayed,
         "isDurable": subscription.is_durable,
         "isReplicated": False,

@@ -121,6 +121,7 @@ class Topic:
             names.remove(DEDUP_CURSOR)
         await asyncio.gather(*(self._load_subscription(name) for name in names))
         await self.write_side.load(is_deduplicated=is_deduplicated)
+        await self.ledger.check_ownership()  # I11: whoever takes the topic over later, takes the cursors over later
 
     async def _load_subscription(self, name: str) -> None:
         is_compacted = False
@@ -196,6 +197,7 @@ class Topic:
                 cursor_log = await create_cursor(place, mark, chain, self._store, self._ledgers, kept)
             except NodeExistsError:  # made by a try whose reply was lost, or by the previous owner at the last moment
                 cursor_log = await recover_cursor(place, chain, self._store, self._ledgers)
+                await self.ledger.check_ownership()
             self._check_open()  # I13: the topic may have been lost meanwhile
             cursor_log.on_lost = self.ledger.lose
             return self._keep(name, cursor_log.cursor, cursor_log, (chain, reader), view is not None)

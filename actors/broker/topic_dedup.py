@@ -26,7 +26,6 @@ from metadata.store import MetadataStore
 
 REPLAY_ENTRIES_MAX = 500  # of one read while entries behind the snapshot are replayed
 REPLAY_BYTES_MAX = 4 << 20
-SNAPSHOT_MS_MAX = 120_000  # a snapshot is taken at least this often while something is published
 
 
 class TopicDeduplication:
@@ -90,8 +89,11 @@ class TopicDeduplication:
         now = now_ms()
         self.core.expire(now)
         news = self._ledger.chain.end - self._log.mark
-        if news >= self.snapshot_entries or (news and now - self._snapshot_ms >= SNAPSHOT_MS_MAX):
+        if news >= self.snapshot_entries or (news and now - self._snapshot_ms >= self._snapshot_ms_max()):
             self._take_snapshot()
+
+    def _snapshot_ms_max(self) -> int:
+        return self._ledger.policies.deduplication_snapshot_seconds * 1000
 
     async def close(self) -> None:
         """A last snapshot, so that the next owner has nothing to read again."""

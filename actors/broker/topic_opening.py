@@ -51,7 +51,7 @@ async def open_managed_ledger(
         if owned.record.terminated_at is not None:
             return await _open_terminated(name, owned, ledgers, cache, policies)
         record = without_empty_ledgers(await _recover_tail(owned.record, ledgers))
-        # A ledger from an earlier round is of no use: ids in the chain have to grow, also past an empty ledger that just
+        # A ledger from an earlier round is of no use: ids in the chain have to grow, also past an empty one that just
         # left it, since a cursor's mark may name that one.
         if orphan is not None and orphan.ledger_id <= _last_ledger_id(owned.record):
             await ledgers.delete(orphan.ledger_id)

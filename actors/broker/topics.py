@@ -11,6 +11,7 @@ from actors.broker.catalog import Catalog
 from actors.broker.expiry import expire_by_policy
 from actors.broker.idle_topics import Fate, IdleTopics, is_in_use
 from actors.broker.ledgers import Ledgers
+from actors.broker.non_persistent import NonPersistentTopic, PassingLedger
 from actors.broker.ownership import Ownership
 from actors.broker.policies import effective
 from actors.broker.session_guard import needs_session
@@ -21,6 +22,7 @@ from actors.broker.topic_opening import open_managed_ledger
 from actors.broker.topic_reader import TopicReader
 from heliograph.errors import HeliographError, ServiceNotReadyError
 from heliograph.protocol.topic_name import TopicName
+from metadata.model import Policies, TopicRecord
 from metadata.store import MetadataStore
 
 HOUSEKEEPING_TOPICS_MAX = 100  # looked at in one turn of the loop
@@ -197,14 +199,12 @@ class Topics:
         path = self._catalog.topic_path(name)
         policies = await self._catalog.policies(name)
         applied = effective(policies, (await self._catalog.topic_policies(name)).overrides, created_with)
-        ledger = await open_managed_ledger(str(name), path, self._store, self._ledgers, self._cache, applied)
-        reader = TopicReader(ledger.chain, self._cache, self._ledgers)
-        topic = Topic(name, path, bundle, ledger, reader, self._store, self._ledgers, applied, self.setting)
+        topic = await self._make(name, path, bundle, applied)
         try:
             await topic.load_subscriptions()
         except BaseException:
             with contextlib.suppress(HeliographError):
-                await ledger.close()
+                await topic.ledger.close()
             raise
         if not self._ownership.admits(bundle):  # I13
             topic.abandon(ServiceNotReadyError("the bundle went to another broker"))
@@ -214,6 +214,15 @@ class Topics:
         if self.policy_changes != changes:
             self.on_policies_missed(topic)
         return topic
+
+    async def _make(self, name: TopicName, path: str, bundle: str, policies: Policies) -> Topic:
+        store, ledgers = self._store, self._ledgers
+        if not name.is_persistent:
+            passing = PassingLedger(str(name), store, TopicRecord(str(name)), ledgers, policies)
+            return NonPersistentTopic(name, path, bundle, passing, store, ledgers, policies, self.setting)
+        ledger = await open_managed_ledger(str(name), path, store, ledgers, self._cache, policies)
+        reader = TopicReader(ledger.chain, self._cache, ledgers)
+        return Topic(name, path, bundle, ledger, reader, store, ledgers, policies, self.setting)
 
     def _forget(self, topic: Topic) -> None:
         if self._loaded.get(topic.name) is topic:

@@ -28,6 +28,7 @@ ENTRY_HEADER_BYTES = 40
 _HEAD = struct.Struct(">II")  # the version and its zeros are one word: a bit flipped in either is seen
 _BODY = struct.Struct(">qqqq")
 _ALL = struct.Struct(">IIqqqq")
+_LENGTH = struct.Struct(">q")
 
 assert _HEAD.size + _BODY.size == ENTRY_HEADER_BYTES
 
@@ -66,19 +67,27 @@ def entry_head(data: bytes | memoryview) -> tuple[int, int, int]:
     return ledger_id, entry_id, lac
 
 
-def decode_entry(data: bytes | memoryview) -> Entry:
-    """Check and decode one entry.
+def check_entry(data: bytes | memoryview) -> tuple[int, int, int]:
+    """Ledger id, entry id and LAC of a sound entry.
 
     Raises:
         EntryDamagedError: wrong version, length or checksum.
     """
     if len(data) < ENTRY_HEADER_BYTES:
         raise EntryDamagedError(f"an entry of {len(data)} bytes is shorter than its header")
-    version, checksum = _HEAD.unpack_from(data)
+    version, checksum, ledger_id, entry_id, lac, _ = _ALL.unpack_from(data)
     if version != ENTRY_VERSION << 24:
         raise EntryDamagedError(f"entry format {version:08x}, this program reads {ENTRY_VERSION << 24:08x}")
-    view = memoryview(data)
-    if crc32c.crc32c(view[_HEAD.size :]) != checksum:
+    if crc32c.crc32c(memoryview(data)[_HEAD.size :]) != checksum:
         raise EntryDamagedError("an entry fails its checksum")
-    ledger_id, entry_id, lac, length = _BODY.unpack_from(data, _HEAD.size)
-    return Entry(ledger_id, entry_id, lac, length, view[ENTRY_HEADER_BYTES:])
+    return ledger_id, entry_id, lac
+
+
+def decode_entry(data: bytes | memoryview) -> Entry:
+    """Check and decode one entry.
+
+    Raises:
+        EntryDamagedError: wrong version, length or checksum.
+    """
+    ledger_id, entry_id, lac = check_entry(data)
+    return Entry(ledger_id, entry_id, lac, _LENGTH.unpack_from(data, 32)[0], memoryview(data)[ENTRY_HEADER_BYTES:])

@@ -7,7 +7,19 @@ import sys
 
 import typer
 
-from heliograph.cli import bookie, cluster, consume, metadata, perf, produce, schemas, subscriptions, topics
+from heliograph.cli import (
+    bookie,
+    brokers,
+    cluster,
+    consume,
+    metadata,
+    namespaces,
+    perf,
+    produce,
+    schemas,
+    subscriptions,
+    topics,
+)
 from heliograph.cli.output import EXIT_FAILED, Output
 
 EXIT_INTERRUPTED = 130
@@ -24,6 +36,9 @@ app.command("up")(cluster.up)
 app.command("down")(cluster.down)
 app.command("status")(cluster.status)
 app.add_typer(topics.app, name="topics")
+app.add_typer(namespaces.app, name="namespaces")
+app.add_typer(namespaces.tenants, name="tenants")
+app.add_typer(brokers.app, name="brokers")
 app.add_typer(schemas.app, name="schemas")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.command("produce")(produce.produce)

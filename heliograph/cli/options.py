@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from heliograph import AsyncClient, connect_async, discovery
+from heliograph.admin import AdminSync
 from heliograph.cluster.home import ClusterHome
 from heliograph.config import DEFAULT_NAMESPACE, ClusterConfig
 from heliograph.errors import ConnectionLostError
@@ -79,6 +80,17 @@ class Target:
                 return await connect_async(state.service_url, discovery_namespace=self.namespace)
         self.attach()
         return await connect_async(namespace=self.namespace)
+
+
+def admin_of(namespace: str | None, home: Path | None) -> AdminSync:
+    """The administration of the cluster that the options name.
+
+    Raises:
+        ClusterNotFoundError: there is none.
+    """
+    target = Target.of(namespace, home)
+    target.attach()
+    return AdminSync(target.namespace)
 
 
 def given(**options: Any) -> dict[str, Any]:

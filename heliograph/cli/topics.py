@@ -1,4 +1,4 @@
-"""``helio topics``: create, list, delete, stats."""
+"""``helio topics``: create, list, grow, delete, stats."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.admin import AdminSync
+from heliograph.cli import topic_policies
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import Output
 from heliograph.errors import InvalidQuorumError
 
 app = typer.Typer(help="Create, list, delete and inspect topics.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(topic_policies.app, name="policies")
 
 POLL_SECONDS = 0.2
 
@@ -82,6 +84,31 @@ def terminate(
     output.result({"topic": topic, "last": last})
     for name, position in last.items():
         output.progress(f"{name} ends with message {position}")
+
+
+@app.command()
+def grow(
+    topic: Topic,
+    partitions: Annotated[int, typer.Argument(help="How many it shall have.", min=1, max=10_000)],
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Add partitions to a partitioned topic, and make those that are missing; clients notice by themselves."""
+    output, admin = Output(as_json), _admin(namespace, home)
+    admin.update_partitions(topic, partitions)
+    admin.create_missing_partitions(topic)
+    output.result({"topic": topic, "partitions": partitions})
+    output.progress(f"{topic} has {partitions} partitions")
+
+
+@app.command()
+def unload(topic: Topic, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+    """Have a topic closed where it is served; clients open it again by themselves."""
+    output, admin = Output(as_json), _admin(namespace, home)
+    admin.unload_topic(topic)
+    output.result({"topic": topic, "unloaded": True})
+    output.progress(f"unloaded {topic}")
 
 
 @app.command()

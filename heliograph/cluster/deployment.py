@@ -24,6 +24,7 @@ from actors.bookie.actor import BookieActor
 from actors.bookie.config import BookieConfig
 from actors.broker.actor import BrokerActor
 from actors.broker.config import BrokerConfig
+from actors.broker.tls import TlsFiles
 from gateway.actor import GatewayActor
 from heliograph.cluster import diagnosis, ports
 from heliograph.cluster.hosting import hosted
@@ -149,6 +150,8 @@ def _class_and_arguments(
             max_message_bytes=config.max_message_bytes,
             session_timeout_ms=config.session_timeout_ms,
             cluster_secret=secret,
+            tls_port=part.tls_port if config.tls_certificate_file is not None else None,
+            tls=_tls_of(config),
         )
         return BrokerActor, (broker, metadata_url)
     if part.kind == "auditor":
@@ -162,6 +165,17 @@ def _class_and_arguments(
         return AuditorActor, (auditor, metadata_url)
     assert part.kind == "gateway", "START_GROUPS names every kind"
     return GatewayActor, (_gateway_settings(part, config, metadata_url, dashboard_url),)
+
+
+def _tls_of(config: ClusterConfig) -> TlsFiles | None:
+    if config.tls_certificate_file is None or config.tls_key_file is None:
+        return None
+    return TlsFiles(
+        str(config.tls_certificate_file),
+        str(config.tls_key_file),
+        str(config.tls_ca_file or ""),
+        config.tls_require_client_certificate,
+    )
 
 
 def _gateway_settings(
@@ -196,7 +210,11 @@ def _with_ports(parts: Sequence[Part], config: ClusterConfig) -> list[Part]:
         if not port and part.kind in ("metadata", "broker", "gateway"):
             port = ports.pick_free(config.host, taken=taken)
         taken.add(port)
-        chosen.append(replace(part, port=port))
+        tls_port = part.tls_port
+        if not tls_port and part.kind == "broker" and config.tls_certificate_file is not None:
+            tls_port = ports.pick_free(config.host, taken=taken)
+        taken.add(tls_port)
+        chosen.append(replace(part, port=port, tls_port=tls_port))
     return chosen
 
 

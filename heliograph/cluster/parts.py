@@ -23,6 +23,7 @@ class Part:
     kind: str  # one of START_ORDER
     selector: labels.Selector = field(default_factory=dict)
     port: int = 0
+    tls_port: int = 0
     rack: str = "default"
     directory: Path | None = None
 
@@ -43,7 +44,13 @@ def parts_of(config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> list[
     parts += [_bookie(f"{BOOKIE_PREFIX}{number}", config, nodes) for number in range(1, config.bookies + 1)]
     anywhere = labels.broker_selector(nodes) if config.require_labels else {}
     parts += [
-        Part(f"{BROKER_PREFIX}{number}", "broker", anywhere, config.broker_port if number == 1 else 0)
+        Part(
+            f"{BROKER_PREFIX}{number}",
+            "broker",
+            anywhere,
+            config.broker_port if number == 1 else 0,
+            config.broker_tls_port if number == 1 else 0,
+        )
         for number in range(1, config.brokers + 1)
     ]
     if config.auditor:

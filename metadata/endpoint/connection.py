@@ -122,10 +122,7 @@ class Connection(asyncio.Protocol):
         self._requests.clear()
         self._writable.set()
         self._arrived.set()
-        session = self.session
-        if session is not None and session.connection is self:
-            session.connection = None
-            session.board.detach()
+        self._leave_session()
         self._host.on_disconnected(self)
 
     def pause_writing(self) -> None:
@@ -146,15 +143,20 @@ class Connection(asyncio.Protocol):
     async def end(self) -> None:
         """Close at once, and wait until the request in hand is done: another connection takes the session over."""
         self.abort()
-        if self.session is not None and self.session.connection is self:
-            self.session.connection = None
-            self.session.board.detach()
+        self._leave_session()
         await self.wait_done()
+        if self.session is not None and self.session.latest is self:
+            self.session.latest = None
 
     async def wait_done(self) -> None:
         """Wait until no request is in hand."""
         if self._worker is not None:
             await asyncio.wait([self._worker])
+
+    def _leave_session(self) -> None:
+        if self.session is not None and self.session.connection is self:
+            self.session.connection = None
+            self.session.board.detach()
 
     def _take(self, frame: bytes) -> None:
         if self._closing:
@@ -206,9 +208,9 @@ class Connection(asyncio.Protocol):
             return False
         self.session = session
         self.is_admitted = True
-        session.connection = self
+        session.connection = session.latest = self
         self._operations = Operations(session, self._host.directory, self.peer.rpartition(":")[0])
-        session.board.attach(self._tell)
+        session.board.attach(self._tell, self.abort)
         self._put(replies.connected(session.timeout_ms, session.session_id, session.password, connect.has_read_only))
         return True
 
@@ -255,10 +257,11 @@ class Connection(asyncio.Protocol):
     def _answer(self, request: Request, code: ErrorCode, body: bytes) -> None:
         session = self.session
         assert session is not None, "only admitted clients are answered"
+        if session.connection is not self:
+            return
         session.touch(self._host.now_ms())
         self._put(replies.reply(request.xid, session.zxid, code, body))
-        if session.connection is self:
-            session.board.answered()
+        session.board.answered()
 
     async def _close_session(self, request: Request) -> None:
         assert self.session is not None, "only admitted clients are answered"

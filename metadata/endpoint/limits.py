@@ -22,6 +22,7 @@ OUTPUT_BYTES_PAUSE = 1 << 20  # not taken by the client: no further request is h
 OUTPUT_BYTES_MAX = 16 << 20  # the same, watch events included: the client is cut off
 WATCHES_PER_SESSION_MAX = 100_000
 STANDING_WATCHES_MAX = 1_000  # persistent ones of one session
+EVENTS_HELD_MAX = 10_000  # that wait for the answer in hand, of one session; then the client is cut off
 IDENTITIES_PER_CONNECTION_MAX = 16
 ACL_ENTRIES_MAX = 64  # of one node
 ACL_RECORDS_MAX = 100_000  # nodes whose ACL is not world:anyone:cdrwa

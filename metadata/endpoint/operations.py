@@ -141,7 +141,10 @@ class Operations:
 
     async def _get_children(self, body: Body) -> bytes:
         assert isinstance(body, Read)
-        names, _ = await self._reads.children(body.path, body.watch)
+        if not body.watch:
+            return replies.strings(await self._reads.names(body.path))
+        # With the stat, which is not sent, but counts as seen.
+        names, _ = await self._reads.children(body.path, watch=True)
         return replies.strings(names)
 
     async def _get_children2(self, body: Body) -> bytes:

@@ -11,10 +11,9 @@ from metadata.endpoint.limits import DESCENDANTS_MAX
 from metadata.endpoint.requests import SetWatches
 from metadata.endpoint.writes import Guard, check_visible
 from metadata.errors import NoNodeError
-from metadata.paths import ENDPOINT_ACLS
 from metadata.store import EventType, Stat, Watcher, WatchEvent
 from metadata.watches import WatchKind
-from metadata.znode import ROOT, check_path, parent_of
+from metadata.znode import ROOT, check_path
 
 
 class Reads:
@@ -64,9 +63,13 @@ class Reads:
             names, stat = await self._session.board.read(WatchKind.CHILD, path, read)
         else:
             names, stat = await read(None)
-        if path == parent_of(ENDPOINT_ACLS):
-            names = [name for name in names if not is_reserved(ROOT + name)]
+        names = _without_own(path, names)
         return names, dataclasses.replace(self._session.saw(stat), num_children=len(names))
+
+    async def names(self, path: str) -> list[str]:
+        """The names alone, and no watch."""
+        await self._guard.require(path, Permission.READ)
+        return _without_own(path, await self._session.store.children(path))
 
     async def acl(self, path: str) -> tuple[Acl, int, Stat]:
         """The ACL, its version, and the node's stat. Hashes are shown to those who may administer the node."""
@@ -187,3 +190,8 @@ class Reads:
         if path == ROOT and self._directory.stands:
             stat = dataclasses.replace(stat, num_children=stat.num_children - 1)
         return self._session.saw(stat)
+
+
+def _without_own(path: str, names: list[str]) -> list[str]:
+    """The names of children that a client may see."""
+    return [name for name in names if not is_reserved(ROOT + name)] if path == ROOT else names

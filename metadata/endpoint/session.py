@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,9 @@ class WireSession:
         self.session_id = signed_64(store.session_id)
         self.password = secrets.token_bytes(PASSWORD_BYTES)
         self.board = Watchboard()
-        self.connection: Connection | None = None
+        self.connection: Connection | None = None  # the one that is served, if any
+        self.latest: Connection | None = None  # the same, or the last one: a request of it may still be in hand
+        self.taking_over = asyncio.Lock()  # held by a connection that waits for its predecessor to be done
         # The newest change that this client can have seen. Taken from what it read, never from other sessions: a
         # client that comes back asks what happened after it.
         self.zxid = 0

@@ -47,8 +47,9 @@ class SessionTable:
         session = self._sessions.get(asked.session_id)
         if session is None or not session.accepts(asked.password):
             return None
-        if session.connection is not None:
-            await session.connection.end()
+        async with session.taking_over:
+            while session.latest is not None:
+                await session.latest.end()
         if session.session_id not in self._sessions:
             return None
         if not session.is_usable:

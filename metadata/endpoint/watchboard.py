@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from metadata.endpoint.codes import AddWatchMode, ErrorCode, WatcherType, WireError
-from metadata.endpoint.limits import STANDING_WATCHES_MAX, WATCHES_PER_SESSION_MAX
+from metadata.endpoint.limits import EVENTS_HELD_MAX, STANDING_WATCHES_MAX, WATCHES_PER_SESSION_MAX
 from metadata.store import EventType, Watch, Watcher, WatchEvent
 from metadata.watches import WatchKind
 from metadata.znode import ROOT, parent_of
@@ -63,18 +63,24 @@ class Watchboard:
         self._pending: Key | _Standing | None = None  # what the request in hand sets
         self._held: list[WatchEvent] = []
         self._tell: Tell | None = None
+        self._cut_off: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._wanted) + len(self._standing)
 
-    def attach(self, tell: Tell) -> None:
-        """A connection begins; ``tell`` sends an event to the client."""
+    def attach(self, tell: Tell, cut_off: Callable[[], None]) -> None:
+        """A connection begins.
+
+        Args:
+            tell: sends an event to the client.
+            cut_off: ends the connection, because too many events wait for an answer.
+        """
         self.detach()
-        self._tell = tell
+        self._tell, self._cut_off = tell, cut_off
 
     def detach(self) -> None:
         """The connection is over, and with it what the client wanted."""
-        self._tell = None
+        self._tell = self._cut_off = None
         self._wanted.clear()
         self._held.clear()
         self._pending = None
@@ -209,10 +215,23 @@ class Watchboard:
             self._emit(WatchEvent(EventType.CHILD, parent))
 
     def _emit(self, event: WatchEvent) -> None:
-        if self._held or self._waits(event):
-            self._held.append(event)
-        else:
+        if not self._concerns(event):
+            return
+        if not self._held and not self._waits(event):
             self._deliver(event)
+        elif len(self._held) < EVENTS_HELD_MAX:
+            self._held.append(event)
+        elif self._cut_off is not None:  # I15
+            self._cut_off()
+
+    def _concerns(self, event: WatchEvent) -> bool:
+        """Is it for a watch of the client, or for one that the request in hand sets?"""
+        keys = _keys(event)
+        return (
+            not keys.isdisjoint(self._wanted)
+            or self._pending in keys
+            or any(standing.reports(event) for standing in self._standing.values())
+        )
 
     def _waits(self, event: WatchEvent) -> bool:
         if isinstance(self._pending, _Standing):

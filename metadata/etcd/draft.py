@@ -194,7 +194,7 @@ class Draft:
             data_length=len(operation.value),
         )
         self._put(path, DraftNode(seen, exists=True, fresh=True, value=operation.value))
-        self._layer.families[parent_path] = replace(family, creations=family.creations + 1)
+        self._layer.families[parent_path] = replace(family, creations=family.creations + 1, pzxid=0)
         self._note(EventType.CREATED, path)
         return path
 
@@ -226,7 +226,7 @@ class Draft:
         family = self._family(parent_path)
         self._put(path, replace(node, exists=False, fresh=False, value=None))
         self._layer.families[path] = Family()
-        self._layer.families[parent_path] = replace(family, removals=family.removals + 1)
+        self._layer.families[parent_path] = replace(family, removals=family.removals + 1, pzxid=0)
         self._note(EventType.DELETED, path)
 
     def _checked(self, path: str, version: int) -> DraftNode:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from heliograph.errors import HeliographError
 from metadata.errors import ConnectionLossError
@@ -23,6 +23,8 @@ from metadata.etcd.seen import Snapshot
 from metadata.etcd.session import Session
 from metadata.etcd.writer import Writer
 from metadata.store import Operation, SessionState
+
+T = TypeVar("T")
 
 
 class Pump:
@@ -73,7 +75,7 @@ class Pump:
             call.fail(error)
         self._work.set()
 
-    async def _put(self, call: Call[Any]) -> Any:
+    async def _put(self, call: Call[T]) -> T:
         if self._session.state is SessionState.LOST:
             raise self._session.over
         if len(self._waiting) >= CALLS_WAITING_MAX:  # I15
@@ -110,6 +112,7 @@ class Pump:
             rest = await self._writer.carry_out(self._take(Write, OPERATIONS_MAX))
             self._waiting.extendleft(reversed(rest))
         else:
+            assert isinstance(head, Alone), "there is no other kind of call"
             self._waiting.popleft()
             await self._do_alone(head)
 

@@ -1,8 +1,9 @@
 """Answering reads: many in one request, each seeing one revision of etcd.
 
 A child whose lease ended is gone without its parent's family being told. Whoever reads the parent next sees that fewer
-children are there than were created and removed, and accounts for them before it answers. So numbers of children and
-``cversion`` are exact in every answer, and ``pzxid`` is newer than every change of the list that an answer shows.
+children are there than were created and removed, looks up in etcd's history when they fell, and accounts for them
+before it answers. So numbers of children, ``cversion`` and ``pzxid`` are exact in every answer; where etcd has
+compacted that part of its history, ``pzxid`` is the first revision that is left of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from heliograph.errors import HeliographError
 from metadata.errors import ConnectionLossError, RecordError
 from metadata.etcd.calls import Read, ReadKind, ReadResult
 from metadata.etcd.connection import Connection
+from metadata.etcd.failures import CompactedError
 from metadata.etcd.keeper import now
 from metadata.etcd.record import encode_family
 from metadata.etcd.seen import SeenFamily, SeenNode, Snapshot
@@ -45,17 +47,38 @@ class Reader:
             for read in waiting:
                 read.fail(error)
 
-    async def account(self, connection: Connection, path: str, family: SeenFamily, count: int) -> None:
-        """Note that children fell with their leases; nothing happens if somebody was faster."""
+    async def account(self, connection: Connection, path: str, family: SeenFamily, count: int, revision: int) -> None:
+        """Note that children fell with their leases; nothing happens if somebody was faster.
+
+        Args:
+            count: of the children, at ``revision``.
+        """
         if family.unaccounted(count) < 0:
             raise RecordError(f"{path} has more children than were ever created in it")
         key = self._requests.keys.family(path)
-        accounted = replace(family.family, removals=family.family.creations - count)
+        fell_at = await self._fell_at(connection, path, family.mod_revision, count, revision)
+        accounted = replace(
+            family.family,
+            removals=family.family.creations - count,
+            pzxid=fell_at if fell_at > family.mod_revision else family.pzxid,
+        )
         request = self._requests.transaction(
             [self._requests.unchanged(key, family.mod_revision), self._requests.exists(self._session.key)],
             [self._requests.put(key, encode_family(key, accounted))],
         )
         await connection.transact(request)
+
+    async def _fell_at(self, connection: Connection, path: str, low: int, count: int, high: int) -> int:
+        """The first revision from ``low`` on that has ``count`` children: their number only falls up to ``high``."""
+        while low < high:
+            middle = (low + high) // 2
+            request = self._requests.transaction([], [self._requests.count(path, revision=middle)])
+            try:
+                is_fallen = (await connection.transact(request)).responses[0].response_range.count == count
+            except CompactedError:
+                is_fallen = False
+            low, high = (low, middle) if is_fallen else (middle + 1, high)
+        return high
 
     async def _answer_on(self, connection: Connection, reads: Sequence[Read]) -> list[Read]:
         """Answer those that can be; the others have to be read once more."""
@@ -73,7 +96,7 @@ class Reader:
                 read.fail(error)
                 continue
             if result.exists and result.family.unaccounted(result.count):
-                await self.account(connection, read.path, result.family, result.count)
+                await self.account(connection, read.path, result.family, result.count, result.revision)
                 again.append(read)
                 continue
             if read.on_result is not None and not read.is_over:
@@ -87,7 +110,7 @@ class Reader:
         return [
             requests.get(requests.keys.node(path), keys_only=lists),
             requests.get(requests.keys.family(path)),
-            requests.list(requests.keys.children(path)) if lists else requests.count(path),
+            requests.listing(requests.keys.children(path)) if lists else requests.count(path),
         ]
 
     def _result(self, read: Read, revision: int, answers: Sequence[Any]) -> ReadResult:

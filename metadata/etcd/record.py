@@ -20,7 +20,7 @@ LAYOUT = b"heliograph metadata in etcd, layout 1"
 
 _HEAD = struct.Struct("<IB")  # CRC32C, version
 _NODE = struct.Struct("<4q")  # czxid or 0, version, created ms, modified ms
-_FAMILY = struct.Struct("<2q")  # creations, removals
+_FAMILY = struct.Struct("<3q")  # creations, removals, pzxid or 0
 _SESSION = struct.Struct("<q")  # number of the latest transaction; the password follows
 
 NODE_HEAD_BYTES = _HEAD.size + _NODE.size
@@ -40,10 +40,14 @@ class NodeHead:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The children that were ever created in a node, and those that are known to be gone."""
+    """The children that were ever created in a node, and those that are known to be gone.
+
+    ``pzxid`` 0: the revision that wrote this was the last to change the list of children.
+    """
 
     creations: int = 0
     removals: int = 0
+    pzxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes]:
 
 def encode_family(key: bytes, family: Family) -> bytes:
     """The value of a family's key."""
-    return sealed(key, _FAMILY.pack(family.creations, family.removals))
+    return sealed(key, _FAMILY.pack(family.creations, family.removals, family.pzxid))
 
 
 def decode_family(key: bytes, stored: bytes) -> Family:

@@ -42,6 +42,11 @@ class SeenFamily:
     mod_revision: int = 0
     family: Family = field(default_factory=Family)
 
+    @property
+    def pzxid(self) -> int:
+        """The revision that changed the list of children last; 0: none did."""
+        return self.family.pzxid or self.mod_revision
+
     def unaccounted(self, count: int) -> int:
         """How many children fell with their leases since the last change, if ``count`` are there now."""
         return self.family.creations - self.family.removals - count
@@ -57,7 +62,7 @@ def stat_of(node: SeenNode, family: SeenFamily, count: int) -> Stat:
         ephemeral_owner=node.owner,
         data_length=node.data_length,
         num_children=count,
-        pzxid=max(family.mod_revision, node.czxid),
+        pzxid=max(family.pzxid, node.czxid),
         created_ms=node.created_ms,
         modified_ms=node.modified_ms,
     )

@@ -61,7 +61,7 @@ class Requests:
         request = self._api.RangeRequest(key=key, keys_only=keys_only, revision=revision)
         return self._api.RequestOp(request_range=request)
 
-    def list(self, ends: tuple[bytes, bytes]) -> Any:
+    def listing(self, ends: tuple[bytes, bytes]) -> Any:
         """An operation: the keys of a range, in order."""
         return self._api.RequestOp(request_range=self._api.RangeRequest(key=ends[0], range_end=ends[1], keys_only=True))
 

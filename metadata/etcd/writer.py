@@ -12,7 +12,7 @@ import contextlib
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heliograph.errors import HeliographError
 from metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError, ValueTooLargeError
@@ -256,9 +256,10 @@ class Writer:
         for path, family in done.stats.families.items():
             count = done.stats.counts[path]
             if family.unaccounted(count):
-                done.stats.families[path] = await self._accounted(path, family, count)
+                done.stats.families[path] = await self._accounted(path, family, count, done.revision)
         feed, draft = self._session.feed, done.plan.draft
-        looked = [seen.mod_revision for seen in (*draft.looked_nodes.values(), *draft.looked_families.values())]
+        looked = [node.mod_revision for node in draft.looked_nodes.values()]
+        looked += [family.mod_revision for family in draft.looked_families.values()]
         revision = done.revision if done.plan.transaction.changes_tree else max(looked, default=0)
         if revision <= feed.revision or not feed.has_watches:
             _answer(done)
@@ -272,15 +273,15 @@ class Writer:
         await self._session.feed.reached(revision)
         _answer(done)
 
-    async def _accounted(self, path: str, family: SeenFamily, count: int) -> SeenFamily:
+    async def _accounted(self, path: str, family: SeenFamily, count: int, revision: int) -> SeenFamily:
         """The same family, dated after the children that fell with their leases."""
         with contextlib.suppress(HeliographError):  # the write itself has happened
             connection = await self._session.until_connected(self._began_at, self._tried_since)
-            await self._reader.account(connection, path, family, count)
+            await self._reader.account(connection, path, family, count, revision)
             answer = await connection.transact(self._requests.transaction([], self._requests.lookup((), [path])))
             latest = self._requests.snapshot(answer.responses, (), [path]).families[path]
             self._cache.families[path] = latest
-            return SeenFamily(max(latest.mod_revision, family.mod_revision), family.family)
+            return SeenFamily(family.mod_revision, replace(family.family, pzxid=max(latest.pzxid, family.pzxid)))
         return family
 
     def _fail(self, writes: Sequence[Write], error: HeliographError) -> None:

@@ -17,7 +17,7 @@ from tests.bench.process import Child
 from tests.bench.publish import LIST_MESSAGES, SIZE, send_lists
 
 SECTION = "consume"
-BACKLOG_BYTES = 512 << 20  # far more than the broker's cache of 64 MiB
+BACKLOG_BYTES = 1 << 30  # far more than the broker's cache of 64 MiB
 TAIL_TOPIC, BACKLOG_TOPIC = "tail", "backlog"
 
 
@@ -33,10 +33,10 @@ def report(bench: Bench) -> None:
 def _measure_tail(bench: Bench, cluster: PrivateCluster) -> None:
     """A reader in another process follows a producer that goes as fast as it can."""
     seconds = bench.seconds(4.0)
-    with _reader("ours", cluster, TAIL_TOPIC, "latest", seconds) as reader:
-        assert reader.said() == "ready"
+    with reader("ours", cluster, TAIL_TOPIC, "latest", seconds) as child:
+        assert child.said() == "ready"
         published = uvloop.run(_publish(cluster, TAIL_TOPIC, seconds + 0.5))
-        read = _result(reader)
+        read = _result(child)
     against = Limit(published.messages / published.seconds, "published meanwhile")
     rate = read.messages / read.seconds
     mb_per_s = read.bytes / read.seconds / 1e6
@@ -48,15 +48,15 @@ def _measure_tail(bench: Bench, cluster: PrivateCluster) -> None:
 def _measure_catch_up(bench: Bench, cluster: PrivateCluster) -> None:
     """Readers in another process, one after the other, go through a backlog that no cache holds."""
     messages = bench.count(BACKLOG_BYTES // SIZE)
-    uvloop.run(_fill(cluster, messages))
+    uvloop.run(fill(cluster, messages))
     bench.say("measuring catch-up reads")
     seconds = bench.seconds(4.0)
     runs = {}
     for kind in ("ours", "stock"):
         before = cluster.usage()
-        with _reader(kind, cluster, BACKLOG_TOPIC, "earliest", seconds) as reader:
-            assert reader.said() == "ready"
-            run = runs[kind] = _result(reader)
+        with reader(kind, cluster, BACKLOG_TOPIC, "earliest", seconds) as child:
+            assert child.said() == "ready"
+            run = runs[kind] = _result(child)
         cpu = cluster.usage().since(before).cpu.total
         against = Limit(bench.peer.small_rate.value, "bare log's adds, 1 KiB")
         if kind == "stock":
@@ -72,12 +72,13 @@ def _measure_catch_up(bench: Bench, cluster: PrivateCluster) -> None:
         )
 
 
-def _reader(kind: str, cluster: PrivateCluster, topic: str, start: str, seconds: float) -> Child:
+def reader(kind: str, cluster: PrivateCluster, topic: str, start: str, seconds: float) -> Child:
+    """A reader of a topic in a process of its own, with our client or the stock one."""
     return Child("tests.bench.topic_reader", kind, cluster.service_url, topic, start, seconds)
 
 
-def _result(reader: Child) -> Run:
-    found = json.loads(reader.said())
+def _result(child: Child) -> Run:
+    found = json.loads(child.said())
     assert found["messages"], "the reader read something"
     return Run(messages=found["messages"], bytes=found["bytes"], seconds=found["seconds"])
 
@@ -90,7 +91,8 @@ async def _publish(cluster: PrivateCluster, topic: str, seconds: float) -> Run:
         await client.close()
 
 
-async def _fill(cluster: PrivateCluster, messages: int) -> Run:
+async def fill(cluster: PrivateCluster, messages: int) -> Run:
+    """Publish a backlog."""
     client = await heliograph.connect_async(cluster.service_url)
     try:
         producer = await client.producer(BACKLOG_TOPIC)

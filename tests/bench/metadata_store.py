@@ -11,6 +11,7 @@ import uvloop
 from heliograph.cli.measure import Run
 from metadata.connect import connect_store
 from metadata.store import MetadataStore
+from tests.bench import metadata_peers
 from tests.bench.bench import Bench
 from tests.bench.figure import Limit
 from tests.bench.process import Child, cpu_time, memory_bytes
@@ -30,6 +31,7 @@ def report(bench: Bench) -> None:
     bench.say("measuring the embedded metadata store")
     with Child("tests.bench.metadata_host", bench.directory / "metadata") as server:
         uvloop.run(_measure(bench, server, server.said()))
+    metadata_peers.report(bench)
 
 
 async def _measure(bench: Bench, server: Child, address: str) -> None:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.bench import bookie, consume, disk, failover, idle_topics, metadata_store, peer, publish, writer_core
+from tests.bench import (
+    bookie,
+    consume,
+    disk,
+    failover,
+    idle_topics,
+    metadata_store,
+    peer,
+    publish,
+    subscriptions,
+    writer_core,
+)
 from tests.bench.bench import Bench
 
 SECTIONS: Mapping[str, Callable[[Bench], None]] = {
@@ -15,6 +26,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "metadata": metadata_store.report,
     "publish": publish.report,
     "consume": consume.report,
+    "subscriptions": subscriptions.report,
     "topics": idle_topics.report,
     "failover": failover.report,
 }

@@ -95,6 +95,21 @@ def batched(client: pulsar.Client, topic: str, size: int, batch_bytes: int, seco
     return run
 
 
+def unbatched(client: pulsar.Client, topic: str, size: int, seconds: float) -> Run:
+    """Publish as fast as the client lets us, every message an entry of its own."""
+    producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=PENDING_MESSAGES_MAX)
+    payload, run = os.urandom(size), Run()
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        for _ in range(100):
+            producer.send_async(payload, _check)
+        run.messages += 100
+    producer.flush()
+    run.seconds = time.perf_counter() - begun
+    producer.close()
+    return run
+
+
 def read(client: pulsar.Client, topic: str, seconds: float, idle_seconds: float) -> Run:
     """Read a topic from its first message on, for a while or to its end."""
     reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=5_000)

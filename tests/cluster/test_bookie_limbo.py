@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
@@ -26,6 +27,11 @@ async def make(store: MemoryStore, ledger_id: int, state: LedgerState) -> None:
     await store.create(paths.ledger(ledger_id), codec.encode(ledger), parents=True)
 
 
+async def in_state(store: MemoryStore, ledger_id: int, state: LedgerState) -> bytes:
+    value, _ = await store.get(paths.ledger(ledger_id))
+    return codec.encode(replace(codec.decode(LedgerMetadata, value), state=state))
+
+
 def test_a_repaired_closed_ledger_leaves_limbo_and_no_other(tmp_path: Path) -> None:  # I6
     async def scenario() -> None:
         store = MemoryServer().open_session()
@@ -40,6 +46,13 @@ def test_a_repaired_closed_ledger_leaves_limbo_and_no_other(tmp_path: Path) -> N
         async with serving(small_config(tmp_path, accept_storage_loss=True), store) as (bookie, peer):
             await bookie.collect_garbage()
             assert bookie.statistics()["ledgers_in_limbo"] == 3, "everything is missing"
+            assert sorted(await store.children(paths.UNDERREPLICATED)) == [
+                paths.underreplicated(n).rsplit("/", 1)[1] for n in (1, 3)
+            ], "what is closed waits for nobody but a repair"
+            await store.set(paths.ledger(2), await in_state(store, 2, LedgerState.CLOSED))
+            await bookie.collect_garbage()
+            assert len(await store.children(paths.UNDERREPLICATED)) == 3, "and the third once somebody recovered it"
+            await store.set(paths.ledger(2), await in_state(store, 2, LedgerState.OPEN))
             for ledger_id, count in ((1, ENTRIES), (2, ENTRIES), (3, ENTRIES - 1)):  # a repair, not complete for 3
                 for number in range(count):
                     await peer.add(ledger_id, number, b"x", flags=Flag.RECOVERY)

@@ -91,6 +91,40 @@ class TestRegistration:
 
         asyncio.run(scenario())
 
+    def test_nothing_is_taken_in_between_two_sessions(self, tmp_path: Path) -> None:  # I13
+        async def scenario() -> None:
+            server = MemoryServer()
+            store, observer = server.open_session(), server.open_session()
+            may_reopen = asyncio.Event()
+
+            async def reopen() -> MemoryStore:
+                await may_reopen.wait()
+                return server.open_session()
+
+            async with serving(small_config(tmp_path), store, reopen=reopen) as (_, peer):
+                assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+                server.suspend_session(store.session_id)  # the ephemeral stands: whoever finds it may write here
+                assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
+                server.resume_session(store.session_id)
+                refused: list[bool] = []
+                await observer.exists(
+                    paths.bookie_available("b1"), lambda _: refused.append(store.state.value == "lost")
+                )
+                server.expire_session(store.session_id)
+                assert refused == [True]  # the owner knew first
+                for flags in (Flag.NONE, Flag.RECOVERY):
+                    assert (await peer.add(1, 2, b"x", flags=flags))[0].status is Status.READ_ONLY
+                assert await peer.status(Op.READ, 1, 1) is Status.OK
+                may_reopen.set()
+
+                async def is_back() -> bool:
+                    return await registration(observer, paths.bookie_available("b1")) is not None
+
+                await until(is_back)
+                assert (await peer.add(1, 2, b"x"))[0].status is Status.OK
+
+        asyncio.run(scenario())
+
     def test_a_new_life_ends_the_session_of_the_last(self, tmp_path: Path) -> None:
         async def scenario() -> None:
             server = MemoryServer()
@@ -136,6 +170,31 @@ class TestRegistration:
                 disk.free = 20 << 30
                 await until(lambda: is_only(available, readonly))
                 assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
+
+        asyncio.run(scenario())
+
+    def test_the_free_space_in_metadata_is_renewed(self, tmp_path: Path) -> None:
+        class Disk(RealDisk):
+            free = 50 << 30
+
+            def space(self, directory: Path) -> tuple[int, int]:
+                return self.free, 100 << 30
+
+        async def scenario() -> None:
+            store, disk = MemoryServer().open_session(), Disk()
+            config = small_config(tmp_path, space_check_ms=5, space_report_ms=5)
+
+            async def says(free_bytes: int) -> bool:
+                found = await registration(store, paths.bookie_available("b1"))
+                return found is not None and found.free_bytes == free_bytes
+
+            async with serving(config, store, disk=disk) as (bookie, _):
+                await until(lambda: says(50 << 30))
+                disk.free = 40 << 30
+                await until(lambda: says(40 << 30))
+                found = await registration(store, paths.bookie_available("b1"))
+                assert found is not None
+                assert (found.address, found.session_token) == (bookie.address, store.session_token)
 
         asyncio.run(scenario())
 

@@ -12,6 +12,7 @@ from actors.bookie.config import BookieConfig
 from actors.broker.config import BrokerConfig
 from actors.broker.session import BrokerSessions
 from heliograph.errors import InvalidConfigError, ServiceNotReadyError
+from metadata import paths
 from metadata.cluster_init import initialise
 from metadata.memory import MemoryServer
 
@@ -35,8 +36,13 @@ def test_a_lost_session_is_replaced(tmp_path: Path) -> None:
         assert len(await first.admin.publish("topic", [b"a", b"b"])) == 2
         store = sessions._store
         assert store is not None
+        served_at_takeover: list[int] = []
+        observer = server.open_session()
+        await observer.watch(paths.BUNDLES, lambda _: served_at_takeover.append(len(list(first.topics.loaded))))
         server.expire_session(store.session_id)
         assert list(first.topics.loaded) == []  # I13: at once
+        assert served_at_takeover
+        assert not any(served_at_takeover)  # I13: before anybody could see the bundle free
         with pytest.raises(ServiceNotReadyError):
             await first.admin.publish("topic", [b"c"])
         renewing = sessions._renewing

@@ -315,8 +315,6 @@ def test_large_messages_and_chunks(client: pulsar.Client) -> None:
 def test_names_and_topics_that_cannot_be(client: pulsar.Client) -> None:
     with pytest.raises(pulsar.PulsarException):
         client.create_producer("persistent://nobody/nothing/topic")
-    with pytest.raises(pulsar.PulsarException):
-        client.create_producer("non-persistent://public/default/topic")
 
 
 def test_regex_consumer_finds_topics(client: pulsar.Client) -> None:

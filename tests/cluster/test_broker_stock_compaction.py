@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 
 import pulsar
 import pytest
 
+import heliograph
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster
 
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -129,3 +131,25 @@ def test_a_table_view_follows(cluster: BrokerCluster, client: pulsar.Client) -> 
         time.sleep(0.02)
     assert view.get("k1") == b"fresh"
     view.close()
+
+
+def test_our_own_client_reads_the_same(cluster: BrokerCluster, client: pulsar.Client) -> None:
+    topic = "ours"
+    publish(client, topic, *((f"k{n % 6}", b"%d" % n) for n in range(60)), ("k2", b""), batching=True)
+    compact(cluster, topic)
+
+    async def read() -> list[tuple[str | None, bytes]]:
+        ours = await heliograph.connect_async(cluster.service_url)
+        try:
+            reader = await ours.reader(topic, "earliest", read_compacted=True)
+            found: list[tuple[str | None, bytes]] = []
+            while len(found) < 5:
+                received = await reader.receive_many(100, RECEIVE_MS / 1_000)
+                assert received
+                found += [(message.key, bytes(message.value)) for message in received]
+            assert not await reader.receive_many(1, 0.2)
+            return found
+        finally:
+            await ours.close()
+
+    assert asyncio.run(read()) == [(f"k{n}", b"%d" % (54 + n)) for n in (0, 1, 3, 4, 5)]

@@ -164,7 +164,7 @@ def test_a_broker_drains_and_its_topics_move(cluster: BrokerCluster) -> None:
         traffic.advance(20)
         assert cluster.owner_of("draining") is not leaving
         assert leaving.broker.ownership.owned == frozenset()
-        rows = {row["broker_id"]: row for row in cluster.run(cluster.admin.brokers.brokers())}
+        rows = {row["broker_id"]: row for row in cluster.run(cluster.admin.brokers.list())}
         assert rows[name]["is_draining"]
         assert sum(row["is_leader"] for row in rows.values()) == 1
         cluster.run(cluster.admin.brokers.undrain(name))
@@ -257,7 +257,7 @@ def test_policies_act_on_topics_that_are_loaded(cluster: BrokerCluster) -> None:
     with pytest.raises(errors.ConflictError):
         run(admin.run("delete", {"namespace": "acme/live"}))
     run(admin.run("delete", {"namespace": "acme/live", "force": True}))
-    assert run(admin.run("namespaces", {"tenant": "acme"})) == []
+    assert list(run(admin.list("acme"))) == []
     with pytest.raises(errors.NamespaceNotFoundError):
         run(cluster.admin.create_topic(topic))
     run(admin.run("delete_tenant", {"name": "acme"}))

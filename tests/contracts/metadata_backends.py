@@ -20,7 +20,8 @@ from metadata.embedded.limits import ServerLimits
 from metadata.embedded.server import EmbeddedServer
 from metadata.memory import MemoryServer
 from metadata.store import MetadataStore, SessionState
-from tests.contracts.endpoint_backends import EndpointOverEmbedded, EndpointOverMemory
+from tests.contracts.endpoint_backends import EndpointOverEmbedded, EndpointOverEtcd, EndpointOverMemory
+from tests.contracts.etcd_backend import EtcdBackend
 from tests.contracts.zookeeper_server import missing as missing_zookeeper
 from tests.contracts.zookeeper_server import shared_server
 
@@ -144,8 +145,10 @@ BACKENDS: dict[str, Callable[[Path], Backend]] = {
     "memory-chroot": ChrootBackend,
     "embedded": EmbeddedBackend,
     "zookeeper": ZooKeeperBackend,
+    "etcd": EtcdBackend,
     "endpoint-memory": EndpointOverMemory,
     "endpoint-embedded": EndpointOverEmbedded,
+    "endpoint-etcd": EndpointOverEtcd,
 }
 _NEEDS: dict[str, Callable[[], str]] = {
     "zookeeper": missing_zookeeper

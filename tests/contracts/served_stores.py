@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from metadata.embedded.limits import ServerLimits
 from metadata.embedded.server import EmbeddedServer
+from tests.contracts.etcd_backend import EtcdBackend
 
 T = TypeVar("T")
 _numbers = itertools.count()
@@ -64,4 +65,13 @@ def _embedded(directory: Path) -> Iterator[str]:
             loop.run(server.stop())
 
 
-STORES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {"memory": _memory, "embedded": _embedded}
+@contextmanager
+def _etcd(directory: Path) -> Iterator[str]:
+    yield EtcdBackend(directory).url
+
+
+STORES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
+    "memory": _memory,
+    "embedded": _embedded,
+    "etcd": _etcd,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,15 +19,20 @@ from tests.contracts.endpoint_backends import EndpointOverMemory
 from tests.contracts.metadata_backends import eventually
 from tests.contracts.wire_client import (
     DEADLINE_SECONDS,
+    OPEN,
     Event,
     Reply,
     WireClient,
     add_watch,
+    auth,
     create,
+    multi,
     path_and_version,
     path_and_watch,
+    set_acl,
     set_data,
     set_watches,
+    watch_query,
 )
 
 CREATED, DELETED, CHANGED, CHILD = 1, 2, 3, 4
@@ -265,6 +271,47 @@ def test_malformed_requests_are_answered_and_malformed_frames_end_the_connection
         client.write(int32(FRAME_BYTES_MAX + 1))
         assert await client.rest() == b""
         await client.close()
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mangled_requests_never_take_the_endpoint_down(seed: int) -> None:
+    """Whole requests with bytes changed, cut off or added: each is answered or ends its connection."""
+    chance = random.Random(seed)
+    whole = [
+        (OpCode.CREATE, create("/a/b", b"value", 1)), (OpCode.GET_DATA, path_and_watch("/a", True)),
+        (OpCode.SET_DATA, set_data("/a", b"v", 0)), (OpCode.DELETE, path_and_version("/a")),
+        (OpCode.MULTI, multi((OpCode.CREATE, create("/m")), (OpCode.CHECK, path_and_version("/a")))),
+        (OpCode.SET_WATCHES2, set_watches(0, ["/a"], ["/b"], ["/"], ["/p"], ["/r"])),
+        (OpCode.ADD_WATCH, add_watch("/a", 1)), (OpCode.REMOVE_WATCHES, watch_query("/a", 3)),
+        (OpCode.SET_ACL, set_acl("/a", OPEN)), (OpCode.AUTH, auth("digest", b"u:p")),
+        (OpCode.GET_ALL_CHILDREN_NUMBER, string("/")), (OpCode.GET_EPHEMERALS, string("/")),
+    ]  # fmt: skip
+
+    def mangled(body: bytes) -> bytes:
+        found = bytearray(body)
+        for _ in range(chance.randrange(4)):
+            found[chance.randrange(len(found))] = chance.randrange(256)
+        return bytes(found[: chance.choice((len(found), chance.randrange(len(found))))])
+
+    async def scenario(backend: EndpointOverMemory) -> None:
+        for _ in range(30):
+            client = await WireClient.begin(backend.address)
+            for _ in range(20):
+                op, body = chance.choice(whole)
+                client.send(op if chance.random() < 0.9 else chance.randrange(-20, 120), mangled(body))
+            last = client.send(OpCode.EXISTS, path_and_watch("/"))
+            try:
+                while (heard := await client.hear()) and not (isinstance(heard, Reply) and heard.xid == last):
+                    pass
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass
+            await client.close()
+        good = await WireClient.begin(backend.address)
+        assert (await good.call(OpCode.EXISTS, path_and_watch("/"))).error == ErrorCode.OK
+        await good.close()
+        assert backend.endpoint.statistics.errors["system_error"] == 0
 
     serve(scenario)
 

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from metadata.errors import MetadataError
 from metadata.store import ANY_VERSION, Check, Create, Delete, MetadataStore, Operation, Set, Stat, Watch, WatchEvent
+from tests.contracts.etcd_backend import EtcdBackend
 from tests.contracts.metadata_backends import ChrootBackend, EmbeddedBackend, MemoryBackend, ZooKeeperBackend
 from tests.contracts.zookeeper_server import missing as missing_zookeeper
 
@@ -243,6 +244,10 @@ class ZooKeeperAgainstMemory(AgainstMemory):
     real_class = ZooKeeperBackend
 
 
+class EtcdAgainstMemory(AgainstMemory):
+    real_class = EtcdBackend
+
+
 def checked(machine: type[AgainstMemory], lacking: str = "") -> type:
     """The machine as a test, skipped where this machine lacks something for it."""
     case = machine.TestCase
@@ -252,3 +257,4 @@ def checked(machine: type[AgainstMemory], lacking: str = "") -> type:
 
 test_embedded_against_memory = checked(EmbeddedAgainstMemory)
 test_zookeeper_against_memory = checked(ZooKeeperAgainstMemory, missing_zookeeper())
+test_etcd_against_memory = checked(EtcdAgainstMemory)

@@ -46,9 +46,10 @@ class Stat:
 
     @classmethod
     def read(cls, reader: JuteReader) -> Stat:
-        longs = [reader.int64() for _ in range(4)]
-        ints = [reader.int32() for _ in range(3)]
-        return cls(*longs, *ints, reader.int64(), reader.int32(), reader.int32(), reader.int64())
+        czxid, mzxid, ctime, mtime = (reader.int64() for _ in range(4))
+        version, cversion, aversion = (reader.int32() for _ in range(3))
+        owner, length, children = reader.int64(), reader.int32(), reader.int32()
+        return cls(czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, length, children, reader.int64())
 
 
 class WireClient:

@@ -248,8 +248,8 @@ def _shown(op: O, reply: Reply) -> Any:
     if reply.error:
         return reply.body
     reader = JuteReader(reply.body)
-    show = _SHOW.get(op, lambda reader: reader.take(reader.remaining))
-    return show(reader), reader.remaining
+    show = _SHOW.get(op)
+    return reply.body if show is None else (show(reader), reader.remaining)
 
 
 def _stat(reader: JuteReader) -> Any:

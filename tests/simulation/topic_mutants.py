@@ -13,15 +13,15 @@ from actors.broker.chain import Chain
 from actors.broker.cursor import Cursor
 from actors.broker.cursor_log import CursorLog
 from actors.broker.cursor_record import CursorEntry, RecordKind
-from actors.broker.dedup import Deduplication, Verdict
+from actors.broker.dedup import Deduplication
 from actors.broker.dispatch import ConsumerState
 from actors.broker.dispatch_key_shared import KeySharedDispatcher
 from actors.broker.index_set import IndexSet
 from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.owned_record import OwnedRecord
-from actors.broker.position import NOWHERE, Position
+from actors.broker.position import Position
 from actors.broker.subscription import Subscription
-from actors.broker.topic_dedup import TopicDeduplication
+from actors.broker.topic import Topic
 from heliograph.errors import HeliographError
 from metadata.model import LedgerMetadata
 from tests.simulation.mutant import TOPIC, mutant
@@ -188,6 +188,24 @@ def recover_the_last_topic_ledger_only() -> Iterator[None]:
 
 
 @mutant(world=TOPIC)
+def take_cursors_without_a_last_look() -> Iterator[None]:
+    """A slow takeover does not look, after it took the cursors, whether a quicker one came after it (I11)."""
+
+    async def no_look(self: ManagedLedger) -> None:
+        return None
+
+    with patch.object(ManagedLedger, "check_ownership", no_look):
+        yield
+
+
+@mutant(world=TOPIC)
+def subscribe_to_a_lost_topic() -> Iterator[None]:
+    """A subscription that was being made while the topic was lost is served all the same (I13)."""
+    with patch.object(Topic, "_check_open", lambda self: None):
+        yield
+
+
+@mutant(world=TOPIC)
 def go_on_in_the_next_ledger_too_soon() -> Iterator[None]:
     """A rollover does not wait for the last confirmations of the ledger that it leaves (I12)."""
 
@@ -259,29 +277,6 @@ def snapshot_what_is_only_pushed() -> Iterator[None]:
         return [one._replace(persisted=self._known[one.name].pushed) for one in real(self)]
 
     with patch.object(Deduplication, "snapshot", pushed):
-        yield
-
-
-@mutant(world=TOPIC)
-def call_what_is_in_flight_stored() -> Iterator[None]:
-    """What was pushed and has no verdict yet is answered as a duplicate when it is sent again (I1)."""
-    real = Deduplication.judge
-
-    def judge(self: Deduplication, name: str, highest: int, *, is_whole: bool = True) -> Verdict:
-        verdict = real(self, name, highest, is_whole=is_whole)
-        return Verdict.DUPLICATE if verdict is Verdict.UNKNOWN else verdict
-
-    def answer(self: TopicDeduplication, send: Any, highest: int) -> None:
-        send.confirmed(NOWHERE)
-
-    def in_turn(self: Any, send: Any, answer: Any) -> None:
-        answer()
-
-    with (
-        patch.object(Deduplication, "judge", judge),
-        patch.object(TopicDeduplication, "_answer", answer),
-        patch("actors.broker.producer.Producer.in_turn", in_turn),
-    ):
         yield
 
 

@@ -25,6 +25,7 @@ class FaultyDisk(RealDisk):
         super().__init__()
         self.countdown = countdown
         self.failed = ""
+        self.seen: list[str] = []  # what was counted, in order
         self._number = number
 
     def raw_write(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
@@ -48,12 +49,17 @@ class FaultyDisk(RealDisk):
         self._count("sync", directory)
         super().raw_sync_directory(directory)
 
-    def _count(self, verb: str, path: Path, half: Callable[[], object] = lambda: None) -> None:
+    def count(self, what: str, half: Callable[[], object] = lambda: None) -> None:
+        """Fail if it is this operation's turn; ``half`` is done of it then."""
+        self.seen.append(what)
         self.countdown -= 1
         if self.countdown == 0:
             half()
-            self.failed = f"{verb} {path.name}"
+            self.failed = what
             raise OSError(self._number, os.strerror(self._number))
+
+    def _count(self, verb: str, path: Path, half: Callable[[], object] = lambda: None) -> None:
+        self.count(f"{verb} {path.name}", half)
 
 
 @dataclass

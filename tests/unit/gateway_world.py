@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 import httpx
 from fastapi import FastAPI
 
+from actors.broker.admin_namespaces import NamespaceAdmin
+from actors.broker.catalog import Catalog
 from gateway.app import create_app
 from gateway.config import GatewayConfig
 from gateway.ports import BookieView, BrokerView
 from heliograph.errors import (
     AlreadyClosedError,
+    BadRequestError,
     ConflictError,
     ConsumerBusyError,
     HeliographError,
@@ -29,6 +32,8 @@ from heliograph.errors import (
 )
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
+from metadata.cluster_init import initialise
+from metadata.memory import MemoryServer
 from metadata.model import check_quorum
 from tests.unit.schema_world import schemas_in_memory
 
@@ -287,8 +292,68 @@ def _at_or_behind(message: Message, position: object, inclusive: bool) -> bool:
     return position == "earliest"
 
 
+class View:
+    """Who serves."""
+
+    async def brokers(self) -> list[BrokerView]:
+        return [BrokerView("broker-1", "pulsar://127.0.0.1:6650", "broker-1")]
+
+    async def bookies(self) -> list[BookieView]:
+        return [BookieView("bookie-1", "127.0.0.1:3181", "default", True, 10, 20)]
+
+    async def close(self) -> None:
+        pass
+
+
+class NamespacesInMemory(NamespaceAdmin):
+    """What ``admin.namespaces`` is in a cluster, over metadata in memory that ``begin`` lays out."""
+
+    def __init__(self) -> None:
+        self.store = MemoryServer().open_session()
+        self.catalog = Catalog(self.store)
+        super().__init__(self.store, self.catalog, self._delete_topic)
+
+    async def begin(self, topics: Sequence[str] = ()) -> None:
+        """The ground that every cluster has, and some topics."""
+        await initialise(self.store)
+        for topic in topics:
+            await self.catalog.create(TopicName.parse(topic))
+
+    async def _delete_topic(self, topic: str, force: bool) -> None:
+        await self.store.delete(Catalog.topic_path(TopicName.parse(topic)))
+
+
+class FakeBrokers:
+    """One broker, which leads; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def list(self) -> Sequence[Mapping[str, Any]]:
+        return [{"broker_id": "broker-1", "service_url": "pulsar://127.0.0.1:6650", "is_leader": True}]
+
+    async def loads(self) -> Sequence[Mapping[str, Any]]:
+        return [{"broker_id": "broker-1", "cpu_share": 0.5}]
+
+    async def bundles(self, namespace: str) -> Mapping[str, Any]:
+        bundle = {"name": "0x00000000_0xffffffff", "owner": "broker-1"}
+        return {"boundaries": ["0x00000000", "0xffffffff"], "bundles": [bundle]}
+
+    async def unload_bundle(self, namespace: str, bundle: str) -> object:
+        self.asked.append(("unload", namespace, bundle))
+        return True
+
+    async def unload_namespace(self, namespace: str) -> object:
+        self.asked.append(("unload", namespace))
+        return 1
+
+    async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> Sequence[str]:
+        self.asked.append(("split", namespace, bundle, boundary))
+        return ["low", "high"]
+
+
 class World:
-    """The cluster: a client, an admin interface and a view of itself in one."""
+    """The cluster: a client and an admin interface in one."""
 
     def __init__(self) -> None:
         self.topics: dict[str, FakeTopic] = {}
@@ -302,6 +367,8 @@ class World:
         self.schemas = schemas_in_memory()
         self.deliver_at: list[int | None] = []
         self.cursors = FakeCursors()
+        self.namespaces = NamespacesInMemory()
+        self.brokers = FakeBrokers()
 
     def add(self, name: str = FLIGHTS, partitions: int = 0) -> FakeTopic:
         topic = self.topics[name] = FakeTopic(name, 100 + len(self.topics), partitions)
@@ -352,8 +419,23 @@ class World:
             raise NamespaceNotFoundError(f"no namespace {namespace}", field="namespace")
         return [{"name": item.name, "partitions": item.partitions} for item in self.topics.values()]
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, may_create: bool = False) -> int:
+        if may_create and topic not in self.topics:
+            return 0
         return self._topic(topic).partitions
+
+    async def update_partitions(self, topic: str, partitions: int) -> object:
+        found = self._topic(topic)
+        if partitions < found.partitions:
+            raise BadRequestError(f"{topic} cannot shrink", field="partitions")
+        found.partitions = partitions
+        return None
+
+    async def create_missing_partitions(self, topic: str) -> object:
+        return self._topic(topic)
+
+    async def unload_topic(self, topic: str) -> object:
+        return self._topic(topic)
 
     async def topic_stats(self, topic: str) -> Mapping[str, Any]:
         found = self._topic(topic)
@@ -396,20 +478,6 @@ class World:
     async def lookup(self, topic: str) -> Mapping[str, Any]:
         return {"broker_id": "broker-1", "service_url": "pulsar://127.0.0.1:6650", "actor_name": "broker-1"}
 
-    # the view
-
-    async def brokers(self) -> list[BrokerView]:
-        return [BrokerView("broker-1", "pulsar://127.0.0.1:6650", "broker-1")]
-
-    async def bookies(self) -> list[BookieView]:
-        return [BookieView("bookie-1", "127.0.0.1:3181", "default", True, 10, 20)]
-
-    async def namespaces(self) -> list[str]:
-        return ["public/default"]
-
-    async def close(self) -> None:
-        pass
-
     def _topic(self, name: str) -> FakeTopic:
         parsed = TopicName.parse(name)
         found = self.topics.get(name) or (self.topics.get(parsed.partitioned_name) if parsed.partition >= 0 else None)
@@ -423,7 +491,7 @@ class Gateway:
 
     def __init__(self, **settings: Any) -> None:
         self.world = World()
-        self.app: FastAPI = create_app(self.world, self.world, GatewayConfig(**settings), self.world)
+        self.app: FastAPI = create_app(self.world, self.world, GatewayConfig(**settings), View())
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://gateway"
         )

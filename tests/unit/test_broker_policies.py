@@ -92,8 +92,8 @@ def test_tenants_namespaces_and_policies_in_metadata() -> None:
         await records.remove_policies("acme/a", ["auto_create_partitions"])
         found = await records.policies("acme/a")
         assert (found["message_ttl_seconds"], found["auto_create_partitions"]) == (10, 0)
-        assert await records.namespaces() == ["acme/a", "public/default"]
-        assert await records.namespaces("acme") == ["acme/a"]
+        assert await records.list() == ["acme/a", "public/default"]
+        assert await records.list("acme") == ["acme/a"]
         await catalog.create(TopicName.parse("acme/a/t"), 2)
         await records.set_topic_policies("acme/a/t-partition-1", {"max_producers": 1})
         await records.set_topic_policies("acme/a/t", {"max_consumers": 2})
@@ -120,7 +120,7 @@ def test_tenants_namespaces_and_policies_in_metadata() -> None:
         (lambda r: r.tenant("nobody"), NotFoundError),
         (lambda r: r.delete_tenant("nobody"), NotFoundError),
         (lambda r: r.delete_tenant("public"), ConflictError),
-        (lambda r: r.namespaces("nobody"), NotFoundError),
+        (lambda r: r.list("nobody"), NotFoundError),
         (lambda r: r.create("nobody/a"), NotFoundError),
         (lambda r: r.create("public/default"), ConflictError),
         (lambda r: r.create("public"), BadRequestError),

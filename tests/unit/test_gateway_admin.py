@@ -66,14 +66,16 @@ def test_a_number_of_partitions_that_is_none(body: str, status: int, field: str)
     run(scenario)
 
 
-def test_growing_is_refused_honestly() -> None:
+def test_a_partitioned_topic_grows() -> None:
     async def scenario(gateway: Gateway) -> None:
-        gateway.world.add(partitions=4)
+        topic = gateway.world.add(partitions=4)
         gateway.world.add("persistent://public/default/plain")
-        assert (await gateway.http.post(f"{TOPIC}/partitions", json=8)).status_code == 501
+        assert (await gateway.http.post(f"{TOPIC}/partitions", json=8)).status_code == 204
+        assert topic.partitions == 8
         assert (await gateway.http.post(f"{TOPIC}/partitions", json=2)).status_code == 400
-        assert (await gateway.http.post(f"{TOPIC}/partitions", json=4)).status_code == 204
         assert (await gateway.http.post(f"{NAMESPACE}/plain/partitions", json=4)).status_code == 405
+        assert (await gateway.http.post(f"{TOPIC}/createMissedPartitions")).status_code == 204
+        assert (await gateway.http.put(f"{TOPIC}/unload")).status_code == 204
 
     run(scenario)
 
@@ -158,9 +160,8 @@ def test_statistics() -> None:
     ("path", "expected"),
     [
         ("/admin/v2/clusters", ["standalone"]),
-        ("/admin/v2/tenants", ["public"]),
-        ("/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["standalone"]}),
-        ("/admin/v2/namespaces/public", ["public/default"]),
+        ("/admin/v2/brokers/leaderBroker", {"brokerId": "broker-1", "serviceUrl": "pulsar://127.0.0.1:6650"}),
+        ("/admin/v2/broker-stats/load-report", [{"broker_id": "broker-1", "cpu_share": 0.5}]),
         ("/admin/v2/brokers", ["127.0.0.1:6650"]),
         ("/admin/v2/brokers/standalone", ["127.0.0.1:6650"]),
         ("/admin/v2/non-persistent/public/default", []),
@@ -199,7 +200,7 @@ def test_auto_creation_is_answered_as_stock_clients_expect() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/admin/v2/tenants/x", "/admin/v2/namespaces/x", "/admin/v2/namespaces/x/y", "/admin/v2/clusters/x", "/nowhere"],
+    ["/admin/v2/tenants/x", "/admin/v2/namespaces/x/y", "/admin/v2/clusters/x", "/nowhere"],
 )
 def test_what_is_not_there(path: str) -> None:
     async def scenario(gateway: Gateway) -> None:
@@ -288,6 +289,40 @@ def test_a_subscription_starts_at_a_message(body: dict[str, Any], position: str)
         topic.subscribe = lambda name, place: asked.append(place)  # type: ignore[method-assign, assignment, return-value]
         assert (await gateway.http.put(f"{TOPIC}/subscription/s", json=body)).status_code == 204
         assert asked == [position]
+
+    run(scenario)
+
+
+def test_topics_that_store_nothing_have_lists_and_paths_of_their_own() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        volatile = "non-persistent://public/default/volatile"
+        gateway.world.add()
+        gateway.world.add(volatile)
+        get = gateway.http.get
+        assert (await get("/admin/v2/non-persistent/public/default")).json() == [volatile]
+        assert (await get("/admin/v2/persistent/public/default")).json() == [FLIGHTS]
+        topics = "/admin/v2/namespaces/public/default/topics"
+        assert (await get(f"{topics}?mode=NON_PERSISTENT")).json() == [volatile]
+        assert (await get(f"{topics}?mode=ALL")).json() == [FLIGHTS, volatile]
+        assert (await get("/admin/v2/non-persistent/public/default/volatile/stats")).status_code == 200
+        assert (await get("/admin/v2/persistent/public/default/volatile/stats")).status_code == 404
+
+    run(scenario)
+
+
+def test_topics_are_ended() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        answer = await gateway.http.post(f"{TOPIC}/terminate")
+        assert answer.json() == {"ledgerId": topic.ledger_id, "entryId": -1, "partitionIndex": -1}
+        assert topic.is_terminated
+        assert (await gateway.http.post(f"{TOPIC}/terminate/partitions")).status_code == 405
+        parts = gateway.world.add(f"{FLIGHTS}-parts", partitions=2)
+        assert (await gateway.http.post(f"{TOPIC}-parts/terminate")).status_code == 405
+        answer = await gateway.http.post(f"{TOPIC}-parts/terminate/partitions")
+        assert [one["partitionIndex"] for one in answer.json().values()] == [0, 1]
+        assert parts.is_terminated
+        assert (await gateway.http.post(f"{NAMESPACE}/nowhere/terminate")).status_code == 404
 
     run(scenario)
 

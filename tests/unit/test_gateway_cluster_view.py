@@ -40,7 +40,6 @@ def test_who_serves_is_listed_by_id() -> None:
             BookieView("b1", "b1:3181", "rack-1", False, 5, 10),
             BookieView("b2", "b2:3181", "rack-1", True, 5, 10),
         ]
-        assert await view.namespaces() == ["public/default"]
         await view.close()
 
     asyncio.run(scenario())
@@ -99,10 +98,9 @@ def test_an_empty_store_and_no_store() -> None:
             return server.open_session()
 
         empty = MetadataClusterView(connect)
-        assert (await empty.brokers(), await empty.bookies(), await empty.namespaces()) == ([], [], [])
+        assert (await empty.brokers(), await empty.bookies()) == ([], [])
         nobody = NoClusterView()
         assert (await nobody.brokers(), await nobody.bookies()) == ([], [])
-        assert await nobody.namespaces() == ["public/default"]
         await empty.close()
         await nobody.close()
 

@@ -190,7 +190,7 @@ def test_an_oversized_body_is_refused_before_it_is_read_whole(announced: bool) -
         ("persistent/public/default/%20", 412),
         ("persistent/pub%20lic/default/t", 412),
         ("persistent/public/default/a%2Fb", 412),
-        ("non-persistent/public/default/t", 501),
+        ("non-persistent/public/default/t", 404),
         ("elsewhere/public/default/t", 412),
     ],
 )

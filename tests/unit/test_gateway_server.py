@@ -17,14 +17,14 @@ from gateway.app import create_app
 from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
 from heliograph.errors import ResourceError
-from tests.unit.gateway_world import FLIGHTS_PATH, World
+from tests.unit.gateway_world import FLIGHTS_PATH, View, World
 
 
 async def _started(world: World, **settings: int) -> GatewayServer:
     config = GatewayConfig(port=0, **settings)  # type: ignore[arg-type]
     server = GatewayServer(config)
     server.bind()
-    await server.start(create_app(world, world, config, world))
+    await server.start(create_app(world, world, config, View()))
     return server
 
 

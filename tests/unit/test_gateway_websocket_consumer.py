@@ -213,6 +213,9 @@ def test_unsubscribe_and_end_of_topic() -> None:
         peer = await gateway.connect(URL)
         peer.send({"type": "isEndOfTopic"})
         assert await peer.receive() == {"endOfTopic": False}
+        await gateway.world.terminate_topic(topic.name)
+        peer.send({"type": "isEndOfTopic"})
+        assert await peer.receive() == {"endOfTopic": True}
         peer.send({"type": "unsubscribe", "context": "u"})
         assert await peer.receive() == {"result": "ok", "context": "u"}
         assert topic.subscriptions == {}
@@ -278,7 +281,7 @@ def test_a_bad_frame_is_answered_and_the_session_goes_on(frame: Any, code: int) 
         ("/ws/v3/consumer/s?topicsPattern=flights", 400, "topicsPattern"),
         ("/ws/v3/consumer/s?topicsPattern=public/default/(", 400, "topicsPattern"),
         ("/ws/v3/consumer/s?topicsPattern=public/default/none.*", 404, "topicsPattern"),
-        ("/ws/v3/consumer/s?topics=non-persistent://public/default/x", 501, "topics"),
+        ("/ws/v3/consumer/s?topics=non-persistent://public/default/x", 404, "topic"),
     ],
 )
 def test_an_upgrade_that_cannot_be_served_is_a_plain_http_status(path: str, status: int, field: str) -> None:

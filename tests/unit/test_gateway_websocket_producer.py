@@ -188,7 +188,7 @@ def test_a_peer_that_leaves_with_messages_under_way_leaves_nothing_behind() -> N
     [
         ("/ws/v2/producer/persistent/public/default/unknown", 404, "topic"),
         ("/ws/v2/producer/persistent/public/default/%20", 400, "topic"),
-        ("/ws/v2/producer/non-persistent/public/default/t", 501, "domain"),
+        ("/ws/v2/producer/non-persistent/public/default/t", 404, "topic"),
         ("/ws/v2/producer/else/public/default/t", 400, "domain"),
         ("/ws/v2/producer/persistent/public/default", 400, "path"),
         ("/ws/v1/anything", 400, "path"),

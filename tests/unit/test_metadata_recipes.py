@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.errors import InvalidConfigError, UnsupportedError
+from heliograph.errors import InvalidConfigError
 from metadata import update_loop
 from metadata.cluster_init import initialise
 from metadata.codec import decode, encode
@@ -265,8 +265,7 @@ def refused(urls: Sequence[str], error: type[Exception]) -> None:
 
 
 def test_urls_that_are_refused() -> None:
-    refused(["etcd://h:2379/p"], UnsupportedError)
-    refused(["", "memory://", "embedded://", "embedded://h", "embedded://h:x", "http://h:1"], InvalidConfigError)
+    refused(["", "memory://", "embedded://", "embedded://h", "embedded://h:x", "http://h:1", "etcd://"], InvalidConfigError)
     refused(["memory://bad-chroot/a//b"], InvalidPathError)
 
 

@@ -125,8 +125,8 @@ class TopicBroker(Process):
         config = LedgerClientConfig(
             request_timeout_ms=profile.request_timeout_ms,
             writer=WriterLimits(
-                quorum_wait_ms=3_000,
-                add_timeout_ms=6_000,
+                quorum_wait_ms=profile.request_timeout_ms,  # short: a failed writer is a case of its own
+                add_timeout_ms=2_500,
                 ensemble_change_delay_ms=profile.ensemble_change_delay_ms,
                 degraded_retry_ms=400,
                 metadata=METADATA_LIMITS,

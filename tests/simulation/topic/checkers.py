@@ -161,10 +161,10 @@ class TopicCheckers:
             self.judge.require(there, "I12", text)
         for name, subscription in broker.topic.subscriptions.items():
             assert subscription.log is not None, "all are durable"
-            for confirmed in self.confirmed[name]:
-                self._check_durable(broker, name, confirmed)
-        for name in self.confirmed:
-            found = name in broker.topic.subscriptions
+            for one in self.confirmed[name]:
+                self._check_durable(broker, name, one)
+        for name, confirmed in self.confirmed.items():
+            found = name in broker.topic.subscriptions or all(one.rank > broker.rank for one in confirmed)
             self.judge.require(found, "I11", f"{broker.name} does not know subscription {name}")
         self.brokers.append(broker)
 
@@ -178,6 +178,7 @@ class TopicCheckers:
         self.confirmed[subscription].append(confirmed)
         self._durable[subscription, ack.position].append(confirmed)
         broker.world.count("acknowledgement confirmed")
+        broker.world.note(broker.name, "confirms to", subscription, ack)
         for other in self.brokers:
             if other.is_serving and other.rank >= broker.rank:
                 self._check_durable(other, subscription, confirmed)

@@ -1,0 +1,70 @@
+"""Bodies of answers in the pieces that they lie in memory in, and memory that entry logs are read into.
+
+A large body is handed to its socket in small parts, so that neither the event loop nor the interpreter is held by one
+long copy, and adds of other clients are answered in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from actors.bookie.blocks import BlockBuffer
+
+PART_BYTES = 64 << 10  # of a body that goes to the socket at once
+READ_BUFFER_BYTES = 1 << 20  # of lent memory; what does not fit gets memory of its own
+
+
+class Body:
+    """``pieces`` one behind the other. They may be lent: ``release`` gives them back."""
+
+    __slots__ = ("_release", "pieces", "size")
+
+    def __init__(self, pieces: Sequence[bytes | memoryview], release: Callable[[], None] | None = None) -> None:
+        self.pieces = pieces
+        self.size = sum([len(piece) for piece in pieces])
+        self._release = release
+
+    def parts(self) -> Iterator[bytes]:
+        """Copies of the pieces in parts of PART_BYTES, the last one shorter."""
+        part: list[bytes | memoryview] = []
+        size = 0
+        for piece in self.pieces:
+            view = memoryview(piece)
+            while size + len(view) >= PART_BYTES:
+                cut = PART_BYTES - size
+                yield b"".join([*part, view[:cut]])
+                part, size, view = [], 0, view[cut:]
+            if view:
+                part.append(view)
+                size += len(view)
+        if part:
+            yield b"".join(part)
+
+    def release(self) -> None:
+        """The pieces are not needed any more. Idempotent."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+NO_BODY = Body(())
+
+
+class ReadBuffer:
+    """Memory for one read, used again and again."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(BlockBuffer(READ_BUFFER_BYTES).memory)
+        self._used = 0
+
+    def take(self, size: int) -> memoryview:
+        """``size`` bytes that nobody else has until ``reset``."""
+        start, end = self._used, self._used + size
+        if end > len(self._memory):
+            return memoryview(bytearray(size))
+        self._used = end
+        return self._memory[start:end]
+
+    def reset(self) -> None:
+        """All that was taken is given back."""
+        self._used = 0

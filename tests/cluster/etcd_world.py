@@ -1,0 +1,124 @@
+"""What the fault tests of the etcd backend share: servers that can be hurt, sessions behind a proxy, observers."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from metadata.etcd.client import EtcdStore
+from metadata.store import SessionState, WatchEvent
+from tests.cluster.stalling_proxy import StallingProxy
+from tests.contracts.etcd_server import EtcdServer, free_ports
+
+DEADLINE_SECONDS = 30
+# Quick elections, so that leases may be short: etcd grants no less than one and a half election timeouts.
+QUICK = {"heartbeat-interval": "50", "election-timeout": "500"}
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Run a scenario; an error in a callback fails it too."""
+
+    async def whole() -> None:
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        async with asyncio.timeout(2 * DEADLINE_SECONDS):
+            await scenario
+        assert not reported, reported
+
+    asyncio.run(whole())
+
+
+async def eventually(condition: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> None:
+    """Wait until it holds, or fail."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def fresh_prefix() -> str:
+    """A prefix that nobody has used."""
+    return f"/{uuid.uuid4().hex}"
+
+
+@contextmanager
+def etcd(directory: Path, **settings: Any) -> Iterator[EtcdServer]:
+    """One member that stands alone."""
+    server = EtcdServer(directory, **{"flags": QUICK, **settings})
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def three_members(directory: Path) -> Iterator[list[EtcdServer]]:
+    """A cluster of three."""
+    ports = free_ports(6)
+    peers = ",".join(f"m{number}=http://127.0.0.1:{ports[number + 3]}" for number in range(3))
+    members = [
+        EtcdServer(directory / f"m{number}", f"m{number}", ports[number], ports[number + 3], peers, flags=QUICK)
+        for number in range(3)
+    ]
+    try:
+        for member in members:
+            member.begin()
+        for member in members:
+            assert member.wait_serving(), "the members find each other"
+        yield members
+    finally:
+        for member in members:
+            member.kill()
+
+
+@asynccontextmanager
+async def session(url: str, timeout_ms: int = 10_000) -> AsyncIterator[EtcdStore]:
+    """A session for the length of the block."""
+    store = await EtcdStore.connect(url, session_timeout_ms=timeout_ms)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def cut_off(server: EtcdServer, prefix: str, timeout_ms: int) -> AsyncIterator[tuple[StallingProxy, EtcdStore]]:
+    """A session whose network can be cut, and what cuts it."""
+    async with AsyncExitStack() as stack:
+        proxy = StallingProxy("127.0.0.1", server.client_port)
+        port = await proxy.start()
+        stack.push_async_callback(proxy.stop)
+        store = await stack.enter_async_context(session(f"etcd://127.0.0.1:{port}{prefix}", timeout_ms))
+        yield proxy, store
+
+
+class States:
+    """Every state that a session went through."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self.seen: list[SessionState] = []
+        store.add_session_listener(self.seen.append)
+
+    @property
+    def now(self) -> SessionState | None:
+        return self.seen[-1] if self.seen else None
+
+
+class Shadowed:
+    """What a recursive watch told, and the nodes that should be there after it."""
+
+    def __init__(self) -> None:
+        self.events: list[WatchEvent] = []
+        self.paths: set[str] = set()
+
+    def __call__(self, event: WatchEvent) -> None:
+        self.events.append(event)
+        if event.type.value == "created":
+            assert event.path not in self.paths, f"{event.path} was created twice"
+            self.paths.add(event.path)
+        elif event.type.value == "deleted":
+            self.paths.remove(event.path)
