@@ -11,7 +11,7 @@ START  ?= 0
 ROUNDS ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers test check bench sim sim-mutants chaos-bookie proto lock clean
+.PHONY: help setup demo up down servers test check bench sim sim-mutants chaos-bookie chaos-broker proto lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -55,20 +55,25 @@ check: $(READY) servers ## the fast tests: format, lint, types, rules, unit, scr
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) -q tests/rules tests/unit tests/scripts tests/contracts tests/simulation/test_simulation.py
+	@$(PYTEST) -q tests/rules tests/unit tests/scripts tests/contracts tests/simulation/test_simulation.py \
+	  tests/simulation/test_topic.py
 
 test: check ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark
-	@$(BIN)/python -m tests.simulation --seeds 500 --start 1000
+	@$(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000
+	@$(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000
 	@$(PYTEST) -q tests/simulation/test_mutants.py tests/cluster tests/chaos tests/spark
 
-sim: $(READY) ## simulate the ledger protocol: SEEDS=1000 START=0
+sim: $(READY) ## simulate ledgers and topics under faults: SEEDS=1000 START=0
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START)
 
-sim-mutants: $(READY) ## sabotage the protocol in every known way and show how soon each is caught
+sim-mutants: $(READY) ## sabotage ledgers and topics in every known way and show how soon each is caught
 	@$(BIN)/python -m tests.simulation --mutants
 
 chaos-bookie: $(READY) ## SIGKILL a bookie under load 200 times: ROUNDS=200
 	@$(BIN)/python -m tests.chaos.bookie --rounds $(ROUNDS)
+
+chaos-broker: $(READY) ## SIGKILL the broker that owns a topic under load 20 times: ROUNDS=20
+	@$(BIN)/python -m tests.chaos.broker $(if $(filter command line environment,$(origin ROUNDS)),--rounds $(ROUNDS))
 
 bench: $(READY) ## measure; prints a table and writes bench-results/
 	@$(BIN)/python -m tests.bench

@@ -25,6 +25,8 @@ class GatewayConfig:
         metadata_url: where brokers and bookies are registered, for the lists of them; empty: not listed.
         cluster_name: the one cluster's name, as Pulsar's tools expect to see one.
         dashboard_url: address of the Ray dashboard, linked from the console page; empty: no link.
+        tls_certificate_file: PEM with the certificate and its chain to speak https with; empty: plain http.
+        tls_key_file: PEM with the private key to it.
         max_message_bytes: largest payload accepted, in bytes.
         request_bytes_max: largest HTTP body accepted, in bytes; a body may carry many messages.
         websocket_sessions_max: WebSocket sessions at once.
@@ -51,6 +53,8 @@ class GatewayConfig:
     metadata_url: str = ""
     cluster_name: str = "standalone"
     dashboard_url: str = ""
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
     max_message_bytes: int = 5 * MIB
     request_bytes_max: int = 32 * MIB
     websocket_sessions_max: int = 1024
@@ -93,6 +97,8 @@ class GatewayConfig:
                 raise InvalidConfigError(
                     f"{item.name} is {value}, it must be at least {lowest}", field=item.name, limit=f">= {lowest}"
                 )
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise InvalidConfigError("a certificate needs its key", field="tls_certificate_file,tls_key_file")
         if self.request_bytes_max < self.max_message_bytes:
             raise InvalidConfigError(
                 f"request_bytes_max {self.request_bytes_max} is below max_message_bytes {self.max_message_bytes}: "

@@ -29,10 +29,11 @@ class GatewayServer:
 
     @property
     def url(self) -> str:
-        """``http://host:port``, with the port that is really used."""
+        """``http://host:port`` or ``https://host:port``, with the port that is really used."""
         assert self._listener is not None, "bind comes first"
         host, port = self._listener.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "https" if self._config.tls_certificate_file else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def bind(self) -> None:
         """Take the port, so that a port in use is known before anything else starts.
@@ -104,6 +105,8 @@ def _uvicorn_config(app: FastAPI, config: GatewayConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_config=None,
+        ssl_certfile=config.tls_certificate_file or None,
+        ssl_keyfile=config.tls_key_file or None,
         access_log=False,
         lifespan="on",
         ws="websockets-sansio",

@@ -20,7 +20,7 @@ MIB = 1024 * KIB
 
 DEFAULT_NAMESPACE = "heliograph"
 SECRET_CHARACTERS_MIN = 16
-METADATA_SCHEMES = ("embedded", "etcd", "zk")
+METADATA_SCHEMES = ("embedded", "etcd", "etcds", "zk")
 
 
 def default_state_root() -> Path:
@@ -62,7 +62,7 @@ class ClusterConfig(BaseSettings):
 
     tls_certificate_file: Path | None = Field(
         default=None,
-        description="PEM with the brokers' certificate and its chain, on each of their nodes; None: no TLS",
+        description="PEM with the brokers' certificate and its chain, on each node; None: no TLS",
     )
     tls_key_file: Path | None = Field(default=None, description="PEM with the private key to it")
     tls_ca_file: Path | None = Field(default=None, description="PEM of who signs the certificates of clients")
@@ -78,8 +78,12 @@ class ClusterConfig(BaseSettings):
     metadata_url: str | None = Field(
         default=None, description="an existing metadata store; None: start the embedded one in an actor"
     )
+    metadata_password: SecretStr | None = Field(
+        default=None, description="of the user that an etcd metadata_url names; kept out of files and listings"
+    )
     metadata_port: int = _port(0, "port of the embedded store; 0: a free one, kept over restarts")
     broker_port: int = _port(6650, "port of the first broker, Pulsar's own; 0: a free one, as the other brokers have")
+    gateway_tls: bool = Field(default=False, description="have the gateway speak https, with the brokers' certificate")
     broker_tls_port: int = _port(
         6651, "port for TLS of the first broker, with tls_certificate_file; 0: a free one, as the other brokers have"
     )
@@ -173,6 +177,10 @@ class ClusterConfig(BaseSettings):
                 "a certificate needs its key: give tls_certificate_file and tls_key_file together",
                 field="tls_certificate_file,tls_key_file",
             )
+        if self.gateway_tls and self.tls_certificate_file is None:
+            raise InvalidConfigError(
+                "gateway_tls needs tls_certificate_file and tls_key_file", field="tls_certificate_file"
+            )
         if self.tls_require_client_certificate and self.tls_ca_file is None:
             raise InvalidConfigError(
                 "clients' certificates can be asked for only where tls_ca_file says whom to trust", field="tls_ca_file"
@@ -202,6 +210,17 @@ class ClusterConfig(BaseSettings):
             raise InvalidConfigError(
                 f"metadata_url {self.metadata_url!r} does not start with one of "
                 + ", ".join(f"{scheme}://" for scheme in METADATA_SCHEMES),
+                field="metadata_url",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_metadata_password(self) -> Self:
+        scheme, _, rest = (self.metadata_url or "").partition("://")
+        user, at, _ = rest.partition("/")[0].rpartition("@")
+        if scheme in ("etcd", "etcds") and at and ":" in user:
+            raise InvalidConfigError(
+                "metadata_url holds a password, and would be shown: leave it out and give metadata_password",
                 field="metadata_url",
             )
         return self

@@ -53,6 +53,11 @@ class ChrootStore:
         return self._store.session_token
 
     @property
+    def session_timeout_ms(self) -> int:
+        """See MetadataStore."""
+        return self._store.session_timeout_ms
+
+    @property
     def state(self) -> SessionState:
         """See MetadataStore."""
         return self._store.state

@@ -185,7 +185,7 @@ class StoreKazooClient(KazooClient):  # type: ignore[misc]  # kazoo has no types
         Args:
             url: of the store, as in ``connect_store``; its path is the client's root.
             options: of ``KazooClient``: timeout, default_acl, auth_data, connection_retry, command_retry, logger, ...
-                but neither hosts, handler nor TLS, which have no meaning here.
+                but neither hosts, handler, client_id nor TLS, which have no meaning here.
         """
         self._wire = _Wire(url)
         super().__init__(hosts=PLACEHOLDER_HOST, handler=_WireHandler(self._wire), **options)

@@ -103,6 +103,7 @@ class MemoryStore:
     def __init__(self, server: MemoryServer, session_id: int) -> None:
         self._server = server
         self._session_id = session_id
+        self._timeout_ms = server._tree.sessions[session_id].timeout_ms
         self._state = SessionState.CONNECTED
         self._listeners: list[SessionListener] = []
         self._entries: set[WatchEntry[tuple[MemoryStore, Watcher]]] = set()
@@ -117,6 +118,11 @@ class MemoryStore:
     def session_token(self) -> str:
         """See MetadataStore."""
         return f"{self._session_id}:p{self._session_id}"
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """See MetadataStore."""
+        return self._timeout_ms
 
     @property
     def state(self) -> SessionState:

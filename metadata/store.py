@@ -15,7 +15,9 @@ Ordering that every backend keeps:
   again.
 
 A call that raises ConnectionLossError may or may not have happened. A call that raises any other MetadataError has
-changed nothing.
+changed nothing. Whoever creates a node and may have to ask whether it was he puts a token into it: something of his
+own making in the value (``LedgerMetadata.creator_token``) or in the name (``metadata/election.py``); an ephemeral is
+known by its owner's session id (``metadata/claim.py``).
 """
 
 from __future__ import annotations
@@ -130,6 +132,10 @@ class MetadataStore(Protocol):
     @property
     def session_token(self) -> str:
         """What ``end_session`` needs to end this session from elsewhere."""
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What the store granted: so long after it last heard of this session it may end it, and no sooner."""
 
     @property
     def state(self) -> SessionState:

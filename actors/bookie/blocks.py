@@ -26,6 +26,11 @@ class BlockBuffer:
         return memoryview(self.memory)[:size]
 
 
+def own_memory(size: int) -> memoryview:
+    """New memory on a block boundary, for one use."""
+    return memoryview(mmap.mmap(-1, max(size, 1)))[:size]
+
+
 def up_to_block(size: int) -> int:
     """``size``, made up to whole blocks."""
     return size + -size % BLOCK_BYTES

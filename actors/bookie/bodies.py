@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from actors.bookie.blocks import BlockBuffer
+from actors.bookie.blocks import BlockBuffer, own_memory, up_to_block
 
 PART_BYTES = 64 << 10  # of a body that goes to the socket at once
-READ_BUFFER_BYTES = 1 << 20  # of lent memory; what does not fit gets memory of its own
+READ_BUFFER_BYTES = (1 << 20) + (64 << 10)  # of lent memory; what does not fit gets memory of its own
 
 
 class Body:
@@ -58,11 +58,11 @@ class ReadBuffer:
         self._used = 0
 
     def take(self, size: int) -> memoryview:
-        """``size`` bytes that nobody else has until ``reset``."""
+        """``size`` bytes on a block boundary that nobody else has until ``reset``."""
         start, end = self._used, self._used + size
         if end > len(self._memory):
-            return memoryview(bytearray(size))
-        self._used = end
+            return own_memory(size)
+        self._used = up_to_block(end)
         return self._memory[start:end]
 
     def reset(self) -> None:

@@ -41,6 +41,7 @@ _RECOVERY = int(Flag.RECOVERY)
 _ENTRY = int(Kind.ENTRY)
 _ID_MAX = (1 << 63) - 1
 _WITHOUT_ENTRY_ID = {Op.READ_LAC, Op.LIST_ENTRIES, Op.LONG_POLL_LAC}
+_AT_ONCE_BYTES_MAX = CONNECTION_OUT_BYTES_MAX  # unsent answers, above which cached entries wait for their turn too
 _WITH_BODY = {Op.READ, Op.READ_BATCH}
 
 
@@ -230,7 +231,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             text = f"ledger {request.ledger_id}, entry {request.entry_id}: ids are from 0 to 2**63 - 1"
             self._send(Answer(request.request_id, Status.BAD_REQUEST, text=text))
             return
-        if request.op is Op.READ:
+        if request.op is Op.READ and self._may_answer_at_once():
             data = self._server.reads.read_cached(request.ledger_id, request.entry_id, request.flags)
             if data is not None:
                 lac = self._storage.last_add_confirmed(request.ledger_id)
@@ -239,6 +240,11 @@ class BookieConnection(asyncio.BufferedProtocol):
         task = asyncio.get_running_loop().create_task(self._serve(request))
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+
+    def _may_answer_at_once(self) -> bool:
+        """Whether an entry may go out without waiting for its turn (I15)."""
+        transport = self._transport
+        return self._held is None and transport is not None and transport.get_write_buffer_size() < _AT_ONCE_BYTES_MAX
 
     def _greet(self, request: Request, body: bytes) -> None:
         if self._transport is None or self._transport.is_closing():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from actors.bookie.blocks import own_memory
 from actors.bookie.disk import Disk
 from actors.bookie.entry_log import EntryLogReader, EntryLogWriter, EntryRun, log_ids, log_path
 from actors.bookie.index import IndexBatch, LedgerRecord, LocationIndex
@@ -83,7 +84,7 @@ class DataDirectory:
             EntryDamagedError: every copy of ``first`` is damaged; nothing may be concluded either.
         """
         records: list[tuple[int, bytes]] = []
-        for sizes, data in self._read_runs(ledger_id, first, last, bytes_wanted, lambda n: memoryview(bytearray(n))):
+        for sizes, data in self._read_runs(ledger_id, first, last, bytes_wanted, own_memory):
             start = 0
             for size in sizes:
                 records.append((first + len(records), bytes(data[start : start + size])))

@@ -5,7 +5,8 @@ a second sync proves nothing. Every later write or sync is refused, the bookie e
 
 Journals and entry logs are written past the kernel's page cache (O_DIRECT) from aligned memory, where the file system
 can do that: what is written once and synced at once gains nothing there, and a page for each new block of a growing
-file costs more of the processor than the write itself.
+file costs more of the processor than the write itself. So are large pieces of entry logs read: a catch-up reader would
+push out of the cache what others read again.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Disk(Protocol):
     def open(self, path: Path, *, create: bool = False, is_direct: bool = False) -> DiskFile:
         """Open for reading and writing; ``create`` makes a file that must not exist.
 
-        ``is_direct``: only whole blocks will be written, from a ``BlockBuffer``, and nothing read.
+        ``is_direct``: only whole blocks will be written or read, from and into aligned memory (``BlockBuffer``).
 
         Raises:
             FileNotFoundError: no such file.

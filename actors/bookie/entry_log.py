@@ -20,7 +20,7 @@ from threading import Lock
 
 import crc32c
 
-from actors.bookie.blocks import BLOCK_BYTES, BlockBuffer, up_to_block
+from actors.bookie.blocks import BLOCK_BYTES, BlockBuffer, own_memory, up_to_block
 from actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
 from actors.bookie.disk import Disk, DiskFile
 from actors.errors import BookieStorageError, EntryDamagedError
@@ -41,6 +41,7 @@ _MAP_TAIL = struct.Struct(">Q8s")  # offset of the map, magic
 _MAP_END = b"HELIOEND"
 _WRITE_BYTES = 1 << 20  # of one write: a journal on the same disk waits for no more than that
 _SCAN_BYTES = 4 << 20
+_DIRECT_BYTES_MIN = 128 << 10  # less is read by way of the kernel's cache, which then has what lies around it
 
 assert int.from_bytes(_MAP_MAGIC[:4], "big") > ENTRY_BYTES_MAX, "a map cannot be taken for a record"
 
@@ -177,12 +178,12 @@ class EntryLogReader:
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
-        self._open: OrderedDict[int, DiskFile] = OrderedDict()
+        self._open: OrderedDict[tuple[int, bool], DiskFile] = OrderedDict()  # by log and by way of reading
         self._lock = Lock()
 
     def read(self, run: EntryRun, first: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
         """``read_into`` as copies: each record (u32 length and entry) with its entry id. Raises the same."""
-        sizes, data = self.read_into(run, first, bytes_wanted, lambda size: memoryview(bytearray(size)))
+        sizes, data = self.read_into(run, first, bytes_wanted, own_memory)
         ends = list(accumulate(sizes))
         return [
             (entry_id, bytes(data[end - size : end]))
@@ -209,8 +210,7 @@ class EntryLogReader:
         assert 0 <= skip < len(run.sizes), "the run holds the entry"
         offset = run.offset + sum(run.sizes[:skip])
         sizes = _fitting(run.sizes[skip : max(skip, last - run.first_entry_id) + 1], bytes_wanted)
-        memory = take(sum(sizes))
-        data = memory[: self._file(run.log_id).read_into(offset, memory)]
+        data = self._bytes(run.log_id, offset, sum(sizes), take)
         start = 0
         for done, size in enumerate(sizes):
             try:
@@ -226,23 +226,34 @@ class EntryLogReader:
     def forget(self, log_id: int) -> None:
         """Let go of a log that is to be removed; reads under way still end well."""
         with self._lock:
-            self._open.pop(log_id, None)
+            self._open.pop((log_id, False), None)
+            self._open.pop((log_id, True), None)
 
     def close(self) -> None:
         """Let go of all files."""
         with self._lock:
             self._open.clear()
 
-    def _file(self, log_id: int) -> DiskFile:
+    def _bytes(self, log_id: int, offset: int, size: int, take: Callable[[int], memoryview]) -> memoryview:
+        """So many bytes of a log, or fewer at its end. Much at once is read past the kernel's cache."""
+        start = offset
+        if is_direct := size >= _DIRECT_BYTES_MIN:
+            start -= offset % BLOCK_BYTES
+            size = up_to_block(offset + size) - start
+        memory = take(size)
+        return memory[: self._file(log_id, is_direct).read_into(start, memory)][offset - start :]
+
+    def _file(self, log_id: int, is_direct: bool) -> DiskFile:
+        key = (log_id, is_direct)
         with self._lock:
-            file = self._open.get(log_id)
+            file = self._open.get(key)
             if file is None:
-                file = self._disk.open(log_path(self._directory, log_id))
-                self._open[log_id] = file
+                file = self._disk.open(log_path(self._directory, log_id), is_direct=is_direct)
+                self._open[key] = file
                 if len(self._open) > OPEN_LOGS_MAX:
                     self._open.popitem(last=False)
             else:
-                self._open.move_to_end(log_id)
+                self._open.move_to_end(key)
             return file
 
 

@@ -130,8 +130,13 @@ def encode_fence(ledger_id: int) -> bytes:
 
 
 def decode_fence(payload: bytes | memoryview) -> int:
-    """Ledger id of a FENCE record."""
-    (ledger_id,) = _LEDGER.unpack(payload)
+    """Ledger id of a FENCE record.
+
+    Raises:
+        JournalCorruptError: it holds none.
+    """
+    if len(payload) != _LEDGER.size or (ledger_id := _LEDGER.unpack(payload)[0]) < 0:
+        raise JournalCorruptError(f"a fence of {len(payload)} bytes holds no ledger id")
     return int(ledger_id)
 
 
@@ -141,6 +146,14 @@ def encode_lac(ledger_id: int, last_add_confirmed: int) -> bytes:
 
 
 def decode_lac(payload: bytes | memoryview) -> tuple[int, int]:
-    """Ledger id and LAC of a LAC record."""
+    """Ledger id and LAC of a LAC record.
+
+    Raises:
+        JournalCorruptError: it holds none.
+    """
+    if len(payload) != _LEDGER_LAC.size:
+        raise JournalCorruptError(f"an explicit LAC of {len(payload)} bytes")
     ledger_id, last_add_confirmed = _LEDGER_LAC.unpack(payload)
+    if ledger_id < 0 or last_add_confirmed < -1:
+        raise JournalCorruptError(f"an explicit LAC of {last_add_confirmed} of ledger {ledger_id}")
     return ledger_id, last_add_confirmed

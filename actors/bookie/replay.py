@@ -124,12 +124,15 @@ class StorageReplay:
             BookieStorageError: a flush failed.
         """
         for kind, offset, payload in records:
-            if kind is Kind.ENTRY:
-                self._apply_entry(offset, payload)
-            elif kind is Kind.FENCE:
-                self._apply_fence(decode_fence(payload))
-            elif kind is Kind.LAC:
-                self._apply_lac(*decode_lac(payload))
+            try:
+                if kind is Kind.ENTRY:
+                    self._apply_entry(payload)
+                elif kind is Kind.FENCE:
+                    self._apply_fence(decode_fence(payload))
+                elif kind is Kind.LAC:
+                    self._apply_lac(*decode_lac(payload))
+            except (EntryDamagedError, JournalCorruptError) as error:
+                raise JournalCorruptError(f"a record at offset {offset}: {error}") from error
 
     def finish(self) -> None:
         """Wait for a flush under way. What was not flushed stays in the cache.
@@ -142,12 +145,11 @@ class StorageReplay:
         finally:
             self._thread.shutdown()
 
-    def _apply_entry(self, offset: int, payload: memoryview) -> None:
-        try:
-            # Its checksum was verified before it was journaled (D6) and is when it is read; the record's is sound.
-            ledger_id, entry_id, last_add_confirmed = entry_head(payload)
-        except EntryDamagedError as error:
-            raise JournalCorruptError(f"a record at offset {offset}: {error}") from error
+    def _apply_entry(self, payload: memoryview) -> None:
+        # Its checksum was verified before it was journaled (D6) and is when it is read; the record's is sound.
+        ledger_id, entry_id, last_add_confirmed = entry_head(payload)
+        if ledger_id < 0 or entry_id < 0:
+            raise JournalCorruptError(f"entry {ledger_id}:{entry_id}")
         # An entry is in the journal because it was permitted then: a fence that came later does not undo it (I1).
         if not self._storage.restore(ledger_id, entry_id, last_add_confirmed, bytes(payload)):
             self.summary.skipped += 1

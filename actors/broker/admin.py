@@ -321,6 +321,10 @@ class Admin:
         least: Json = min(found, key=lambda status: order.index(status["status"]))
         return least
 
+    async def visit_topic(self, topic: str) -> None:
+        """Open a topic where it is served, so that its policies act on it; it is closed again when it is idle."""
+        await self._at_owner("visit_topic", TopicName.parse(topic))
+
     async def ledger_ranges(self, topic: str) -> list[Json]:
         """All entries confirmed by now, ledger by ledger in publish order: ids of the first and the last entry.
 

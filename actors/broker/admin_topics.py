@@ -39,6 +39,7 @@ class OwnedTopics:
             "create_subscription": self._create_subscription,
             "delete_subscription": self._delete_subscription,
             "unload_topic": self._unload_topic,
+            "visit_topic": self._visit_topic,
             "ledger_ranges": self._ledger_ranges,
             "publish": self._publish,
             **OwnedCursors(context.topics).methods,
@@ -100,6 +101,9 @@ class OwnedTopics:
     async def _compaction_status(self, name: TopicName) -> Json:
         status = (await self._context.topics.get(name)).compaction.status
         return {"status": status.status, "lastError": status.last_error}
+
+    async def _visit_topic(self, name: TopicName) -> None:
+        await self._context.topics.get(name)
 
     async def _ledger_ranges(self, name: TopicName) -> list[Json]:
         chain = (await self._context.topics.get(name)).ledger.chain

@@ -30,6 +30,7 @@ from actors.broker.tail_cache import TailCache
 from actors.broker.tls import ServerTls
 from actors.broker.topic import Topic
 from actors.broker.topic_deletion import delete_topic
+from actors.broker.topic_tour import TopicTour
 from actors.broker.topics import Topics
 from heliograph.errors import HeliographError, TopicBusyError, TopicNotFoundError
 from metadata.model import BrokerRegistration
@@ -61,6 +62,7 @@ class Broker:
         self._peer = peer
         self._cache = TailCache(config.cache_bytes)
         self._publish_budget = PublishBudget(config.publish_bytes_max)
+        self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
         self._catalog = Catalog(store)
         self._ownership: Ownership | None = None
         self._topics: Topics | None = None
@@ -214,8 +216,13 @@ class Broker:
         }
 
     def _leaders_duties(self) -> list[Awaitable[None]]:
-        every = self.config.orphan_sweep_seconds
-        return [self._orphans.run(every)] if every > 0 else []
+        duties: list[Awaitable[None]] = []
+        if self.config.orphan_sweep_seconds > 0:
+            duties.append(self._orphans.run(self.config.orphan_sweep_seconds))
+        if self.config.tour_seconds > 0:
+            tour = TopicTour(self._store, self._catalog, lambda name: self.admin.visit_topic(str(name)))
+            duties.append(tour.run(self.config.tour_seconds))
+        return duties
 
     async def _delete_idle(self, topic: Topic) -> None:
         log.info("%s is deleted: nobody uses it", topic.name)

@@ -29,6 +29,8 @@ class BrokerConfig:
         max_message_bytes: of one entry's payload, a batch as a whole.
         cache_bytes: of the tail cache, over all topics.
         publish_bytes_max: published by all connections and not confirmed, before no socket that publishes is read.
+        publish_messages_per_second: of all producers of the broker together, 0 for no limit; bytes likewise. Sockets
+            of producers above it are read no more for a while.
         connection_publish_bytes_max: published by one connection and not confirmed, before its socket is read no more.
         connection_write_bytes_max: waiting to be written to one connection, before its consumers get no more.
         connection_requests_max: commands of one connection under way with metadata or bookies; it is read no more then.
@@ -48,6 +50,7 @@ class BrokerConfig:
         balance_seconds: between two looks of the leader at everybody's load; 0: bundles are never shed.
         balance: when bundles are shed.
         split: when a bundle is split by itself.
+        tour_seconds: between two looks of the leader at topics that are in no broker's memory, 0 never.
         orphan_sweep_seconds: between two searches of the leader for ledgers that nothing names, 0 never.
         orphan_grace_seconds: age below which such a ledger is left alone; far above any session timeout.
     """
@@ -61,6 +64,8 @@ class BrokerConfig:
     max_message_bytes: int = 5 * MIB
     cache_bytes: int = 64 * MIB
     publish_bytes_max: int = 128 * MIB
+    publish_messages_per_second: int = 0
+    publish_bytes_per_second: int = 0
     connection_publish_bytes_max: int = 16 * MIB
     connection_write_bytes_max: int = 4 * MIB
     connection_requests_max: int = 1_000
@@ -79,6 +84,7 @@ class BrokerConfig:
     balance_seconds: float = 60.0
     balance: BalanceLimits = field(default_factory=BalanceLimits)
     split: SplitLimits = field(default_factory=SplitLimits)
+    tour_seconds: float = 600.0
     orphan_sweep_seconds: float = 3_600.0
     orphan_grace_seconds: float = 3_600.0
 

@@ -71,7 +71,7 @@ class DelayedDelivery:
 
     def take_due(self) -> Sequence[int]:
         """Some entries whose time has come; call again while there are any."""
-        if not len(self.index):
+        if not self.index.count:
             return ()
         due = self.index.take_due(self.clock(), DUE_AT_ONCE_MAX)
         self._look()
@@ -79,12 +79,12 @@ class DelayedDelivery:
 
     def forget(self, index: int) -> None:
         """An entry was acknowledged."""
-        if len(self.index) and index in self.index:
+        if index in self.index:
             self.index.forget(index)
 
     def forget_below(self, mark: int) -> None:
         """Everything below was acknowledged."""
-        if len(self.index):
+        if self.index.count:
             self.index.forget_below(mark)
 
     def stop(self) -> None:

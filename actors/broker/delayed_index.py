@@ -44,9 +44,10 @@ class Load:
 
 
 class DelayedIndex:
-    """Entries that wait, by time. Times are milliseconds since the epoch."""
+    """Entries that wait, ``count`` of them, by time. Times are milliseconds since the epoch."""
 
     def __init__(self) -> None:
+        self.count = 0  # kept apart: every delivery asks for it
         self._waiting = IndexSet()
         self._heap: list[Item] = []  # in memory: in no run, being stored, or loaded from a run
         self._unstored: dict[int, int] = {}  # in no run yet: entry -> time
@@ -55,12 +56,10 @@ class DelayedIndex:
         self._loading: Run | None = None
         self._suspect = IndexSet()  # their run was lost: due at once, so that their metadata is looked at again
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def clear(self) -> None:
         """Nothing waits, as far as is known."""
         self._waiting.clear()
+        self.count = 0
         self._suspect.clear()
         self._unstored.clear()
         self._storing.clear()
@@ -91,17 +90,20 @@ class DelayedIndex:
         if self._waiting.add(index):
             self._unstored[index] = due_ms
             heappush(self._heap, (due_ms, index))
+            self.count += 1
 
     def forget(self, index: int) -> None:
         """The entry was acknowledged before its time."""
         self._waiting.remove(index)
         self._unstored.pop(index, None)
+        self.count = len(self._waiting)
 
     def forget_below(self, mark: int) -> None:
         """Every entry below ``mark`` was acknowledged."""
         self._waiting.drop_range(0, mark)
         for index in [index for index in self._unstored if index < mark]:
             del self._unstored[index]
+        self.count = len(self._waiting)
 
     def take_due(self, now_ms: int, limit: int) -> list[int]:
         """At most ``limit`` entries in memory whose time has come; they wait no more."""
@@ -112,6 +114,7 @@ class DelayedIndex:
                 self._waiting.remove(index)
                 self._unstored.pop(index, None)
                 due.append(index)
+        self.count = len(self._waiting)
         return due
 
     def next_time(self) -> int | None:
@@ -197,6 +200,7 @@ class DelayedIndex:
             if item is not None and is_open(item[1]):
                 self._waiting.add(item[1])
                 first = place if first < 0 else first
+        self.count = len(self._waiting)
         if first < 0:
             return False
         item = items[first]

@@ -44,10 +44,9 @@ class Delivery(NamedTuple):
 
 
 class Waiting(Protocol):
-    """Entries that nobody gets before their time."""
+    """Entries that nobody gets before their time; ``count`` of them."""
 
-    def __len__(self) -> int:
-        """How many."""
+    count: int
 
     def next_not_waiting(self, index: int) -> int:
         """The first entry at or above ``index`` that does not wait."""
@@ -56,7 +55,7 @@ class Waiting(Protocol):
 def next_open(cursor: Cursor, waiting: Waiting | None, index: int) -> int:
     """The first entry at or above ``index`` that is neither acknowledged nor waiting; may be the end of the topic."""
     index = cursor.next_unacknowledged(index)
-    if waiting is None or not len(waiting):
+    if waiting is None or not waiting.count:
         return index
     while (behind := waiting.next_not_waiting(index)) != index:
         index = cursor.next_unacknowledged(behind)

@@ -106,7 +106,8 @@ class Ownership:
         self._watch = await self._store.watch(paths.BUNDLES, self._bundle_changed)
 
     async def stop(self) -> None:
-        """Give everything back. The session itself is the caller's to close."""
+        """Give everything back. The session itself is the caller's to close, and its end is no loss then."""
+        self._store.remove_session_listener(self._session_changed)
         if self._watch is not None:
             self._watch.cancel()
         if self._checking is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -216,6 +217,11 @@ class ProducerCommands:
             Send(producer, send.sequence_id, send.highest_sequence_id, 0, size).refuse(error)
             return
         topic.write_side.send(entry, Send(producer, send.sequence_id, send.highest_sequence_id, entry.messages, size))
+        rate = self.connection.context.publish_budget.rate
+        if rate.is_limited:
+            now = time.monotonic()
+            rate.take(entry.messages, size, now)
+            self.connection.throttle(rate.wait(now))
 
     def _check_size(self, size: int, topic: Topic) -> None:
         limit = self.connection.context.config.max_message_bytes + FRAME_SLACK_BYTES

@@ -1,8 +1,10 @@
-"""How many bytes clients may have published and not confirmed, over all connections of a broker (I15)."""
+"""How many bytes clients may have published and not confirmed, over all connections of a broker (I15), and how fast."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from actors.broker.dispatch_rate import DispatchRate
 
 
 class PublishBudget:
@@ -10,10 +12,14 @@ class PublishBudget:
 
     Args:
         bytes_max: above it the budget is exhausted, until it is down to half of it.
+
+    Attributes:
+        rate: the broker's limits on publishing.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
+        self.rate = DispatchRate()
         self.bytes = 0
         self._waiting: dict[Callable[[], None], None] = {}
         self._is_exhausted = False

@@ -96,6 +96,7 @@ class Subscription:
         self._policies = setting.policies
         self._setting = setting
         self._rate = DispatchRate()
+        self._is_limited = False
         self.dispatcher: Dispatcher = ExclusiveDispatcher(cursor)
         delayed_log = None if cursor_log is None else DelayedLog(cursor_log, chain, ledgers)
         self.delays = DelayedDelivery(chain, cursor, delayed_log, self.schedule_pump)
@@ -223,7 +224,8 @@ class Subscription:
             if cursor.acknowledge_messages(index, bits) if bits else cursor.acknowledge(index):
                 self.messages_acknowledged += 1
                 self.dispatcher.acknowledged(index)
-                self.delays.forget(index)
+                if self.delays.index.count:
+                    self.delays.forget(index)
         return self._after_acknowledging()
 
     def acknowledge_cumulative(self, position: Position, bits: int | None = None) -> asyncio.Future[None] | None:
@@ -343,11 +345,11 @@ class Subscription:
         if self._is_closed or not self.consumers:
             return
         end, dispatcher, delays = self.chain.end, self.dispatcher, self.delays
-        is_limited = self._rate.is_limited or self._setting.topic_rate.is_limited
+        is_limited = self._is_limited = self._rate.is_limited or self._setting.topic_rate.is_limited
         if self.kind.is_shared:
             if not delays.ensure_loaded():
                 return
-            if len(delays.index) and dispatcher.replay_count < REPLAY_MAX:
+            if delays.index.count and dispatcher.replay_count < REPLAY_MAX:
                 dispatcher.make_due(delays.take_due())
         for _ in range(TURN_ENTRIES_MAX):
             index = dispatcher.next_wanted(end)
@@ -415,7 +417,7 @@ class Subscription:
         self.entries_out += 1
         self.messages_out += messages
         self.bytes_out += len(entry.payload)
-        if self._rate.is_limited or self._setting.topic_rate.is_limited:
+        if self._is_limited:
             now = time.monotonic()
             self._rate.take(messages, len(entry.payload), now)
             self._setting.topic_rate.take(messages, len(entry.payload), now)

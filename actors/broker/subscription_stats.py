@@ -25,7 +25,7 @@ def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -
     entries = chain.end - chain.first
     active = dispatcher.active
     is_key_shared = isinstance(dispatcher, KeySharedDispatcher)
-    delayed = len(subscription.delays.index)
+    delayed = subscription.delays.index.count
     consumers = [consumer_stats(subscription, consumer) for consumer in subscription.consumers.values()]
     return {
         "msgRateOut": sum(one["msgRateOut"] for one in consumers),

@@ -31,6 +31,9 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
     broker_port: Annotated[int | None, typer.Option(help="First broker's port, 0: any. [default: 6650]")] = None,
     gateway_port: Annotated[int | None, typer.Option(help="Gateway's port, 0: any. [default: 8080]")] = None,
+    metadata_url: Annotated[
+        str | None, typer.Option(help="Metadata in etcd://hosts/prefix or zk://hosts/chroot. [default: our own]")
+    ] = None,
     metadata_port: Annotated[int | None, typer.Option(help="Metadata store's port, 0: any. [default: 0]")] = None,
     dashboard_port: Annotated[int | None, typer.Option(help="Ray dashboard's port, 0: any. [default: 8265]")] = None,
     data_directory: Annotated[Path | None, typer.Option(help="Disk to store on. [default: <home>/data]")] = None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,10 +36,13 @@ from heliograph.errors import ResourceError
 from metadata.cluster_init import initialise
 from metadata.connect import connect_store
 from metadata.embedded.actor import MetadataActor
+from metadata.etcd.address import with_password
 from metadata.model import NamespacePolicies, Persistence
+from metadata.occupancy import require_vacant
 from metadata.paths import namespace
 from metadata.update_loop import update
 
+SESSION_TIMEOUTS_WAITED = 2  # for the registrations of a cluster that has died to go
 CALLS_AT_ONCE_MAX = 10_000  # per actor; Ray's default of 1,000 lets waiting calls hold up administrative ones
 
 Progress = Callable[[str], None]
@@ -72,7 +75,8 @@ def deploy(config: ClusterConfig, progress: Progress, *, dashboard_url: str = ""
             if "metadata" in kinds:
                 if group:
                     deployed.metadata_url = f"embedded://{deployed.addresses[METADATA]}"
-                asyncio.run(_initialise(config, deployed.metadata_url))
+                ours = {part.name for part in parts if existing(part.name, config.namespace) is not None}
+                asyncio.run(_initialise(config, _with_credentials(config, deployed.metadata_url), ours))
     except BaseException:
         remove(deployed.created, config.namespace)
         raise
@@ -84,7 +88,7 @@ def _start_group(group: Sequence[Part], config: ClusterConfig, deployed: Deploye
     for part in group:
         if existing(part.name, config.namespace) is None:
             deployed.created.append(part.name)
-        handle = _create(part, config, deployed.metadata_url, dashboard_url)
+        handle = _create(part, config, _with_credentials(config, deployed.metadata_url), dashboard_url)
         calls[handle.start.remote()] = part
     deadline = time.monotonic() + config.start_timeout_ms / 1000
     waiting = list(calls)
@@ -188,7 +192,16 @@ def _gateway_settings(
         "metadata_url": metadata_url,
         "dashboard_url": dashboard_url,
         "max_message_bytes": config.max_message_bytes,
+        "tls_certificate_file": str(config.tls_certificate_file) if config.gateway_tls else "",
+        "tls_key_file": str(config.tls_key_file) if config.gateway_tls else "",
     }
+
+
+def _with_credentials(config: ClusterConfig, metadata_url: str) -> str:
+    """The URL as actors get it: only they are told the password, which no file and no listing shows."""
+    if config.metadata_password is None:
+        return metadata_url
+    return with_password(metadata_url, config.metadata_password.get_secret_value())
 
 
 def _environment() -> dict[str, str]:
@@ -203,7 +216,7 @@ def _with_ports(parts: Sequence[Part], config: ClusterConfig) -> list[Part]:
 
     Bookies do without: only brokers connect to them, and find them through metadata.
     """
-    taken = {part.port for part in parts}
+    taken = {part.port for part in parts} | {part.tls_port for part in parts}
     chosen = []
     for part in parts:
         port = part.port
@@ -218,11 +231,20 @@ def _with_ports(parts: Sequence[Part], config: ClusterConfig) -> list[Part]:
     return chosen
 
 
-async def _initialise(config: ClusterConfig, url: str) -> None:
-    """Lay the store's ground, and make the configured numbers of copies the default namespace's own."""
+async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) -> None:
+    """Lay the store's ground, and make the configured numbers of copies the default namespace's own.
+
+    Args:
+        ours: names of the parts that run already.
+
+    Raises:
+        ConflictError: another cluster lives in the store.
+    """
     store = await connect_store(url, session_timeout_ms=config.session_timeout_ms)
     try:
         await initialise(store)
+        if config.metadata_url is not None:  # the embedded store of our own directory is nobody else's
+            await require_vacant(store, ours, SESSION_TIMEOUTS_WAITED * config.session_timeout_ms)
         wanted = Persistence(config.ensemble_size, config.write_quorum, config.ack_quorum)
         await update(
             store,

@@ -62,6 +62,11 @@ class EmbeddedStore:
         return f"{self._link.session_id}:{self._link.password}"
 
     @property
+    def session_timeout_ms(self) -> int:
+        """See MetadataStore."""
+        return self._link.timeout_ms
+
+    @property
     def state(self) -> SessionState:
         """See MetadataStore."""
         return self._link.state

@@ -86,6 +86,11 @@ class Link:
             return SessionState.LOST
         return self._state
 
+    @property
+    def timeout_ms(self) -> int:
+        """As granted by the server."""
+        return round(self._timeout * 1000)
+
     def add_listener(self, listener: SessionListener) -> None:
         """Have ``listener`` called with each new state."""
         self._listeners.append(listener)

@@ -12,14 +12,15 @@ check. Another endpoint's change is known here a moment after it was made.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 
 from metadata import codec
 from metadata.endpoint.acl import OPEN_ACL, Acl, AclEntry
 from metadata.endpoint.codes import ErrorCode, WireError
-from metadata.endpoint.limits import ACL_RECORDS_MAX, READS_AT_ONCE_MAX
-from metadata.errors import MetadataError, NoNodeError, RecordError
+from metadata.endpoint.limits import ACL_RECORDS_MAX, READS_AT_ONCE_MAX, RETRY_MS
+from metadata.errors import BadVersionError, MetadataError, NoNodeError, RecordError
 from metadata.paths import ENDPOINT_ACLS, endpoint_acl, last_part
 from metadata.store import EventType, MetadataStore, Stat, Watch, WatchEvent
 from metadata.znode import parent_of
@@ -110,6 +111,20 @@ class AclDirectory:
             batch = paths[start : start + READS_AT_ONCE_MAX]
             await asyncio.gather(*(self.refresh(path, store) for path in batch))
 
+    async def sweep(self) -> None:
+        """Delete the records whose nodes are gone, which happens when a node is deleted past the endpoints.
+
+        A node is never younger than its record, so a record that is seen without its node has outlived it.
+        """
+        store = self._store
+        assert store is not None, "loaded"
+        for path, kept in list(self._kept.items()):
+            node = await store.exists(path)
+            if kept.record is None or (node is not None and kept.is_for(node)):
+                continue
+            with contextlib.suppress(NoNodeError, BadVersionError):  # somebody else was here first
+                await store.delete(endpoint_acl(path), kept.stat.version)
+
     def release(self) -> None:
         """Stop keeping up to date."""
         if self._watch is not None:
@@ -172,5 +187,7 @@ class AclDirectory:
             try:
                 await self.refresh(path, self._store)
             except MetadataError as error:
-                # The store's session is suspended or lost then, and everything is loaded again after that.
-                _log.warning("the ACL of %s was not read again: %s", path, error)
+                # Most likely the session is suspended or lost, and everything will be loaded again.
+                _log.warning("the ACL of %s could not be read again: %s", path, error)
+                self._changed[path] = None
+                await asyncio.sleep(RETRY_MS / 1000)

@@ -30,7 +30,8 @@ EPHEMERALS_TRACKED_MAX = 10_000  # of one session, for getEphemerals
 DESCENDANTS_MAX = 100_000  # nodes that getAllChildrenNumber counts
 READS_AT_ONCE_MAX = 64  # records of ACLs, when all are read
 TICK_MS = 50  # how often sessions are looked through
-RETRY_MS = 500  # after a failure to open the endpoint's own session
+RETRY_MS = 500  # after a failure of the endpoint's own session
+SWEEP_SECONDS = 600  # between two looks for ACLs whose nodes are gone
 CLOSE_MS_MAX = 5_000  # for ending the sessions when the endpoint ends
 assert OUTPUT_BYTES_PAUSE < OUTPUT_BYTES_MAX
 assert FRAME_BYTES_MAX <= REQUEST_BYTES_QUEUED_MAX, "one request always fits"

@@ -1,4 +1,4 @@
-"""The endpoint's own session with the store: it tells whether the endpoint may serve, and keeps the ACLs.
+"""The endpoint's own session with the store: it tells whether the endpoint may serve, and keeps the ACLs in order.
 
 While this session is not connected the ACLs may have changed unseen, so nobody is served.
 """
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from metadata.endpoint.acl_directory import AclDirectory
-from metadata.endpoint.limits import RETRY_MS
+from metadata.endpoint.limits import RETRY_MS, SWEEP_SECONDS
 from metadata.endpoint.sessions import OpenStore
 from metadata.errors import MetadataError
 from metadata.store import MetadataStore, SessionState
@@ -75,11 +75,23 @@ class Warden:
             _log.warning("the metadata store is out of reach: nobody is served")
             self._on_unready()
 
+    async def _watch_over(self) -> None:
+        """Sweep the ACLs now and then, until the session's state changes."""
+        try:
+            await self._directory.sweep()
+            async with asyncio.timeout(SWEEP_SECONDS):
+                await self._moved.wait()
+        except TimeoutError:
+            return
+        except MetadataError as error:
+            _log.warning("the ACLs were not swept: %s", error)
+            await asyncio.sleep(RETRY_MS / 1000)
+
     async def _keep(self) -> None:
         assert self._store is not None, "opened"
         while True:
             if self.is_ready:
-                await self._moved.wait()
+                await self._watch_over()
                 continue
             try:
                 if self._store.state is SessionState.LOST:

@@ -14,8 +14,9 @@ speaks for that path, one-shot watches included.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from metadata.endpoint.codes import AddWatchMode, ErrorCode, WatcherType, WireError
@@ -31,7 +32,10 @@ Tell = Callable[[WatchEvent], None]
 
 @dataclass(eq=False, slots=True)
 class _Standing:
-    """A persistent watch; it counts from its first event or its confirmation, whichever is seen first."""
+    """A persistent watch; it counts from its first event or its confirmation, whichever is seen first.
+
+    As in ZooKeeper it has two halves, which can be removed one by one; a deletion is told while either is there.
+    """
 
     mode: AddWatchMode
     path: str
@@ -44,13 +48,12 @@ class _Standing:
         return self.path in (ROOT, path) or path.startswith(self.path + "/")
 
     def reports(self, event: WatchEvent) -> bool:
-        if self.mode is AddWatchMode.PERSISTENT_RECURSIVE:
-            return event.type is not EventType.CHILD and self.covers(event.path)
-        if event.path != self.path:
+        is_recursive = self.mode is AddWatchMode.PERSISTENT_RECURSIVE
+        if not (self.covers(event.path) if is_recursive else event.path == self.path):
             return False
         if event.type is EventType.DELETED:
             return self.data or self.children
-        return self.children if event.type is EventType.CHILD else self.data
+        return self.children and not is_recursive if event.type is EventType.CHILD else self.data
 
 
 class Watchboard:
@@ -100,20 +103,29 @@ class Watchboard:
             Exception: that of the read; no watch is left.
         """
         key = (kind, path)
-        if key in self._armed:
-            result = await read(None)
-            if key in self._armed:
+        while True:
+            is_held = (
+                key not in self._armed and key not in self._wanted
+            )  # an event during the read waits for the answer
+            result = await self._read_armed(key, read)
+            if is_held or key in self._armed:
                 self._pending = key
                 return result
-            # The armed watch fired during the read, perhaps after it: this result is no ground to stand on.
-        if len(self._armed) >= WATCHES_PER_SESSION_MAX:
-            raise WireError(ErrorCode.SYSTEM_ERROR, f"a session has at most {WATCHES_PER_SESSION_MAX} watches")
-        token = self._armed[key] = object()
-        self._pending = key
+            # An older watch has told of a change, perhaps one after this read: it is no ground to wait on.
+
+    async def _read_armed(self, key: Key, read: Callable[[Watcher | None], Awaitable[T]]) -> T:
+        token: object | None = None
+        watcher: Watcher | None = None
+        if key not in self._armed:
+            if len(self._armed) >= WATCHES_PER_SESSION_MAX:
+                raise WireError(ErrorCode.SYSTEM_ERROR, f"a session has at most {WATCHES_PER_SESSION_MAX} watches")
+            token = self._armed[key] = object()
+            self._pending = key
+            watcher = partial(self._on_shot, key, token)
         try:
-            return await read(lambda event: self._on_shot(key, token, event))
+            return await read(watcher)
         except BaseException:
-            if self._armed.get(key) is token:
+            if token is not None and self._armed.get(key) is token:
                 del self._armed[key]
             self._pending = None
             self._release()
@@ -156,24 +168,20 @@ class Watchboard:
 
     def has(self, path: str, kind: WatcherType) -> bool:
         """Has the client a watch of this kind on the path?"""
-        return bool(self._matching(path, kind)) or any(
-            (standing.data and kind is not WatcherType.CHILDREN) or (standing.children and kind is not WatcherType.DATA)
-            for standing in self._standing_at(path)
-        )
+        return bool(self._one_shots(path, kind)) or any(self._halves(path, kind))
 
     def remove(self, path: str, kind: WatcherType) -> bool:
         """Take the client's watches of this kind on the path away; False if there were none."""
-        if not self.has(path, kind):
-            return False
-        self._wanted -= self._matching(path, kind)
-        for standing in self._standing_at(path):
+        one_shots, halves = self._one_shots(path, kind), list(self._halves(path, kind))
+        self._wanted -= one_shots
+        for standing in halves:
             standing.data = standing.data and kind is WatcherType.CHILDREN
             standing.children = standing.children and kind is WatcherType.DATA
             if not standing.data and not standing.children:
                 del self._standing[standing.mode, path]
                 if standing.watch is not None:
                     standing.watch.cancel()
-        return True
+        return bool(one_shots or halves)
 
     def missed(self, event: WatchEvent) -> None:
         """Tell the client of something that happened while it was away; that uses up its one-shot watches on it."""
@@ -181,7 +189,7 @@ class Watchboard:
         if self._tell is not None:
             self._tell(event)
 
-    def _matching(self, path: str, kind: WatcherType) -> set[Key]:
+    def _one_shots(self, path: str, kind: WatcherType) -> set[Key]:
         keys: set[Key] = set()
         if kind is not WatcherType.CHILDREN:
             keys.add((WatchKind.DATA, path))
@@ -189,9 +197,15 @@ class Watchboard:
             keys.add((WatchKind.CHILD, path))
         return keys & self._wanted
 
-    def _standing_at(self, path: str) -> list[_Standing]:
-        found = (self._standing.get((mode, path)) for mode in AddWatchMode)
-        return [standing for standing in found if standing is not None]
+    def _halves(self, path: str, kind: WatcherType) -> Iterator[_Standing]:
+        """The standing watches on the path that have a half of this kind."""
+        for mode in AddWatchMode:
+            standing = self._standing.get((mode, path))
+            if standing is not None and (
+                (standing.data and kind is not WatcherType.CHILDREN)
+                or (standing.children and kind is not WatcherType.DATA)
+            ):
+                yield standing
 
     def _on_shot(self, key: Key, token: object, event: WatchEvent) -> None:
         if self._armed.get(key) is not token:

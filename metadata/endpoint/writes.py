@@ -115,7 +115,9 @@ class Writes:
             if body.version not in (ANY_VERSION, version):
                 raise BadVersionError(f"the ACL of {body.path} has version {version}, not {body.version}")
             record = NodeAcl.of(body.path, stat.czxid, version + 1, acl)
-            if await self._attempt([_Step(Check(body.path), self._record_operation(record))]) is not None:
+            is_own = stat.ephemeral_owner == store.session_id
+            step = _Step(Check(body.path), self._record_operation(record, ephemeral=is_own))
+            if await self._attempt([step]) is not None:
                 return stat, version + 1
         raise WireError(ErrorCode.SYSTEM_ERROR, f"the ACL of {body.path} changes too fast")
 
@@ -216,7 +218,8 @@ class Writes:
             self._directory.check_room()
         if sequential:
             return _Step(operation, later_acl=acl)
-        return _Step(operation, self._record_operation(NodeAcl.of(body.path, SAME_TRANSACTION, 0, acl)))
+        record = NodeAcl.of(body.path, SAME_TRANSACTION, 0, acl)
+        return _Step(operation, self._record_operation(record, ephemeral=operation.ephemeral))
 
     async def _delete_step(self, body: Versioned) -> _Step:
         check_path(body.path)
@@ -227,10 +230,11 @@ class Writes:
             return _Step(operation)
         return _Step(operation, Delete(endpoint_acl(body.path)))
 
-    def _record_operation(self, record: NodeAcl) -> Operation:
+    def _record_operation(self, record: NodeAcl, *, ephemeral: bool) -> Operation:
+        """Write a record. That of an ephemeral of this session is one too, so that it goes with its node."""
         kept = self._directory.find(record.path)
         if kept is None:
-            return Create(endpoint_acl(record.path), record.encode())
+            return Create(endpoint_acl(record.path), record.encode(), ephemeral)
         return Set(endpoint_acl(record.path), record.encode(), kept.stat.version)
 
     async def _store_acl(self, path: str, acl: Acl) -> None:
@@ -241,8 +245,9 @@ class Writes:
             if stat is None:
                 return
             record = NodeAcl.of(path, stat.czxid, 0, acl)
+            step = _Step(Check(path), self._record_operation(record, ephemeral=stat.ephemeral_owner != 0))
             try:
-                if await self._attempt([_Step(Check(path), self._record_operation(record))]) is not None:
+                if await self._attempt([step]) is not None:
                     return
             except NoNodeError:
                 return

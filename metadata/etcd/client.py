@@ -77,6 +77,11 @@ class EtcdStore:
         return f"{self._session.id}:{self._session.password}"
 
     @property
+    def session_timeout_ms(self) -> int:
+        """See MetadataStore."""
+        return round(self._session.timeout * 1000)
+
+    @property
     def state(self) -> SessionState:
         """See MetadataStore."""
         return self._session.state

@@ -21,6 +21,7 @@ from metadata.etcd.failures import StaleTokenError, is_without_users, translated
 from metadata.etcd.limits import CALL_SECONDS_MAX, RECEIVE_BYTES_MAX, RECONNECT_PAUSE_MS, RECONNECT_PAUSE_MS_MAX
 from metadata.etcd.modules import etcd_api
 
+_Metadata = tuple[tuple[str, str], ...]
 _OPTIONS = (
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),  # etcd says what is too much
@@ -43,6 +44,7 @@ class Connection:
         self._address = address
         self._channel = _channel(endpoint, address.tls)
         self._token = ""
+        self._logging_in = asyncio.Lock()
         self._calls: set[Any] = set()
         self._is_closed = False
         kv, lease = api.KVStub(self._channel), api.LeaseStub(self._channel)
@@ -65,7 +67,8 @@ class Connection:
             return
         request = self.api.AuthenticateRequest(name=self._address.user, password=self._address.password)
         try:
-            self._token = (await self._answer(self._authenticate, request, seconds)).token
+            answer = await self._answer(self._authenticate, request, seconds, (_HAS_LEADER,))
+            self._token = answer.token
         except grpc.RpcError as error:
             if not is_without_users(error):
                 raise translated(error, self.endpoint) from error
@@ -126,25 +129,29 @@ class Connection:
         Raises:
             HeliographError.
         """
+        token = self._token
         try:
             return await self._call_once(method, request, seconds)
         except StaleTokenError:
-            if not self._address.user:
-                raise
-            await self.log_in(seconds)
+            async with self._logging_in:
+                if self._token == token:
+                    await self.log_in(seconds)
+        try:
             return await self._call_once(method, request, seconds)
+        except StaleTokenError as error:
+            raise ConnectionLossError(str(error)) from error
 
     async def _call_once(self, method: Any, request: Any, seconds: float) -> Any:
         try:
-            return await self._answer(method, request, seconds)
+            return await self._answer(method, request, seconds, self._metadata())
         except grpc.RpcError as error:
             raise translated(error, self.endpoint) from error
 
-    async def _answer(self, method: Any, request: Any, seconds: float) -> Any:
+    async def _answer(self, method: Any, request: Any, seconds: float, metadata: _Metadata) -> Any:
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
         try:
-            call = method.future(request, timeout=seconds, metadata=self._metadata())
+            call = method.future(request, timeout=seconds, metadata=metadata)
         except ValueError as error:  # the channel was closed
             raise _lost(self.endpoint) from error
         self._calls.add(call)
@@ -160,7 +167,7 @@ class Connection:
             raise _lost(self.endpoint)
         return call.result()
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
+    def _metadata(self) -> _Metadata:
         return (_HAS_LEADER, ("token", self._token)) if self._token else (_HAS_LEADER,)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.errors import HeliographError
-from metadata.errors import ConnectionLossError
+from metadata.errors import ConnectionLossError, RecordError
 from metadata.etcd.changes import changes_in
 from metadata.etcd.connection import Connection
 from metadata.etcd.limits import CALL_WAIT_SECONDS_MAX
@@ -178,9 +178,9 @@ class Feed:
             if response.events:
                 self._on_session_over()
         else:
-            self._take_tree(stream, response)
+            self._take_tree(response)
 
-    def _take_tree(self, stream: WatchStream, response: Any) -> None:
+    def _take_tree(self, response: Any) -> None:
         events = [*self._fragments, *response.events]
         if response.fragment:
             self._fragments = events
@@ -192,8 +192,12 @@ class Feed:
                     self._shadow.apply(path, revisions, change.revision)
                 self._board.publish(change.revision, change.events)
                 self._advance(change.revision)
-        except HeliographError as error:
-            self._broken(stream, error)
+        except RecordError as error:
+            # What happened cannot be told, now or ever: whoever relies on it has to begin anew.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "the metadata is damaged", "exception": error}
+            )
+            self._on_session_over()
             return
         if not events:
             self._advance(response.header.revision)  # of etcd as a whole: nothing of ours came before it

@@ -88,6 +88,7 @@ class Reader:
         if not answer.succeeded:
             self._session.lose()
             raise self._session.over
+        self._cache.trim()
         again = []
         for number, read in enumerate(reads):
             try:

@@ -74,8 +74,10 @@ class Bridge:
         """
         Args:
             auth: scheme and credential of each identity to present.
-            client_id: session id and password of a session to re-attach instead of beginning one.
+            client_id: session id and password of a session to take over and close at once, instead of beginning one.
+                ``on_over`` says that it is closed, or that it was over before.
         """
+        self.is_ending = client_id is not None
         self.failures: dict[str, str] = {}  # why each ``host:port`` could not be used, lately
         self.attempt_seconds = timeout_ms / 1000  # what one attempt to connect gets
         self._inbox = _Inbox(asyncio.get_running_loop(), listener)
@@ -192,6 +194,10 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             raise
         self._bridge.failures.pop(endpoint, None)
         self._fail_stragglers()
+        if self._bridge.is_ending:
+            # From this thread, at once: the session's owner is about to connect again and would take it back.
+            self.client._queue.append((CloseInstance, None))
+            self._write_sock.send(b"\0")
         granted_ms = round(read_timeout * 3 / 2)
         client = self.client
         self._inbox.post(

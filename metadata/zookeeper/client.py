@@ -87,6 +87,11 @@ class ZooKeeperStore:
         return f"{self._session.session_id}:{self._session.password.hex()}"
 
     @property
+    def session_timeout_ms(self) -> int:
+        """See MetadataStore."""
+        return self._session.timeout_ms
+
+    @property
     def state(self) -> SessionState:
         """See MetadataStore."""
         return self._session.state
@@ -239,25 +244,21 @@ class _Ending:
             await asyncio.to_thread(bridge.end)
 
     def on_connected(self, began: float, timeout_ms: int, session_id: int, password: bytes) -> None:
-        """It is ours; ``end`` closes it."""
-        self._settle()
+        """It is ours, and the bridge has asked for its end."""
 
     def on_disconnected(self) -> None:
-        """kazoo tries again."""
+        """Its owner took it back, or the network broke: the bridge tries again."""
 
     def on_over(self, reason: str) -> None:
-        """It is over already."""
-        self._settle()
+        """It was closed, or over before."""
+        if not self.outcome.done():
+            self.outcome.set_result(None)
 
     def on_event(self, number: int, path: str) -> None:
         """Its watches are not ours."""
 
     def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
         """Nothing was asked."""
-
-    def _settle(self) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(None)
 
 
 def _size_of(operation: Operation) -> int:

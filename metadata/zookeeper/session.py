@@ -118,6 +118,11 @@ class Session:
         return self._state
 
     @property
+    def timeout_ms(self) -> int:
+        """As granted by the server."""
+        return round(self._timeout * 1000)
+
+    @property
     def watches(self) -> int:
         """How many watches stand."""
         return len(self._watches)

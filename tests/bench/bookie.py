@@ -10,9 +10,10 @@ from typing import Any
 import uvloop
 
 from actors.wire.client import BookieConnection
+from actors.wire.messages import Op, Request
 from tests.bench.bench import Bench
 from tests.bench.bookie_host import config_for
-from tests.bench.bookie_load import AddLoad, connected, statistics
+from tests.bench.bookie_load import AddLoad, ask, connected, statistics
 from tests.bench.figure import Limit, at_least, at_most
 from tests.bench.process import Child, cpu_time, memory_bytes
 
@@ -21,10 +22,10 @@ KIB, MIB = 1 << 10, 1 << 20
 SMALL_WINDOW = 2_000  # adds of 1 KiB unanswered at most
 BIG_WINDOW = 64  # adds of 128 KiB
 BACKLOG_ENTRY_BYTES = 64 * KIB
-BACKLOG_BYTES = 1 << 30
+BACKLOG_BYTES = 2 << 30
+TAIL_ADDS = 5_000  # each read back as soon as it was acknowledged
 BEYOND_CACHES_BYTES = 150 * MIB  # memory besides the caches
-REPLAY_ENTRY_BYTES = KIB
-REPLAY_BYTES = 256 * MIB
+REPLAYS = ((KIB, 512 * MIB), (64 * KIB, 1024 * MIB))  # entries of a size, and how much of them
 ADD_SECONDS_MAX = 60.0  # for loads with a number instead of a time
 
 
@@ -56,6 +57,8 @@ async def _measure_loads(bench: Bench, server: Child, address: str, connection: 
     await backlog.run(BIG_WINDOW, ADD_SECONDS_MAX, bench.count(BACKLOG_BYTES // BACKLOG_ENTRY_BYTES))
     await _measure_reads(bench, address, backlog)
     await _measure_latency_beside_reader(bench, address, backlog, AddLoad(connection, 6, KIB), alone)
+    await _measure_tail(bench, connection)
+    await _report_index(bench, connection, bench.directory / "bookie")
     _report_memory(bench, server)
 
 
@@ -84,9 +87,16 @@ async def _measure_rate(bench: Bench, server: Child, connection: BookieConnectio
     aim = at_least(round(0.6 * limit.value, 1)) if size > KIB else None
     per_sync = journal_bytes / max(1, syncs) / 1e3
     journal = journal_bytes / run.seconds / 1e6
-    bench.add(
-        SECTION, f"journal meanwhile, {size // KIB} KiB adds", journal, "MB/s", limit, aim=aim, kb_per_sync=per_sync
-    )
+    name = f"{size // KIB} KiB adds"
+    bench.add(SECTION, f"journal meanwhile, {name}", journal, "MB/s", limit, aim=aim, kb_per_sync=per_sync)
+    if size > KIB:
+        twice = bench.disk.twice_of_blocks(journal_bytes / max(1, syncs))
+        bench.add(
+            SECTION, f"the same, of what a disk that also takes the entry logs can do, {name}", journal, "MB/s", twice
+        )
+        flushed = after["bytes_flushed"] - before["bytes_flushed"]
+        both = (journal_bytes + flushed) / run.seconds / 1e6
+        bench.add(SECTION, f"journal and entry logs meanwhile, {name}", both, "MB/s", limit)
 
 
 async def _measure_latency(bench: Bench, load: AddLoad) -> float:
@@ -130,6 +140,37 @@ async def _measure_latency_beside_reader(
     )
 
 
+async def _measure_tail(bench: Bench, connection: BookieConnection) -> None:
+    """Read each entry right after its acknowledgement: where does it come from?"""
+    load = AddLoad(connection, 8, KIB)
+    before = await statistics(connection)
+    for number in range(bench.count(TAIL_ADDS)):
+        await load.run(1, ADD_SECONDS_MAX, 1)
+        await ask(connection, Request(Op.READ, 0, load.ledger_id, number))
+    after = await statistics(connection)
+    reads = after["reads"] - before["reads"]
+    hits = sum(after[name] - before[name] for name in ("write_cache_hits", "read_cache_hits"))
+    bench.add(
+        SECTION, "tail reads served from memory", hits / reads, "of reads", Limit(1.0, "all of them"), reads=reads
+    )
+
+
+async def _report_index(bench: Bench, connection: BookieConnection, directory: Path) -> None:
+    """What the index takes on the disk for each entry that was ever added here."""
+    entries = (await statistics(connection))["entries_added"]
+    size = sum(path.stat().st_size for path in (directory / "data" / "index").iterdir())
+    stored = sum(path.stat().st_size for path in (directory / "data").glob("*.log"))
+    bench.add(
+        SECTION,
+        "index, bytes on the disk for each entry",
+        size / entries,
+        "bytes",
+        Limit(stored / entries, "the entries themselves"),
+        entries=entries,
+        mb=size / 1e6,
+    )
+
+
 def _report_memory(bench: Bench, server: Child) -> None:
     config = config_for(Path(), {})
     bound = config.write_cache_bytes + config.read_cache_bytes + config.index_cache_bytes + BEYOND_CACHES_BYTES
@@ -145,32 +186,38 @@ def _report_memory(bench: Bench, server: Child) -> None:
 
 
 def _measure_replay(bench: Bench, directory: Path) -> None:
-    """Fill a journal without ever flushing, kill the bookie, and start it again."""
-    bench.say("measuring one bookie: replay")
-    count = bench.count(REPLAY_BYTES // REPLAY_ENTRY_BYTES)
-    changes = {"flush_interval_ms": 3_600_000, "write_cache_bytes": 1 << 30}
+    for size, total in REPLAYS:
+        _measure_replay_of(bench, directory / str(size), size, bench.count(total // size))
+
+
+def _measure_replay_of(bench: Bench, directory: Path, size: int, count: int) -> None:
+    """Fill a journal without ever flushing, kill the bookie, and start it again as it usually is."""
+    bench.say(f"measuring one bookie: replay of {size // KIB} KiB entries")
+    changes = {"flush_interval_ms": 3_600_000, "write_cache_bytes": 2 << 30}
 
     async def fill(address: str) -> int:
         with connected(address) as connection:
-            await AddLoad(connection, 1, REPLAY_ENTRY_BYTES).run(SMALL_WINDOW, ADD_SECONDS_MAX, count)
+            window = SMALL_WINDOW if size == KIB else BIG_WINDOW
+            await AddLoad(connection, 1, size).run(window, ADD_SECONDS_MAX, count)
             return int((await statistics(connection))["journal_bytes_fsynced"])
 
     async def replayed(address: str) -> dict[str, Any]:
         with connected(address) as connection:
             return await statistics(connection)
 
-    arguments = ("tests.bench.bookie_host", directory, json.dumps(changes))
-    with Child(*arguments) as server:
+    with Child("tests.bench.bookie_host", directory, json.dumps(changes)) as server:
         journal_bytes = uvloop.run(fill(server.said()))
         server.kill()
-    with Child(*arguments) as server:
+    with Child("tests.bench.bookie_host", directory) as server:
         found = uvloop.run(replayed(server.said()))
+        peak = memory_bytes(server.pid, "VmHWM") / 1e6
         server.kill()
     assert found["replayed_entries"] == count, "every acknowledged entry is replayed"  # I1
     seconds_per_gb = found["replay_seconds"] / journal_bytes * 1e9
     written = Limit(1e3 / bench.disk.best.value, "writing 1 GB at the disk's best")
-    sample = f"scaled from {journal_bytes / 1e9:.2f} GB of {REPLAY_ENTRY_BYTES // KIB} KiB entries"
-    bench.add(SECTION, "replay of a journal after SIGKILL", seconds_per_gb, "s/GB", written, sample=sample)
+    sample = f"scaled from {journal_bytes / 1e9:.2f} GB"
+    name = f"replay of a journal of {size // KIB} KiB entries after SIGKILL"
+    bench.add(SECTION, name, seconds_per_gb, "s/GB", written, sample=sample, peak_mb=peak)
 
 
 def _reader(address: str, backlog: AddLoad, seconds: float) -> Child:

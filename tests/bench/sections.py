@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from tests.bench import (
     bookie,
     consume,
+    cursor_core,
     disk,
     failover,
     idle_topics,
@@ -22,6 +23,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "disk": disk.report,
     "peer": peer.report,
     "writer": writer_core.report,
+    "cursor": cursor_core.report,
     "bookie": bookie.report,
     "metadata": metadata_store.report,
     "publish": publish.report,

@@ -1,7 +1,7 @@
 """Makes the sample of the formats that this program writes: ``python -m tests.bookie_samples.generate``.
 
-A sample is the folder of a bookie as a kill leaves it, packed. One is kept for each layout version, for ever, and every
-later program must read all of them; so an existing one is never replaced.
+A sample is the folder of a bookie as a kill leaves it, packed. One is kept for each set of file versions, for ever, and
+every later program must read all of them; so an existing one is never replaced.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 
 from actors.bookie.bookie import Bookie
 from actors.wire.messages import Flag, Op, Status
-from metadata.model import Cookie
 from tests.cluster.bookie_peer import BookiePeer, serving, small_config
 
 FOLDER = Path(__file__).parent
+VERSION = 2  # raised with the version of any file; docs/formats-bookie.md, "Looking in", says which versions it has
 FLUSHED = 40  # entries of ledger 1 that are in entry logs, the first of which is full and has its map
 IN_JOURNAL = 5  # entries of ledger 1 behind them, only in the journal
 ENTRY_BYTES = 200
 FENCED, LIMBO, DELETED, EXPLICIT_LAC, FENCED_IN_JOURNAL = 2, 3, 4, 5, 6
+SEAL_SECONDS = 0.2  # in which the journal is sealed
 LAC = 41  # of ledger EXPLICIT_LAC
 
 
@@ -32,7 +33,7 @@ def payload(entry_id: int) -> bytes:
 
 
 def sample(version: int) -> Path:
-    """Where the sample of a layout version is kept."""
+    """Where a sample is kept."""
     return FOLDER / f"v{version}.tar.gz"
 
 
@@ -60,9 +61,10 @@ async def generate(target: Path) -> None:
     """Run a bookie, and pack its folder while it runs."""
     with tempfile.TemporaryDirectory(prefix="heliograph-sample-") as name:
         home, copy = Path(name) / "home", Path(name) / "copy"
-        config = small_config(home, journal_file_bytes=16 << 10, entry_log_bytes=4 << 10)
+        config = small_config(home, journal_file_bytes=16 << 10, entry_log_bytes=4 << 10, journal_seal_ms=5)
         async with serving(config) as (bookie, peer):
             await work(bookie, peer)
+            await asyncio.sleep(SEAL_SECONDS)
             shutil.copytree(home, copy, ignore=shutil.ignore_patterns("LOG*", "LOCK", "lock", "*.draft"))
         pack(copy, target)
 
@@ -79,9 +81,9 @@ def pack(folder: Path, target: Path) -> None:
 
 def main() -> int:
     """The command line."""
-    target = sample(Cookie("", "", (), ()).layout_version)
+    target = sample(VERSION)
     if target.exists():
-        print(f"{target} is kept for ever: raise the layout version first", file=sys.stderr)
+        print(f"{target} is kept for ever: raise VERSION first", file=sys.stderr)
         return 1
     asyncio.run(generate(target))
     print(f"{target}: {target.stat().st_size} bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,9 @@ class States:
 class Shadowed:
     """What a recursive watch told, and the nodes that should be there after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, paths: Iterable[str] = ()) -> None:
         self.events: list[WatchEvent] = []
-        self.paths: set[str] = set()
+        self.paths = set(paths)
 
     def __call__(self, event: WatchEvent) -> None:
         self.events.append(event)

@@ -30,7 +30,7 @@ class RawPeer:
     def send(self, **command: Any) -> None:
         """One command, named by its field of BaseCommand."""
         (name,) = command
-        self.socket.sendall(encode_command(_T(type=_T.Type.Value(name.upper()), **command)))
+        self.socket.sendall(encode_command(_T(type=name.upper(), **command)))
 
     def publish(self, producer_id: int, sequence_id: int, *payloads: bytes) -> None:
         """One entry."""

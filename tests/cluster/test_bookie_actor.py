@@ -5,13 +5,51 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import ClassVar
 
+import pytest
+
+from actors.bookie import actor as actor_module
 from actors.bookie.actor import BookieActor
 from actors.bookie.statistics import GAUGES
 from actors.wire.messages import Op, Status
 from metadata import paths
 from metadata.connect import connect_store
 from tests.cluster.bookie_peer import BookiePeer, small_config
+
+
+class RecordingGauge:
+    """In place of Ray's, which needs a cluster."""
+
+    values: ClassVar[dict[str, tuple[float, dict[str, str]]]] = {}
+
+    def __init__(self, name: str, tag_keys: tuple[str, ...]) -> None:
+        self._name = name
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        self.values[self._name] = (value, tags)
+
+
+def test_every_number_of_its_statistics_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_module, "Gauge", RecordingGauge)
+    monkeypatch.setattr(actor_module, "METRICS_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        actor = BookieActor(small_config(tmp_path), f"memory://{tmp_path.name}")
+        peer = await BookiePeer.connect(await actor.start())
+        assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+        async with asyncio.timeout(30):
+            while RecordingGauge.values.get("bookie_entries_added") != (1.0, {"bookie": "b1"}):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        statistics = await actor.statistics()
+        numbers = {name for name, value in statistics.items() if not isinstance(value, str)}
+        assert set(RecordingGauge.values) == {f"bookie_{name}" for name in numbers}
+        described = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+        assert [name for name in sorted(numbers) if f"`{name}`" not in described] == []
+        peer.close()
+        await actor.stop()
+
+    asyncio.run(scenario())
 
 
 def test_it_starts_once_serves_and_leaves(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pulsar
 import pytest
@@ -58,7 +59,7 @@ def test_what_names_no_consumer_is_ignored_and_closing_it_succeeds(peer: RawPeer
     peer.send(ack=pb.CommandAck(consumer_id=77, ack_type=pb.CommandAck.INDIVIDUAL, message_id=[
         pb.MessageIdData(ledger_id=1, entry_id=1)
     ]))  # fmt: skip
-    peer.send(redeliver_unacknowledged_messages=pb.CommandRedeliverUnacknowledgedMessages(consumer_id=77))
+    peer.send(redeliver_unack=pb.CommandRedeliverUnack(consumer_id=77))
     peer.send(close_consumer=pb.CommandCloseConsumer(consumer_id=77, request_id=5))
     assert peer.answer(_T.SUCCESS).success.request_id == 5
     peer.send(close_producer=pb.CommandCloseProducer(producer_id=77, request_id=6))
@@ -94,23 +95,23 @@ def test_acknowledgements_with_a_request_id_are_answered(peer: RawPeer) -> None:
     peer.answer(_T.SEND_RECEIPT)
     peer.flow(10)
     message = peer.answer(_T.MESSAGE).message.message_id
-    for request_id, fields in enumerate(
-        [
-            {"ack_type": pb.CommandAck.INDIVIDUAL, "message_id": [message]},
-            {"ack_type": pb.CommandAck.INDIVIDUAL, "message_id": [message]},  # once more: no-op
-            {"ack_type": pb.CommandAck.INDIVIDUAL, "message_id": [pb.MessageIdData(ledger_id=10**9, entry_id=5)]},
-            {"ack_type": pb.CommandAck.INDIVIDUAL, "message_id": []},
-        ]
-    ):
-        peer.send(ack=pb.CommandAck(consumer_id=1, request_id=request_id, **fields))  # type: ignore[arg-type]
+    harmless: list[dict[str, Any]] = [
+        {"ack_type": pb.CommandAck.INDIVIDUAL, "message_id": [message]},
+        {"ack_type": pb.CommandAck.INDIVIDUAL, "message_id": [message]},  # once more: no-op
+        {"ack_type": pb.CommandAck.INDIVIDUAL, "message_id": [pb.MessageIdData(ledger_id=10**9, entry_id=5)]},
+        {"ack_type": pb.CommandAck.INDIVIDUAL, "message_id": []},
+    ]
+    for request_id, fields in enumerate(harmless):
+        peer.send(ack=pb.CommandAck(consumer_id=1, request_id=request_id, **fields))
         answer = peer.answer(_T.ACK_RESPONSE).ack_response
         assert (answer.request_id, answer.consumer_id, answer.HasField("error")) == (request_id, 1, False)
-    for fields, error in (
+    refused: list[tuple[dict[str, Any], int]] = [
         ({"txnid_most_bits": 1, "txnid_least_bits": 2}, pb.NOT_ALLOWED_ERROR),
         ({"ack_type": pb.CommandAck.CUMULATIVE}, pb.NOT_ALLOWED_ERROR),  # not on a shared subscription
-    ):
+    ]
+    for fields, error in refused:
         ack = pb.CommandAck(consumer_id=1, request_id=50, ack_type=pb.CommandAck.INDIVIDUAL, message_id=[message])
-        ack.MergeFrom(pb.CommandAck(**fields))  # type: ignore[arg-type]
+        ack.MergeFrom(pb.CommandAck(**fields))
         peer.send(ack=ack)
         assert peer.answer(_T.ACK_RESPONSE).ack_response.error == error
 
@@ -196,10 +197,10 @@ def test_messages_carry_the_epoch_that_their_consumer_is_in(peer: RawPeer) -> No
     peer.answer(_T.SEND_RECEIPT)
     peer.flow(10)
     assert peer.answer(_T.MESSAGE).message.consumer_epoch == 4
-    again = pb.CommandRedeliverUnacknowledgedMessages
-    peer.send(redeliver_unacknowledged_messages=again(consumer_id=1, consumer_epoch=5))
+    again = pb.CommandRedeliverUnack
+    peer.send(redeliver_unack=again(consumer_id=1, consumer_epoch=5))
     assert peer.answer(_T.MESSAGE).message.consumer_epoch == 5
-    peer.send(redeliver_unacknowledged_messages=again(consumer_id=1, consumer_epoch=3))  # late
+    peer.send(redeliver_unack=again(consumer_id=1, consumer_epoch=3))  # late
     peer.send(ping=pb.CommandPing())
     peer.answer(_T.PONG)
 
@@ -250,7 +251,7 @@ def test_sticky_ranges_that_overlap_are_an_assign_error(peer: RawPeer) -> None:
     def meta(*ranges: tuple[int, int]) -> pb.KeySharedMeta:
         return pb.KeySharedMeta(mode=pb.STICKY, hash_ranges=[pb.IntRange(start=a, end=b) for a, b in ranges])
 
-    options = {"sub_type": pb.CommandSubscribe.KEY_SHARED}
+    options: dict[str, Any] = {"sub_type": pb.CommandSubscribe.KEY_SHARED}
     assert peer.subscribe("ranges", 1, key_shared_meta=meta((0, 100)), **options).type == _T.SUCCESS
     for wrong in (meta((100, 200)), meta(), meta((5, 4)), meta((200, 70_000))):
         refused = peer.subscribe("ranges", 2, key_shared_meta=wrong, **options)
@@ -272,7 +273,7 @@ def test_a_reader_may_start_some_time_ago(cluster: BrokerCluster, peer: RawPeer)
     with cluster.client() as client:
         client.create_producer("ago").send(b"x")
     start = pb.MessageIdData(ledger_id=MINUS_ONE, entry_id=MINUS_ONE)
-    options = {"durable": False, "sub_type": pb.CommandSubscribe.EXCLUSIVE, "start_message_id": start}
+    options: dict[str, Any] = {"durable": False, "sub_type": pb.CommandSubscribe.EXCLUSIVE, "start_message_id": start}
     peer.subscribe("ago", 1, subscription="r1", start_message_rollback_duration_sec=3_600, **options)
     peer.flow(5)
     assert peer.answer(_T.MESSAGE).message.consumer_id == 1

@@ -54,6 +54,7 @@ def test_a_lost_session_is_replaced(tmp_path: Path) -> None:
         assert [one["last_entry_id"] for one in ranges] == [0, 0]
         assert ids[0].startswith(str(ranges[-1]["ledger_id"]))
         await sessions.stop()
+        assert sessions._renewing is renewing, "the end that was asked for is no loss"
         with pytest.raises(ServiceNotReadyError):
             sessions.broker  # noqa: B018 - the property is what is tested
         for bookie in bookies:

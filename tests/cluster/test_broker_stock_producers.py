@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pulsar
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from actors.broker.producer_commands import ProducerCommands
 from actors.broker.topic import Topic
 from heliograph.aio.client import AsyncClient
-from heliograph.errors import TopicTerminatedError
+from heliograph.errors import ProducerFencedError, TopicTerminatedError
 from heliograph.options import ClientOptions
 from heliograph.protocol.topic_name import TopicName
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster, wait_for
@@ -129,6 +131,102 @@ def test_deduplication_is_switched_while_clients_are_connected(cluster: BrokerCl
     assert contents(client, "switched") == [b"0", b"1", b"2"]
 
 
+def test_a_failover_under_load_stores_everything_once(cluster: BrokerCluster, client: pulsar.Client) -> None:
+    producer = client.create_producer(
+        "load", "me", batching_enabled=False, send_timeout_millis=0, block_if_queue_full=True, max_pending_messages=500
+    )
+    outcomes: list[pulsar.Result] = []
+    count = 3_000
+    for number in range(count):
+        producer.send_async(b"%d" % number, lambda result, message_id: outcomes.append(result))
+        if number in (1_000, 2_000):
+            fails_over(cluster, "load")
+    producer.flush()
+    assert outcomes == [pulsar.Result.Ok] * count
+    producer.close()
+    assert contents(client, "load") == [b"%d" % number for number in range(count)]
+
+
+def test_trimming_leaves_what_a_takeover_has_to_read(cluster: BrokerCluster, client: pulsar.Client) -> None:
+    producer = client.create_producer("trimmed", "me", batching_enabled=False)
+    producer.send(b"first")
+    policies(cluster, "trimmed", ledger_entries_max=5, retention_seconds=0, deduplication_snapshot_entries=10_000)
+    for _ in range(30):
+        producer.send(b"x")
+    ledgers = topic_of(cluster, "trimmed").ledger
+    wait_for(lambda: len(ledgers.chain.ledger_ids) > 5, "ledgers")
+    assert cluster.run(topic_of(cluster, "trimmed").trim()) == 0  # nobody else needs them
+    policies(cluster, "trimmed", deduplication_snapshot_entries=10)
+    wait_for(lambda: len(ledgers.chain.ledger_ids) <= 2, "a snapshot, and trimming behind it")
+    producer.close()
+    fails_over(cluster, "trimmed")
+    producer = client.create_producer("trimmed", "me")
+    assert producer.last_sequence_id() == 30
+    producer.close()
+
+
+def test_our_client_numbers_its_messages(cluster: BrokerCluster) -> None:
+    async def scenario() -> None:
+        async with AsyncClient(ClientOptions((cluster.brokers[-1].broker.service_url,))) as client:
+            producer = client.producer("numbered", name="me", initial_sequence_id=41)
+            ids = await producer.send_many([b"0", b"1", b"2"])
+            assert producer.last_sequence_id == 44
+            await producer.close()
+            again = client.producer("numbered", name="me", initial_sequence_id=41)
+            repeated = await again.send_many([b"0", b"1", b"2"])
+            assert {(one.ledger_id, one.entry_id) for one in repeated} == {NOT_STORED}
+            await again.close()
+            goes_on = client.producer("numbered", name="me")
+            await goes_on.open()
+            assert goes_on.last_sequence_id == 44
+            assert (await goes_on.send(b"3")) > ids[-1]
+            reader = await client.reader("numbered", "earliest").open()
+            found: list[bytes] = []
+            while len(found) < 4:
+                found += [message.value for message in await reader.receive_many(10, 10)]
+            assert found == [b"0", b"1", b"2", b"3"]
+            with pytest.raises(ProducerFencedError):
+                await client.producer("numbered", access_mode="exclusive").open()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("compression", list(pulsar.CompressionType.__members__.values()), ids=lambda one: one.name)
+def test_what_is_compressed_or_encrypted_passes(
+    client: pulsar.Client, keys: pulsar.CryptoKeyReader, compression: pulsar.CompressionType
+) -> None:
+    topic = f"opaque-{compression.name}"
+    consumer = client.subscribe(topic, "sub", crypto_key_reader=keys)
+    blind = client.subscribe(topic, "blind", crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME)
+    for is_batched in (False, True):
+        producer = client.create_producer(
+            topic,
+            compression_type=compression,
+            batching_enabled=is_batched,
+            encryption_key="key",
+            crypto_key_reader=keys,
+        )
+        for number in range(10):
+            producer.send_async(b"secret %d" % number * 20, lambda result, message_id: None)
+        producer.flush()
+        producer.close()
+        for number in range(10):
+            assert consumer.receive(RECEIVE_MS).data() == b"secret %d" % number * 20
+        assert b"secret" not in blind.receive(RECEIVE_MS).data()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> pulsar.CryptoKeyReader:
+    folder = tmp_path_factory.mktemp("keys")
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    (folder / "private.pem").write_bytes(
+        private.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    )
+    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (folder / "public.pem").write_bytes(public)
+    return pulsar.CryptoKeyReader(str(folder / "public.pem"), str(folder / "private.pem"))
+
+
 def test_an_exclusive_producer_keeps_others_out(cluster: BrokerCluster, client: pulsar.Client) -> None:
     owner = client.create_producer("exclusive", "owner", access_mode=Mode.Exclusive)
     owner.send(b"0")
@@ -153,7 +251,7 @@ def test_a_producer_waits_for_its_turn(cluster: BrokerCluster, client: pulsar.Cl
     first = client.create_producer("waiting", access_mode=Mode.WaitForExclusive)
     first.send(b"0")
     turns: list[str] = []
-    waiting = []
+    waiting: list[Waiting] = []
     for name in ("second", "third"):
         future = Waiting(client, "waiting", name, turns)
         wait_for(lambda: len(topic_of(cluster, "waiting").write_side.members.access.waiting) > len(waiting), "a line")

@@ -100,6 +100,20 @@ def test_topics_live_and_die(home: Path) -> None:
     assert helio_json("topics", "create", "bad//name", *at, code=2)["error"]["type"] == "InvalidTopicNameError"
 
 
+def test_namespaces_policies_and_brokers(home: Path) -> None:
+    at = ("--home", home)
+    helio("tenants", "create", "acme", *at)
+    helio("namespaces", "create", "acme/shop", "retention_seconds=60", "--bundles", "2", *at)
+    shown = helio_json("namespaces", "policies", "acme/shop", *at)["policies"]
+    assert (shown["retention_seconds"], shown["bundles"]) == (60, 2)
+    helio("produce", "acme/shop/orders", "one", *at)
+    owned = next(row for row in helio_json("namespaces", "bundles", "acme/shop", *at)["bundles"] if row["owner"])
+    assert len(helio_json("namespaces", "split", "acme/shop", owned["name"], *at)["halves"]) == 2
+    helio("brokers", "drain", owned["owner"], *at)
+    helio("brokers", "undrain", owned["owner"], *at)
+    helio("namespaces", "delete", "acme/shop", "--force", *at)
+
+
 def test_lines_go_in_and_come_out(home: Path) -> None:
     at = ("--home", home)
     sent = helio_json("produce", "words", "--key-separator", ":", *at, stdin="a:one\nb:two\na:three")

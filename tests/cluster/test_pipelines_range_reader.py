@@ -87,11 +87,12 @@ def test_dead_and_unknown_bookies_and_lost_copies_are_passed_by() -> None:
         assert read(replace(whole, addresses=whole.addresses[2:])) == expected()
 
 
-def test_a_damaged_copy_is_never_shown() -> None:
+def test_a_damaged_copy_is_never_shown_and_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     with a_ledger(2, 2) as (bookies, whole):
         bookies[0].damaged_entries.add(3)
         bookies[1].damaged_entries.add(8)
         assert read(whole) == expected()
+    assert f"lacks entries of ledger {LEDGER}" in caplog.text
 
 
 def test_all_copies_damaged_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

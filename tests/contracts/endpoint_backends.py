@@ -37,11 +37,9 @@ class EndpointOverMemory:
         return store
 
     async def expire(self, store: MetadataStore) -> None:
-        for session in self.endpoint.sessions:
-            if session.store.session_id == store.session_id:
-                session.deadline_ms = 0
         async with asyncio.timeout(10):
-            while store.session_id in {session.store.session_id for session in self.endpoint.sessions}:  # noqa: ASYNC110
+            while own := [one for one in self.endpoint.sessions if one.store.session_id == store.session_id]:
+                own[0].deadline_ms = 0  # again and again: a ping may have come in between
                 await asyncio.sleep(POLL_SECONDS)
 
     async def stop(self) -> None:

@@ -93,8 +93,15 @@ class EmbeddedBackend:
     async def expire(self, store: MetadataStore) -> None:
         service = self.server._service
         assert service is not None
-        service.tree.sessions[store.session_id].deadline_ms = 0
-        await eventually(lambda: store.session_id not in service.tree.sessions)
+        sessions = service.tree.sessions
+
+        def is_over() -> bool:
+            session = sessions.get(store.session_id)
+            if session is not None:
+                session.deadline_ms = 0  # again and again: a ping may have come in between
+            return session is None
+
+        await eventually(is_over)
 
     async def restart(self) -> None:
         await self.server.stop()
@@ -150,9 +157,8 @@ BACKENDS: dict[str, Callable[[Path], Backend]] = {
     "endpoint-embedded": EndpointOverEmbedded,
     "endpoint-etcd": EndpointOverEtcd,
 }
-_NEEDS: dict[str, Callable[[], str]] = {
-    "zookeeper": missing_zookeeper
-}  # what this machine lacks for it, "" for nothing
+# What this machine lacks for a backend, "" for nothing.
+_NEEDS: dict[str, Callable[[], str]] = {"zookeeper": missing_zookeeper}
 _numbers = itertools.count()
 
 

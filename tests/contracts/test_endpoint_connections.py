@@ -187,8 +187,8 @@ def test_standing_watches_follow_a_client_that_sets_them_again() -> None:
 
 def test_a_silent_session_expires_and_its_ephemerals_with_it() -> None:
     async def scenario(backend: EndpointOverMemory) -> None:
-        quiet = await WireClient.begin(backend.address, timeout_ms=1)
-        assert quiet.timeout_ms == 100  # the least that this endpoint grants
+        quiet = await WireClient.begin(backend.address, timeout_ms=800)
+        assert quiet.timeout_ms == 800
         other = await WireClient.begin(backend.address)
         await quiet.create("/e", b"", 1)
         await other.call(OpCode.EXISTS, path_and_watch("/e", True))
@@ -351,7 +351,7 @@ def test_connections_are_bounded_and_so_is_the_time_without_a_session() -> None:
         for client in (*clients, silent, refused, welcome):
             await client.close()
 
-    serve(scenario, limits=EndpointLimits(connections_max=3, handshake_ms_max=300))
+    serve(scenario, limits=EndpointLimits(connections_max=3, handshake_ms_max=1_500))
 
 
 @pytest.mark.parametrize(

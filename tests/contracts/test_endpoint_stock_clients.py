@@ -148,6 +148,33 @@ def test_acls_are_kept_beside_the_nodes_and_hold_at_the_endpoint(served: Served)
         assert owner.exists("/later").acl_version == 0
 
 
+def test_acls_go_with_their_nodes_however_those_go(served: Served) -> None:
+    mine = [make_digest_acl("user", "secret", all=True)]
+    later = Served(served.loop, served.url)
+
+    def kept() -> list[str]:
+        names: list[str] = served.past_the_endpoint(lambda store: store.children(ENDPOINT_ACLS))
+        return names
+
+    with kazoo(served.address, auth_data=[("digest", "user:secret")]) as owner:
+        owner.create("/e", acl=mine, ephemeral=True)
+        owner.create("/n-", acl=mine, ephemeral=True, sequence=True)
+        owner.create("/f", ephemeral=True)
+        owner.set_acls("/f", mine)
+        owner.create("/stays", acl=mine)
+        owner.create("/goes", acl=mine)
+        assert len(kept()) == 5
+    assert kept() == ["%2Fgoes", "%2Fstays"]
+    served.past_the_endpoint(lambda store: store.delete("/goes"))
+    served.loop.run(later.start())
+    try:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while kept() != ["%2Fstays"]:
+            assert time.monotonic() < deadline
+    finally:
+        served.loop.run(later.endpoint.stop())
+
+
 def test_acls_hold_at_another_endpoint_and_after_a_restart(served: Served) -> None:
     mine = [make_digest_acl("user", "secret", all=True)]
     second = Served(served.loop, served.url)
@@ -238,13 +265,13 @@ def test_a_killed_endpoint_leaves_its_sessions_to_the_store(tmp_path: Path) -> N
     """The store's session lasts twice as long as the client's, so that nothing of it vanishes too early."""
     with STORES["embedded"](tmp_path) as url, LoopOnThread() as loop:
         process, address = _command(url)
-        with kazoo(address, timeout=1) as client:
+        with kazoo(address, timeout=2) as client:
             client.create("/e", ephemeral=True)
             process.kill()
             process.wait(DEADLINE_SECONDS)
+            assert loop.run(_names(url)) == ["e"]
         assert process.stdout is not None
         process.stdout.close()
-        assert loop.run(_names(url)) == ["e"]
         deadline = time.monotonic() + DEADLINE_SECONDS
         while loop.run(_names(url)) != []:
             assert time.monotonic() < deadline

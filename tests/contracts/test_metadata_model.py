@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import dataclasses
+import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -23,12 +24,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from metadata.errors import MetadataError
 from metadata.store import ANY_VERSION, Check, Create, Delete, MetadataStore, Operation, Set, Stat, Watch, WatchEvent
+from tests.cluster.bookie_folders import MEMORY
+from tests.contracts.endpoint_backends import EndpointOverMemory
 from tests.contracts.etcd_backend import EtcdBackend
 from tests.contracts.metadata_backends import ChrootBackend, EmbeddedBackend, MemoryBackend, ZooKeeperBackend
 from tests.contracts.zookeeper_server import missing as missing_zookeeper
 
 SESSIONS_MAX = 4
-EXAMPLES = 25
+EXAMPLES = 20
 paths = st.sampled_from(["/", "/a", "/b", "/a/a", "/a/b", "/a/b/c", "/b/a", "/bad/", "/a/s-"])
 values = st.sampled_from([b"", b"x", b"y" * 300])
 versions = st.sampled_from([ANY_VERSION, ANY_VERSION, 0, 1, 2, -2])
@@ -78,7 +81,8 @@ class AgainstMemory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.directory = Path(tempfile.mkdtemp(prefix="heliograph-model-"))
+        memory = MEMORY if os.access(MEMORY, os.W_OK) else None  # what is tested here does not need a disk
+        self.directory = Path(tempfile.mkdtemp(prefix="heliograph-model-", dir=memory))
         self.real = type(self).real_class(self.directory)
         self.model = type(self).model_class(self.directory)
         self.pairs: list[Pair] = []
@@ -248,13 +252,21 @@ class EtcdAgainstMemory(AgainstMemory):
     real_class = EtcdBackend
 
 
-def checked(machine: type[AgainstMemory], lacking: str = "") -> type:
+class EndpointAgainstMemory(AgainstMemory):
+    """Our ZooKeeper client on our ZooKeeper endpoint on the one in memory."""
+
+    real_class = EndpointOverMemory
+    model_class = MemoryBackend
+
+
+def checked(machine: type[AgainstMemory], lacking: str = "", examples: int = EXAMPLES) -> type:
     """The machine as a test, skipped where this machine lacks something for it."""
     case = machine.TestCase
-    case.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None, derandomize=True)
+    case.settings = settings(max_examples=examples, stateful_step_count=30, deadline=None, derandomize=True)
     return pytest.mark.skipif(bool(lacking), reason=lacking)(case)
 
 
 test_embedded_against_memory = checked(EmbeddedAgainstMemory)
 test_zookeeper_against_memory = checked(ZooKeeperAgainstMemory, missing_zookeeper())
 test_etcd_against_memory = checked(EtcdAgainstMemory)
+test_endpoint_against_memory = checked(EndpointAgainstMemory, examples=10)

@@ -637,6 +637,15 @@ def test_a_lost_session_is_told_and_can_do_nothing_more(run: Run) -> None:
     run(scenario)
 
 
+def test_a_session_is_told_its_timeout(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        assert store.session_timeout_ms == 10_000
+        await store.close()
+
+    run(scenario)
+
+
 def test_close_ends_the_session_once(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         store = await backend.open()

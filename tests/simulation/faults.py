@@ -49,8 +49,8 @@ def partition(nemesis: Nemesis, random: Random) -> bool:
         if random.random() < 0.5:
             continue
         there, back = (client, bookie.name), (bookie.name, client)
-        for pair in random.choice(([there], [back], [there, back])):
-            nemesis.cut(*pair, random.choice((300, 1_500, 5_000)))
+        for source, target in random.choice(([there], [back], [there, back])):
+            nemesis.cut(source, target, random.choice((300, 1_500, 5_000)))
     return True
 
 

@@ -22,8 +22,11 @@ BY_ITSELF = {
     "I8": "use-segment-before-it-is-persisted",
     "I9": "close-over-recovery",
     "I10": "name-the-newcomer-before-copying",
+    "I11": "restore-no-holes",
     "I12": "fence-the-last-ledger-only",
+    "I13": "dispatch-after-the-topic-is-lost",
     "I14": "delete-before-the-list",
+    "I16": "forget-who-holds-a-key",
     LIVENESS: "repair-claims-success",
 }
 

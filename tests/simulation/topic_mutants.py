@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from actors.broker import cursor_log, cursor_record, cursor_recovery, topic_opening
+from actors.broker import cursor_record, cursor_recovery, topic_opening
 from actors.broker.chain import Chain
 from actors.broker.cursor import Cursor
 from actors.broker.cursor_log import CursorLog
@@ -22,8 +22,10 @@ from actors.broker.owned_record import OwnedRecord
 from actors.broker.position import Position
 from actors.broker.subscription import Subscription
 from actors.broker.topic import Topic
+from actors.errors import LedgerFencedError
 from heliograph.errors import HeliographError
-from metadata.model import LedgerMetadata
+from metadata import codec
+from metadata.model import CursorRecord, LedgerMetadata, Versioned
 from tests.simulation.mutant import TOPIC, mutant
 
 # Cursors
@@ -92,11 +94,11 @@ def leave_the_cursor_record_as_it_is() -> Iterator[None]:
 
     async def unmoved(place: Any, chain: Chain, store: Any, ledgers: Any) -> CursorLog:
         value, stat = await store.get(place.path)
-        record = cursor_recovery.codec.decode(cursor_recovery.CursorRecord, value)
+        record = codec.decode(CursorRecord, value)
         cursor = Cursor(chain.after(Position(*record.mark_delete)))
         if record.cursor_ledger_id >= 0:
             await cursor_recovery._replay(record, cursor, chain, ledgers, place)
-        owned = OwnedRecord(store, place.path, cursor_recovery.Versioned(record, stat.version))
+        owned = OwnedRecord(store, place.path, Versioned(record, stat.version))
         return CursorLog(place, owned, cursor, chain, ledgers)
 
     with patch("actors.broker.topic.recover_cursor", unmoved):
@@ -144,7 +146,7 @@ def forget_what_a_failed_write_held() -> Iterator[None]:
     """After a failed write the next one counts as everything: what the failed one held is never written (I11)."""
 
     def refused(self: CursorLog, error: BaseException) -> None:
-        if isinstance(error, cursor_log.LedgerFencedError):
+        if isinstance(error, LedgerFencedError):
             self._lose(error)
         else:
             self._arrived()

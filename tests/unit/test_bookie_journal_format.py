@@ -51,7 +51,7 @@ class Writer:
         end, next_sequence = encode_batch(data, 0, records, self.file_id, self.sequence, self.batch)
         assert end == len(data)
         if start == 0:
-            data = encode_file_header(self.file_id, self.sequence, len(self.content)) + data
+            data[:0] = encode_file_header(self.file_id, self.sequence, len(self.content))
         self.content[start : start + len(data)] = data
         self.sequence, self.batch, self.offset = next_sequence, self.batch + 1, start + len(data)
         self.ends.append(self.offset)

@@ -34,6 +34,8 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
         (("topics", "create"), "Missing argument"),
         (("perf", "produce", "--messages", "0"), "--messages"),
         (("consume", "t", "--type", "odd"), "--type"),
+        (("metadata", "serve"), "--url"),
+        (("metadata", "serve", "--url", "nothing://here"), "nothing://here"),
         (("up", "--bookies", "2"), "2 bookies cannot hold an ensemble of 3"),
         (("up", "--ack-quorum", "4"), "ack quorum 4"),
         (("up", "--gateway-port", "6650"), "gateway_port and broker_port are both 6650"),

@@ -55,6 +55,14 @@ def test_every_setting_says_what_it_is() -> None:
         ({"metadata_url": "mysql://x"}, InvalidConfigError, "metadata_url"),
         ({"actor_cpus": 0}, InvalidConfigError, "actor_cpus"),
         ({"colour": "red"}, InvalidConfigError, "colour"),
+        ({"tls_key_file": "k.pem"}, InvalidConfigError, "tls_certificate_file,tls_key_file"),
+        ({"gateway_tls": True}, InvalidConfigError, "tls_certificate_file"),
+        ({"tls_require_client_certificate": True}, InvalidConfigError, "tls_ca_file"),
+        (
+            {"tls_certificate_file": "c.pem", "tls_key_file": "k.pem", "broker_tls_port": 6650},
+            InvalidConfigError,
+            "broker_tls_port",
+        ),
     ],
 )
 def test_a_bad_setting_is_named(settings: dict[str, object], kind: type[BadRequestError], field: str) -> None:

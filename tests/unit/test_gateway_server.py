@@ -6,9 +6,13 @@ import asyncio
 import base64
 import json
 import socket
+import ssl
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import trustme
 import uvloop
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -20,8 +24,8 @@ from heliograph.errors import ResourceError
 from tests.unit.gateway_world import FLIGHTS_PATH, View, World
 
 
-async def _started(world: World, **settings: int) -> GatewayServer:
-    config = GatewayConfig(port=0, **settings)  # type: ignore[arg-type]
+async def _started(world: World, **settings: Any) -> GatewayServer:
+    config = GatewayConfig(port=0, **settings)
     server = GatewayServer(config)
     server.bind()
     await server.start(create_app(world, world, config, View()))
@@ -140,6 +144,28 @@ def test_messages_for_a_caller_that_left_go_to_the_next() -> None:
             topic.publish(b"late", None, {}, None)
             answer = await http.post(url, params={"timeoutMs": 5000})
             assert [message["payload"] for message in answer.json()["messages"]] == ["late"]
+        await server.stop()
+
+    uvloop.run(scenario())
+
+
+def test_https_with_a_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+
+    async def scenario() -> None:
+        world = World()
+        world.add()
+        files = {"tls_certificate_file": str(tmp_path / "cert.pem"), "tls_key_file": str(tmp_path / "key.pem")}
+        server = await _started(world, **files)
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        assert server.url.startswith("https://")
+        async with httpx.AsyncClient(base_url=server.url, verify=context) as http:
+            answer = await http.post(f"/topics/{FLIGHTS_PATH}", json={"messages": [{"payload": "x"}]})
+            assert answer.status_code == 200
         await server.stop()
 
     uvloop.run(scenario())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.errors import InvalidConfigError
+from heliograph.errors import ConflictError, InvalidConfigError
 from metadata import update_loop
 from metadata.cluster_init import initialise
 from metadata.codec import decode, encode
@@ -26,7 +26,18 @@ from metadata.errors import (
 from metadata.ids import next_ledger_id
 from metadata.memory import MemoryServer, MemoryStore
 from metadata.model import ClusterRecord, NamespacePolicies, TopicRecord
-from metadata.paths import CLUSTER, PERSISTENT_NODES, election, ledger, ledger_id_of, namespace
+from metadata.occupancy import require_vacant
+from metadata.paths import (
+    CLUSTER,
+    PERSISTENT_NODES,
+    bookie_available,
+    bookie_readonly,
+    broker_available,
+    election,
+    ledger,
+    ledger_id_of,
+    namespace,
+)
 from metadata.store import Create, Operation, Set
 from metadata.update_loop import read, update
 
@@ -258,6 +269,26 @@ def test_resigning_takes_back_a_vote_whose_reply_was_lost() -> None:
     run(scenario)
 
 
+def test_a_store_in_which_another_cluster_lives_is_refused() -> None:
+    async def scenario(server: MemoryServer) -> None:
+        store, theirs = server.open_session(), server.open_session()
+        await require_vacant(store, [], 0)  # not even initialised
+        await initialise(store)
+        await require_vacant(store, [], 0)
+        for path in (bookie_available("bookie-1"), bookie_readonly("bookie-2"), broker_available("broker-1")):
+            await theirs.create(path, ephemeral=True)
+        await require_vacant(store, ["bookie-1", "bookie-2", "broker-1", "broker-2"], 0)
+        with pytest.raises(ConflictError, match="bookie-2, broker-1"):
+            await require_vacant(store, ["bookie-1"], 0)
+        waiting = asyncio.create_task(require_vacant(store, [], 10_000))
+        await settled()
+        assert not waiting.done()
+        server.expire_session(theirs.session_id)  # it was dead
+        await waiting
+
+    run(scenario)
+
+
 def refused(urls: Sequence[str], error: type[Exception]) -> None:
     for url in urls:
         with pytest.raises(error):
@@ -265,7 +296,7 @@ def refused(urls: Sequence[str], error: type[Exception]) -> None:
 
 
 def test_urls_that_are_refused() -> None:
-    refused(["", "memory://", "embedded://", "embedded://h", "embedded://h:x", "http://h:1", "etcd://"], InvalidConfigError)
+    refused(["", "memory://", "embedded://", "embedded://h", "embedded://h:x", "http://h:1"], InvalidConfigError)
     refused(["memory://bad-chroot/a//b"], InvalidPathError)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from actors.ledger.driver.config import LedgerClientConfig
 from actors.ledger.driver.operation import Operation
@@ -15,12 +17,15 @@ from actors.ledger.reader import check_range
 from heliograph.errors import AlreadyClosedError
 from metadata.model import LedgerMetadata
 
+LOGGED_MAX = 1_000  # bad copies that one reader logs (I15)
+
+logger = logging.getLogger(__name__)
+
 
 class DetachedReader:
     """Reads ranges of ledgers from the segments and the addresses it is given. Lives on one event loop.
 
-    It cannot learn that a copy moved, and reports no bad ones: it goes to the next replica, and the auditor's own
-    checks find what is damaged.
+    It cannot learn that a copy moved, nor leave a task for repair: a bad copy is logged, and the next replica is asked.
     """
 
     def __init__(self, addresses: Mapping[str, str], config: LedgerClientConfig | None = None) -> None:
@@ -28,6 +33,7 @@ class DetachedReader:
         self._world = BookieWorld(addresses.get, config or LedgerClientConfig())
         self._world.spawn(self._world.keep_time())
         self._is_closed = False
+        self._logged: set[tuple[int, str]] = set()
 
     async def read(
         self, record: LedgerMetadata, first: int, last: int, max_bytes: int = 5 * MIB
@@ -47,7 +53,8 @@ class DetachedReader:
             raise AlreadyClosedError("the reader was closed")
         assert record.is_closed, "without metadata, the record's own end is all that is known"
         check_range(record, first, last, record.last_entry_id)  # I3
-        return await read_entries(self._world, record, first, last, max_bytes)
+        on_lacking = partial(self._log_lacking, record.ledger_id)
+        return await read_entries(self._world, record, first, last, max_bytes, on_lacking)
 
     async def close(self) -> None:
         """Close all connections; a read under way fails. Idempotent."""
@@ -63,3 +70,14 @@ class DetachedReader:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         world.bookies.close()
+
+    def _log_lacking(self, ledger_id: int, bookies: set[str]) -> None:
+        for bookie_id in sorted(bookies):
+            if (ledger_id, bookie_id) not in self._logged and len(self._logged) < LOGGED_MAX:
+                self._logged.add((ledger_id, bookie_id))
+                logger.warning(
+                    "bookie %s lacks entries of ledger %d, or has them damaged: another copy is read, this one needs "
+                    "repair",
+                    bookie_id,
+                    ledger_id,
+                )

@@ -38,6 +38,7 @@ from tests.simulation.world import Process
 
 NAME = TopicName.parse("persistent://public/default/simulated")
 RETRY_MS = 300
+TICK_MS = 100
 REFRESH_MS = 200
 GONE_AFTER_MS = 500  # a broker that knows that it lost the topic is of no more interest
 DEDUP_SNAPSHOT_ENTRIES = 6
@@ -124,6 +125,7 @@ class TopicBroker(Process):
         profile = self.profile
         config = LedgerClientConfig(
             request_timeout_ms=profile.request_timeout_ms,
+            tick_ms=TICK_MS,
             writer=WriterLimits(
                 quorum_wait_ms=profile.request_timeout_ms,  # short: a failed writer is a case of its own
                 add_timeout_ms=2_500,

@@ -296,14 +296,15 @@ class TopicCheckers:
         for position, section in contents:
             text = bytes(split(section)[1]).decode()
             found[position] = text
-            producer, _, number = text.partition(":")
-            known = (producer, int(number)) in self._published
+            producer, _, digits = text.partition(":")
+            number = int(digits)
+            known = (producer, number) in self._published
             require(known, "I1", f"{position.ledger_id}:{position.entry_id} reads {text}, which nobody sent")
             last = newest.get(producer, 0)
-            in_order = int(number) == last + 1 if self.is_deduplicated else int(number) <= last + 1
+            in_order = number == last + 1 if self.is_deduplicated else number <= last + 1
             place = f"{position.ledger_id}:{position.entry_id}"
             require(in_order, "I12", f"{text} at {place} comes after {last} of that producer")
-            newest[producer] = max(last, int(number))
+            newest[producer] = max(last, number)
         for position, (producer, number, _) in self.receipts.items():
             text = f"{position.ledger_id}:{position.entry_id} reads {found.get(position)}"
             require(found.get(position) == f"{producer}:{number}", "I1", f"{text}, not {producer}:{number}")

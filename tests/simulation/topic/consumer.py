@@ -12,9 +12,8 @@ from actors.broker.topic import Topic
 from actors.broker.topic_entry import TopicEntry
 from heliograph.errors import HeliographError
 from tests.simulation.topic.checkers import Ack
-from tests.simulation.topic.link import Link
+from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
-from tests.simulation.world import Process
 
 PERMITS = 6
 PATIENCE_MS = 2_500
@@ -23,7 +22,7 @@ CUMULATIVE = 0.4  # of its acknowledgements, where that is allowed
 IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 
 
-class SimulatedConsumer(Process):
+class SimulatedConsumer(Client):
     """One consumer's client."""
 
     def __init__(self, name: str, subscription: str, kind: SubscriptionType, scene: Scene) -> None:
@@ -33,7 +32,7 @@ class SimulatedConsumer(Process):
         self.scene = scene
         self.world = scene.cluster.world
         self.random = self.world.stream(name)
-        self.link: Link | None = None
+        self.link = None
         self.end: ConsumerEnd | None = None
         self.is_ready = False
         self.away_until = 0
@@ -53,7 +52,9 @@ class SimulatedConsumer(Process):
         self.world.after(50 + self.random.randrange(150), self._turn, self)
 
     def _connect(self) -> None:
-        link = self.link = Link(self.world, self.scene.cluster.network, self, self.scene.broker_for(self.random))
+        link = self.link = Link(
+            self.world, self.scene.cluster.network, self, self.scene.broker_for(self.random, is_consumer=True)
+        )
         self.is_ready = False
         link.on_broken = lambda: self._broken(link)
         link.ask(lambda: self._at_broker(link))
@@ -154,6 +155,9 @@ class ConsumerEnd:
         """See ConsumerChannel. A client that went elsewhere is found out."""
         if self.client.link is not self.link:
             self.link.broker.loop.call_soon(self.gone)
+
+    def reached_end(self, consumer: Consumer) -> None:
+        """See ConsumerChannel. No topic is terminated."""
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
         """See ConsumerChannel."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ def break_connections(nemesis: Nemesis, random: Random) -> bool:
     """Every client of the newest broker has to connect again."""
     broken = False
     scene = scene_of(nemesis)
-    for client in (*scene.producers, *scene.consumers):
+    for client in scene.clients:
         if client.link is not None and client.link.broker is nemesis.brokers[-1]:
             client.link.cut()
             broken = True
@@ -89,4 +90,28 @@ def come_back(nemesis: Nemesis, random: Random) -> bool:
     if random.random() < 0.5:
         nemesis.later(delay, old.crash)
     nemesis.later(delay + random.randrange(60), nemesis.take_over)
+    return True
+
+
+@fault("takeovers at different speeds", 4, TOPIC_KINDS)
+def race(nemesis: Nemesis, random: Random) -> bool:
+    """Two brokers take the topic over; the first one hears so late from the store that the second one overtakes it.
+
+    Consumers are sent to the slow one.
+    """
+    if not nemesis.take_over():
+        return False
+    slow = nemesis.brokers[-1]
+    for source, target in ((slow.name, "store"), ("store", slow.name)):
+        nemesis.later(random.randrange(400), partial(nemesis.slow, source, target, 700, 2_500))
+    nemesis.later(random.randrange(100, 900), nemesis.take_over)
+    scene = scene_of(nemesis)
+
+    def mislead() -> None:
+        scene.mislead(slow, 2_000)
+        for consumer in scene.consumers:
+            if random.random() < 0.5:
+                consumer.leave(10)
+
+    nemesis.later(random.randrange(600, 1_800), mislead)
     return True

@@ -12,10 +12,16 @@ from tests.simulation.world import Action, Process, World
 NOTICED_AFTER_MS = 400  # each end finds out by itself that the other is gone
 
 
+class Client(Process):
+    """Somebody with at most one connection at a time."""
+
+    link: Link | None = None
+
+
 class Link:
     """``on_broken`` is the client's, ``on_gone`` the broker's: what to do once they notice."""
 
-    def __init__(self, world: World, network: Network, client: Process, broker: TopicBroker) -> None:
+    def __init__(self, world: World, network: Network, client: Client, broker: TopicBroker) -> None:
         self.broker = broker
         self.is_broken = False
         self.on_broken: Action = _nothing

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
-from typing import Any
+from typing import Any, cast
 
 from heliograph.errors import HeliographError
 from tests.simulation.world import Process, World
@@ -26,15 +26,15 @@ class SimulatedTask(asyncio.Task[Any]):
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: SimulatedLoop, number: int) -> None:
         self.number = number
-        super().__init__(coroutine, loop=loop, name=f"task-{number}")
+        super().__init__(coroutine, loop=cast(Any, loop), name=f"task-{number}")
         self._log_destroy_pending = False
 
     def __hash__(self) -> int:
         return self.number
 
 
-class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The loop of one process."""
+class SimulatedLoop:
+    """The loop of one process: as much of ``asyncio.AbstractEventLoop`` as coroutines without I/O need."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
@@ -49,7 +49,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def running(self) -> Iterator[None]:
         """Code in the block runs on this loop."""
         before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
+        asyncio._set_running_loop(cast(Any, self))
         try:
             yield
         finally:
@@ -73,7 +73,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
         """See AbstractEventLoop."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, cast(Any, self), context)
         self._ready.append(handle)
         if not self._is_turn_due:
             self._is_turn_due = True
@@ -92,16 +92,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """See AbstractEventLoop."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = asyncio.TimerHandle(when, callback, args, cast(Any, self), context)
         delay_ms = max(0, math.ceil(when * 1000 - 1e-6) - self._world.now)
         self._world.after(delay_ms, lambda: self._due(handle), self._process)
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
         """See AbstractEventLoop."""
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=cast(Any, self))
 
-    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> SimulatedTask:  # type: ignore[override]
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> SimulatedTask:
         """See AbstractEventLoop."""
         self._made += 1
         task = SimulatedTask(coro, self, self._made)

@@ -12,9 +12,8 @@ from actors.broker.topic_entry import TopicEntry
 from heliograph.errors import HeliographError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
-from tests.simulation.topic.link import Link
+from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
-from tests.simulation.world import Process
 
 IN_FLIGHT_MAX = 8
 PATIENCE_MS = 2_500  # without a receipt, before it connects anew
@@ -32,7 +31,7 @@ class Message:
     section: bytes
 
 
-class SimulatedProducer(Process):
+class SimulatedProducer(Client):
     """One producer's client; it goes wherever the topic is said to be."""
 
     def __init__(self, name: str, scene: Scene) -> None:
@@ -40,7 +39,7 @@ class SimulatedProducer(Process):
         self.scene = scene
         self.world = scene.cluster.world
         self.random = self.world.stream(name)
-        self.link: Link | None = None
+        self.link = None
         self.is_ready = False
         self.sequence_id = 0  # of the last message
         self.entries = 0

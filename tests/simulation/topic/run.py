@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from actors.broker import cursor_log, cursor_record, managed_ledger, topic_reader
 from actors.broker.position import Position
-from actors.broker.subscription import SubscriptionType
+from actors.broker.subscription_type import SubscriptionType
 from heliograph.errors import HeliographError
 from tests.simulation.bookie import SimulatedBookie
 from tests.simulation.judge import LIVENESS, BrokenInvariantError, Judge
@@ -136,7 +136,7 @@ class TopicRun:
         self.nemesis.end()
         for broker in self.nemesis.brokers:
             broker.retire()
-        for client in (*self.scene.producers, *self.scene.consumers):
+        for client in self.scene.clients:
             if client.link is not None:
                 client.link.cut()
         last: TopicBroker = self.nemesis.last_broker()

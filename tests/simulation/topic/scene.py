@@ -14,7 +14,7 @@ from tests.simulation.topic.checkers import TopicCheckers
 
 if TYPE_CHECKING:
     from tests.simulation.topic.consumer import SimulatedConsumer
-    from tests.simulation.topic.link import Link
+    from tests.simulation.topic.link import Client, Link
     from tests.simulation.topic.producer import ProducerEnd, SimulatedProducer
 
 STALE_LOOKUP = 0.15  # how often a client is sent to a broker that may have been replaced
@@ -37,13 +37,30 @@ class Scene:
         self.messages_taken = 0
         self.messages_max = profile.messages_max
         self._keys = 0
+        self._misled: tuple[TopicBroker, int] | None = None  # where lookups lead for a while, and until when
 
-    def broker_for(self, random: Random) -> TopicBroker:
+    @property
+    def clients(self) -> list[Client]:
+        """Everybody who connects."""
+        return [*self.producers, *self.consumers]
+
+    def broker_for(self, random: Random, *, is_consumer: bool = False) -> TopicBroker:
         """Where a lookup leads: to the newest broker, sometimes to an older one."""
-        brokers: list[TopicBroker] = list(self.nemesis.brokers)  # type: ignore[arg-type]
+        if (
+            is_consumer
+            and self._misled is not None
+            and self.cluster.world.now < self._misled[1]
+            and random.random() < 0.6
+        ):
+            return self._misled[0]
+        brokers: list[TopicBroker] = list(self.nemesis.brokers)
         if not self.network.is_healed and random.random() < STALE_LOOKUP:
             return random.choice(brokers[-3:])
         return brokers[-1]
+
+    def mislead(self, broker: TopicBroker, milliseconds: int) -> None:
+        """Have most lookups of consumers lead to a broker for a while, whoever owns the topic."""
+        self._misled = broker, self.cluster.world.now + milliseconds
 
     def next_key(self) -> int:
         """A number for one more consumer of some broker."""

@@ -1,0 +1,182 @@
+"""Deduplication's snapshots: bytes, takeover, what holds trimming back, and what damage leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.broker import dedup_record
+from actors.broker.cursor_log import CursorPlace
+from actors.broker.dedup import Remembered
+from actors.broker.dedup_log import DEDUP_CURSOR, DedupLog, create_dedup, recover_dedup
+from actors.broker.managed_ledger import ManagedLedger, WriteState
+from actors.broker.position import Position
+from actors.errors import EntryDamagedError
+from heliograph.errors import HeliographError
+from metadata import paths
+from tests.unit.broker_world import Outcomes, World, turns
+
+MANY = [Remembered(f"p{number}", number, number) for number in range(dedup_record.PART_PRODUCERS_MAX + 5)]
+
+
+@given(
+    st.lists(st.builds(Remembered, st.text(max_size=20), st.integers(0, (1 << 64) - 1), st.integers(0, 1 << 50))),
+    st.integers(0, 1 << 62),
+    st.integers(-1, 1 << 40),
+)
+def test_records_keep_what_they_are_given(snapshot: list[Remembered], ledger_id: int, base: int) -> None:
+    (record,) = dedup_record.encode(snapshot, Position(ledger_id, 7), base)
+    assert dedup_record.decode(record) == dedup_record.DedupPart(base, 0, 1, Position(ledger_id, 7), tuple(snapshot))
+    for place in range(0, len(record), 7):
+        damaged = bytearray(record)
+        damaged[place] ^= 1
+        if place not in (1, 2, 3):  # zeros that nobody reads
+            with pytest.raises(EntryDamagedError):
+                dedup_record.decode(bytes(damaged))
+
+
+def test_a_large_snapshot_has_parts() -> None:
+    parts = [dedup_record.decode(record) for record in dedup_record.encode(MANY, Position(1, 2), 4)]
+    assert [(part.part, part.parts, part.completes_snapshot) for part in parts] == [(0, 2, False), (1, 2, True)]
+    assert [one for part in parts for one in part.producers] == MANY
+
+
+def place_in(world: World, ledger: ManagedLedger) -> CursorPlace:
+    topic = world.topic
+    path = paths.topic(topic.tenant, topic.namespace_name, topic.local_name)
+    return CursorPlace(str(topic), DEDUP_CURSOR, paths.cursor(path, DEDUP_CURSOR), ledger.persistence)
+
+
+async def published(ledger: ManagedLedger, count: int) -> None:
+    outcomes = Outcomes()
+    outcomes.publish(ledger, *(f"m{number}" for number in range(count)))
+    await turns(lambda: len(outcomes.confirmed) == count)
+
+
+async def written(log: DedupLog, snapshot: list[Remembered]) -> None:
+    log.write(snapshot)
+    await log.settled()
+
+
+def test_the_newest_whole_snapshot_is_found() -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        ledger = await world.open(store)
+        log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
+        await published(ledger, 3)
+        await written(log, MANY)
+        await published(ledger, 2)
+        await written(log, [Remembered("a", 1, 2)])
+        assert log.mark == 5
+        await published(ledger, 4)
+        dedup_ledger = world.ledgers.ledgers[max(world.ledgers.ledgers)]
+        unfinished = dedup_record.encode(MANY, Position(99, 99), 2)[0]
+        dedup_ledger.entries.append(unfinished)  # a crash in the middle of the third
+        world.ledgers.recovery_keeps = 1
+
+        heir = await world.session()
+        after = await world.open(heir)
+        found, snapshot = await recover_dedup(place_in(world, after), after.chain, heir, world.ledgers)
+        assert (found.mark, snapshot) == (5, (Remembered("a", 1, 2),))
+        lost: list[Exception] = []
+        log.on_lost = lost.append
+        await written(log, [])  # the previous owner cannot go on
+        assert len(lost) == 1
+        await written(found, [Remembered("b", 3, 4)])
+        assert found.mark == after.chain.end == 9
+        again, snapshot = await recover_dedup(place_in(world, after), after.chain, heir, world.ledgers)
+        assert (again.mark, snapshot) == (9, (Remembered("b", 3, 4),))
+        await again.delete()
+        assert dedup_ledger.metadata.ledger_id in world.ledgers.deleted
+        assert await heir.exists(place_in(world, after).path) is None
+
+    asyncio.run(scenario())
+
+
+def test_damage_leaves_the_mark_of_the_record() -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        ledger = await world.open(store)
+        log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
+        await published(ledger, 3)
+        await written(log, [Remembered("a", 1, 2)])
+        world.ledgers.ledgers[max(world.ledgers.ledgers)].entries[0] = b"?" * 40
+        found, snapshot = await recover_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
+        assert (found.mark, snapshot) == (3, ())  # where that ledger was started
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_that_fails_is_made_up_for() -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        ledger = await world.open(store)
+        log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
+        await published(ledger, 2)
+        world.ledgers.fail_create = EntryDamagedError("no ledger now")
+        await written(log, [Remembered("a", 1, 2)])
+        assert log.mark == 0
+        world.ledgers.fail_create = None
+        await written(log, [Remembered("a", 1, 2)])
+        assert log.mark == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_terminated_topic_stays_so_for_the_next_owner() -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        ledger = await world.open(store)
+        outcomes = Outcomes()
+        world.ledgers.held = True
+        outcomes.publish(ledger, "a", "b")
+        ending = asyncio.create_task(ledger.terminate())
+        await turns(lambda: ledger.state is WriteState.DRAINING)
+        outcomes.publish(ledger, "late")
+        world.ledgers.held = False
+        world.ledgers.writers[ledger.writer.ledger_id].release()
+        last = await ending
+        assert last == outcomes.confirmed[-1][1]
+        assert outcomes.texts == ["a", "b"]
+        assert [(text, type(error).__name__) for text, error in outcomes.failed] == [("late", "TopicTerminatedError")]
+        assert await ledger.terminate() == last
+        assert await ledger.trim(1 << 62, 1) == 0  # the last ledger stays (I14)
+
+        heir = await world.session()
+        after = await world.open(heir)
+        assert after.state is WriteState.TERMINATED
+        assert world.contents(after) == ["a", "b"]
+        assert await after.terminate() == last
+        outcomes.publish(after, "never")
+        assert outcomes.failed[-1][0] == "never"
+        await after.close()
+        assert len(world.ledgers.ledgers) == 1  # no ledger was made for it
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_whose_end_is_lost_goes_on() -> None:
+    """The owner dies between closing the ledger and saying so: nothing was decided."""
+
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        ledger = await world.open(store)
+        await published(ledger, 2)
+        heir = await world.session()
+        taken = await world.open(heir)  # meanwhile
+        with pytest.raises(HeliographError):
+            await ledger.terminate()
+        assert ledger.state is WriteState.CLOSED
+        await published(taken, 1)
+        assert taken.record == replace(taken.record, terminated_at=None)
+
+    asyncio.run(scenario())
