@@ -36,9 +36,7 @@ Time = Annotated[int, Path(ge=0, description="Milliseconds since the epoch")]
 
 
 @router.post(f"{SUBSCRIPTION}/skip/{{count}}", status_code=204, summary="Skip messages")
-async def skip(
-    services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, count: Count
-) -> Response:
+async def skip(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, count: Count) -> Response:
     """Acknowledge the next entries that are not acknowledged."""
     await _check_one(services, topic)
     await services.admin.cursors.skip(str(topic), subscription, count)
@@ -103,9 +101,7 @@ async def reset_to_id(
 
 
 @router.get(f"{SUBSCRIPTION}/properties", summary="Properties of a subscription")
-async def properties(
-    services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
-) -> dict[str, str]:
+async def properties(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl) -> dict[str, str]:
     """What is attached to it."""
     return dict(await services.admin.cursors.properties(str(topic), subscription))
 

@@ -163,7 +163,8 @@ def producer_options(query: Query) -> dict[str, Any]:
         batch_messages = 1
     options["batch_messages"] = batch_messages
     options["linger_ms"] = query.integer("batchingMaxPublishDelay", 1, high=60_000) if batch_messages > 1 else 0
-    query.integer("initialSequenceId", -1, low=-1)
+    if query.text("initialSequenceId") is not None:
+        options["initial_sequence_id"] = query.integer("initialSequenceId", -1, low=-1)
     return options
 
 

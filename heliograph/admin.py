@@ -2,7 +2,8 @@
 
 Any broker answers any call (it forwards to the owner where needed), so a call goes to one of them and, when that one
 cannot be reached, to another. A call whose outcome is unknown is repeated; where the repetition finds the wish already
-fulfilled (the topic to be created exists), that counts as success. Only ``publish`` is never repeated.
+fulfilled (the topic to be created exists), that counts as success. Only ``publish`` and ``cursors.skip`` are never
+repeated.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class Admin:
                 self._preferred = None
                 if may_have_happened and isinstance(error, _FULFILLED.get(_wish(method, arguments), ())):
                     return None
-                if error.advice is Advice.STOP or method == "publish":
+                if error.advice is Advice.STOP or _is_once(method, arguments):
                     raise
                 failure = error
                 may_have_happened = may_have_happened or error.advice is Advice.RETRY
@@ -342,6 +343,11 @@ def unwrapped(error: BaseException, name: str) -> HeliographError:
     if cause is not None:
         return HeliographError(f"{name} failed with {type(cause).__name__}: {text}")
     return ConnectionLostError(f"{name} cannot be reached now: {text}")
+
+
+def _is_once(method: str, arguments: Sequence[Any]) -> bool:
+    """Whether doing it twice is more than doing it once: publishing, and skipping so many messages."""
+    return method == "publish" or (method == "administer_cursors" and arguments[0] == "skip")
 
 
 async def _awaited(reference: Any) -> Any:

@@ -35,6 +35,7 @@ class ClientOptions:
         operation_timeout_ms: look-ups, subscribing, acknowledging, seeking, with all their retries.
         connect_timeout_ms: one attempt to reach one broker.
         keep_alive_ms: pause between pings; a peer that is silent for two pauses counts as dead.
+        partitions_update_ms: between two looks of an open handle at how many partitions its topics have, 0 never.
         retry_first_ms, retry_max_ms: pauses between attempts, doubled from one to the other, with jitter.
     """
 
@@ -47,6 +48,7 @@ class ClientOptions:
     operation_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
     keep_alive_ms: int = 30_000
+    partitions_update_ms: int = 60_000
     retry_first_ms: int = 50
     retry_max_ms: int = 1_000
 

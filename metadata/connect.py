@@ -1,4 +1,4 @@
-"""Opening a session by URL."""
+"""Opening a session by URL. A backend's client library is imported when the first URL asks for it, and not before."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from heliograph.errors import InvalidConfigError
 from metadata.chroot import ChrootStore
 from metadata.embedded.client import EmbeddedStore
 from metadata.etcd.address import SCHEMES as ETCD_SCHEMES
-from metadata.etcd.client import EtcdStore
 from metadata.memory import MemoryServer
 from metadata.store import MetadataStore
 from metadata.znode import ROOT, check_path
 from metadata.zookeeper.address import parse_address
-from metadata.zookeeper.client import ZooKeeperStore
 
 
 async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> MetadataStore:
@@ -35,11 +33,15 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> Metada
     root = parts.path.rstrip("/") or ROOT
     check_path(root)
     if parts.scheme in ETCD_SCHEMES:
+        from metadata.etcd.client import EtcdStore
+
         return await EtcdStore.connect(url, session_timeout_ms=session_timeout_ms)  # its keys begin with the path
     if parts.scheme == "embedded":
         host, port = _address_of(url)
         store: MetadataStore = await EmbeddedStore.connect(host, port, session_timeout_ms=session_timeout_ms)
     elif parts.scheme == "zk":
+        from metadata.zookeeper.client import ZooKeeperStore
+
         address = parse_address(url)
         store = await ZooKeeperStore.connect(
             address.endpoints, session_timeout_ms=session_timeout_ms, credentials=address.credentials

@@ -1,4 +1,7 @@
-"""Memory that whole blocks are written from: aligned, as writing past the page cache demands, and used again."""
+"""Memory that whole blocks are written from and read into: aligned, as going past the page cache demands.
+
+It is shared anonymous memory, which a fork in the middle of a read cannot take away from under the disk.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ BLOCK_BYTES = 4096
 
 
 class BlockBuffer:
-    """A growing buffer on a block boundary. ``memory`` takes slices; nobody may hold a view of it in ``reserve``."""
+    """A growing buffer on a block boundary. ``memory`` takes slices; a view given out shows old memory after growth."""
 
     def __init__(self, capacity: int) -> None:
         self.memory = mmap.mmap(-1, up_to_block(capacity))
@@ -18,8 +21,7 @@ class BlockBuffer:
         if size <= len(self.memory):
             return
         old, self.memory = self.memory, mmap.mmap(-1, up_to_block(max(size, 2 * len(self.memory))))
-        self.memory[:kept] = old[:kept]
-        old.close()
+        self.memory[:kept] = old[:kept]  # the old memory goes with its last view, which a failed write may keep a while
 
     def view(self, size: int) -> memoryview:
         """The first ``size`` bytes, to be written and let go of."""

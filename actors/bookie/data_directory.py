@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from actors.bookie.blocks import own_memory
 from actors.bookie.disk import Disk
-from actors.bookie.entry_log import EntryLogReader, EntryLogWriter, EntryRun, log_ids, log_path
+from actors.bookie.entry_log import EntryLogReader, EntryLogWriter, EntryRun, log_ids, log_path, read_map
 from actors.bookie.index import IndexBatch, LedgerRecord, LocationIndex
 from actors.errors import BookieStorageError, EntryDamagedError
 
@@ -29,7 +30,7 @@ class DataDirectory:
         self._disk = disk
         self.index = LocationIndex(directory / INDEX_NAME, index_cache_bytes)
         self.reader = EntryLogReader(disk, directory)
-        self._live_bytes: dict[int, dict[int, int]] | None = None  # log id -> ledger id -> bytes, once asked for
+        self._live_bytes: Counter[int] | None = None  # by log, once asked for
         known = log_ids(disk, directory)
         self.writer = EntryLogWriter(disk, directory, log_bytes, known[-1] + 1 if known else 1)
 
@@ -52,15 +53,18 @@ class DataDirectory:
         Raises:
             BookieStorageError: it failed.
         """
-        self.index.commit(batch)
+        emptied = self._bytes_of(batch.emptied_ledgers) if self._live_bytes is not None else {}
+        try:
+            self.index.commit(batch)
+        except BookieStorageError:
+            self._live_bytes = None  # it may have happened all the same: count again
+            raise
         if self._live_bytes is not None:
             for run in batch.runs:
-                _count(self._live_bytes, run, 1)
+                self._live_bytes[run.log_id] += sum(run.sizes)
             for run in batch.removed_runs:
-                _count(self._live_bytes, run, -1)
-            for ledger_id in batch.emptied_ledgers:
-                for ledgers in self._live_bytes.values():
-                    ledgers.pop(ledger_id, None)
+                self._live_bytes[run.log_id] -= sum(run.sizes)
+            self._live_bytes.subtract(emptied)
 
     def append(self, entries: SortedEntries) -> list[EntryRun]:
         """Write entries to the newest log, durably; the index does not know of them yet."""
@@ -128,19 +132,25 @@ class DataDirectory:
         assert record.is_limbo, "it cannot say any more what it never had"  # I6
         self.commit(IndexBatch(ledgers=[record], emptied_ledgers=[record.ledger_id]))
 
-    def old_logs(self) -> dict[int, dict[int, int]]:
-        """Bytes of each ledger that index rows point to, for each log that is not being written any more.
+    def old_logs(self) -> dict[int, int]:
+        """Bytes that index rows point to, for each log that is not being written any more.
 
         Raises:
             BookieStorageError: the index cannot be read.
         """
-        if self._live_bytes is None:
-            live_bytes: dict[int, dict[int, int]] = {}
-            for run in self.index.all_runs():
-                _count(live_bytes, run, 1)
-            self._live_bytes = live_bytes
-        known = log_ids(self._disk, self.path)
-        return {log_id: dict(self._live_bytes.get(log_id, {})) for log_id in known if log_id != self.writer.log_id}
+        live_bytes = self._live()
+        return {log_id: live_bytes[log_id] for log_id in log_ids(self._disk, self.path) if log_id != self.writer.log_id}
+
+    def ledgers_in(self, log_id: int) -> list[int]:
+        """Ledgers of which a log may have live entries: from its map, or for want of one from the whole index.
+
+        Raises:
+            BookieStorageError: log or index cannot be read.
+        """
+        usage = read_map(self._disk, self.path, log_id)
+        if usage is None:
+            usage = {run.ledger_id: 0 for run in self.index.all_runs() if run.log_id == log_id}
+        return sorted(usage)
 
     def log_size(self, log_id: int) -> int:
         """Bytes of a log's file."""
@@ -152,13 +162,29 @@ class DataDirectory:
 
     def remove_log_if_dead(self, log_id: int) -> bool:
         """Remove a log if no row of the index points to it (I14); returns whether that was so."""
-        assert self._live_bytes is not None, "old_logs was asked before"
-        if log_id == self.writer.log_id or any(self._live_bytes.get(log_id, {}).values()):
+        live_bytes = self._live()
+        if log_id == self.writer.log_id or live_bytes[log_id] != 0:
             return False
-        self._live_bytes.pop(log_id, None)
+        del live_bytes[log_id]
         self.reader.forget(log_id)
         self._disk.remove(log_path(self.path, log_id))
         return True
+
+    def _live(self) -> Counter[int]:
+        if self._live_bytes is None:
+            live_bytes: Counter[int] = Counter()
+            for run in self.index.all_runs():
+                live_bytes[run.log_id] += sum(run.sizes)
+            self._live_bytes = live_bytes
+        return self._live_bytes
+
+    def _bytes_of(self, ledger_ids: Iterable[int]) -> Counter[int]:
+        """Bytes of the ledgers' runs by log."""
+        found: Counter[int] = Counter()
+        for ledger_id in ledger_ids:
+            for run in self.index.runs(ledger_id):
+                found[run.log_id] += sum(run.sizes)
+        return found
 
     def close(self) -> None:
         """Seal the log that is written to, close everything. No flush.
@@ -195,8 +221,3 @@ class DataDirectory:
                 raise failure
             return None
         raise AssertionError("unreachable")
-
-
-def _count(live_bytes: dict[int, dict[int, int]], run: EntryRun, sign: int) -> None:
-    ledgers = live_bytes.setdefault(run.log_id, {})
-    ledgers[run.ledger_id] = ledgers.get(run.ledger_id, 0) + sign * sum(run.sizes)

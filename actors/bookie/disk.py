@@ -294,13 +294,22 @@ class RealFile:
         filled = 0
         try:
             while filled < len(memory):
-                count = os.preadv(self._fd, [memory[filled:]], offset + filled)
+                count = self._read_some(offset + filled, memory[filled:])
                 if count == 0:
                     break
                 filled += count
         except OSError as error:
             raise BookieStorageError(f"cannot read {self._path} at {offset}: {error}") from error
         return filled
+
+    def _read_some(self, offset: int, memory: memoryview) -> int:
+        try:
+            return os.preadv(self._fd, [memory], offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        _set_direct(self._fd, is_direct=False)  # as for writes
+        return os.preadv(self._fd, [memory], offset)
 
     def sync(self) -> None:
         self._disk.check()

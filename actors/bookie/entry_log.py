@@ -273,16 +273,25 @@ def read_usage(disk: Disk, directory: Path, log_id: int) -> dict[int, int]:
     Raises:
         BookieStorageError: the log cannot be read.
     """
-    file = disk.open(log_path(directory, log_id))
-    try:
-        usage = _read_map(file)
-    finally:
-        file.close()
+    usage = read_map(disk, directory, log_id)
     if usage is None:
         usage = {}
         for _, ledger_id, _, record in scan_log(disk, directory, log_id):
             usage[ledger_id] = usage.get(ledger_id, 0) + len(record)
     return usage
+
+
+def read_map(disk: Disk, directory: Path, log_id: int) -> dict[int, int] | None:
+    """Bytes of each ledger in a log by its map; None when it has no sound one.
+
+    Raises:
+        BookieStorageError: the log cannot be read.
+    """
+    file = disk.open(log_path(directory, log_id))
+    try:
+        return _read_map(file)
+    finally:
+        file.close()
 
 
 def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, int, int, bytes]]:

@@ -176,19 +176,20 @@ class GarbageCollector:
         return 0.0
 
     async def _remove_dead_logs(self, directory: DataDirectory) -> None:
-        for log_id, ledgers in (await self._on_thread(directory.old_logs)).items():
-            if not any(ledgers.values()):
+        for log_id, live_bytes in (await self._on_thread(directory.old_logs)).items():
+            if live_bytes == 0:
                 self.statistics.logs_removed += await self._on_thread(directory.remove_log_if_dead, log_id)
 
     async def _compact(self, directory: DataDirectory, live_share: float) -> None:
         config = self._storage.config
-        for log_id, live in await self._on_thread(_sparse_logs, directory, live_share):
+        for log_id, live_bytes in await self._on_thread(_sparse_logs, directory, live_share):
             free_bytes, _ = await self._on_thread(self._storage.disk.space, directory.path)
-            if free_bytes - sum(live.values()) < config.compaction_headroom_bytes:
+            if free_bytes - live_bytes < config.compaction_headroom_bytes:
                 self.statistics.logs_left_for_headroom += 1
                 continue
+            ledger_ids = await self._on_thread(directory.ledgers_in, log_id)
             self.statistics.bytes_compacted += await compact_log(
-                directory, log_id, sorted(live), self._on_thread, config.compaction_bytes_per_second
+                directory, log_id, ledger_ids, self._on_thread, config.compaction_bytes_per_second
             )
             self.statistics.logs_compacted += 1
             self.statistics.logs_removed += await self._on_thread(directory.remove_log_if_dead, log_id)
@@ -197,13 +198,12 @@ class GarbageCollector:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
-def _sparse_logs(directory: DataDirectory, live_share: float) -> list[tuple[int, dict[int, int]]]:
-    """Logs with less than the share of live bytes, the sparsest first, each with its live bytes by ledger. Blocks."""
-    found: list[tuple[float, int, dict[int, int]]] = []
-    for log_id, ledgers in directory.old_logs().items():
-        live = {ledger_id: count for ledger_id, count in ledgers.items() if count}
-        share = sum(live.values()) / max(directory.log_size(log_id), 1)
-        if live and share < live_share:
-            found.append((share, log_id, live))
-    found.sort(key=lambda one: one[:2])
-    return [(log_id, live) for _, log_id, live in found]
+def _sparse_logs(directory: DataDirectory, live_share: float) -> list[tuple[int, int]]:
+    """Logs with less than the share of live bytes, the sparsest first, each with its live bytes. Blocks."""
+    found: list[tuple[float, int, int]] = []
+    for log_id, live_bytes in directory.old_logs().items():
+        share = live_bytes / max(directory.log_size(log_id), 1)
+        if live_bytes and share < live_share:
+            found.append((share, log_id, live_bytes))
+    found.sort()
+    return [(log_id, live_bytes) for _, log_id, live_bytes in found]

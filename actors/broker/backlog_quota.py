@@ -8,7 +8,7 @@ moved since the last look.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from actors.broker.backlog_size import LedgerSize, backlog_bytes, mark_within
 from actors.broker.managed_ledger import ManagedLedger
@@ -69,11 +69,14 @@ class BacklogQuota:
         Raises:
             QuorumLostError, ...: the oldest message cannot be read now.
         """
-        policies, mark = self._ledger.policies, self._slowest()
+        policies = self._ledger.policies
+        seconds, size = policies.backlog_quota_seconds, policies.backlog_quota_bytes
         self._is_too_old = False
+        if seconds < 0 and size < 0:
+            return
+        mark = self._slowest()
         if mark is None or mark >= self._ledger.chain.end:
             return
-        seconds, size = policies.backlog_quota_seconds, policies.backlog_quota_bytes
         is_evicting = policies.backlog_quota_action == EVICTION
         if size >= 0 and is_evicting and backlog_bytes(self._sizes(), mark) > size:
             self._evict(mark_within(self._sizes(), int(size * EVICTION_SHARE)))
@@ -91,18 +94,17 @@ class BacklogQuota:
         marks = [s.topic_mark for s in self._subscriptions() if s.is_durable and not s.is_internal]
         return max(min(marks), self._ledger.chain.first) if marks else None
 
-    def _sizes(self) -> list[LedgerSize]:
-        """Every ledger that holds entries, newest first."""
+    def _sizes(self) -> Iterator[LedgerSize]:
+        """The topic's ledgers, newest first; one at a time, as few as are wanted."""
         chain, writer = self._ledger.chain, self._ledger.writer
-        sizes, index = [], chain.end
+        index = chain.end
         for info in reversed(self._ledger.record.ledgers):
             if info.ledger_id > chain.last_ledger_id:
                 continue  # named for later
             entries = chain.entries_in(info.ledger_id)
             index -= entries
             is_open = info.ledger_id == writer.ledger_id and not info.closed_ms
-            sizes.append(LedgerSize(index, entries, writer.length if is_open else info.size))
-        return sizes
+            yield LedgerSize(index, entries, writer.length if is_open else info.size)
 
     async def _published(self, index: int) -> int:
         if self._oldest[0] != index:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -29,12 +29,12 @@ def backlog_bytes(newest_first: Iterable[LedgerSize], mark: int) -> int:
     return total
 
 
-def mark_within(newest_first: Sequence[LedgerSize], bytes_max: int) -> int:
+def mark_within(newest_first: Iterable[LedgerSize], bytes_max: int) -> int:
     """The lowest place behind which at most ``bytes_max`` lie."""
-    left = bytes_max
+    left, mark = bytes_max, 0
     for ledger in newest_first:
+        mark = ledger.first
         if ledger.size > left:
-            kept = ledger.entries * left // ledger.size
-            return ledger.first + ledger.entries - kept
+            return mark + ledger.entries - ledger.entries * left // ledger.size
         left -= ledger.size
-    return newest_first[-1].first if newest_first else 0
+    return mark

@@ -73,6 +73,11 @@ class Compaction:
         self._opening = asyncio.Lock()
 
     @property
+    def is_running(self) -> bool:
+        """Whether a compaction is under way."""
+        return self._task is not None
+
+    @property
     def compacted(self) -> CompactedLedger | None:
         """What the topic's record names."""
         return self._ledger.record.compacted
@@ -167,11 +172,11 @@ class Compaction:
             writer.ledger_id, len(kept), (horizon.ledger_id, horizon.entry_id), metadata.length, now_ms()
         )  # from here on the record may name it, even if we do not hear of that
         await self._ledger.change_record(lambda record: _with_compacted(record, compacted))
+        await self._let_go()
+        await self._on_switched()  # first: what readers of the old one need goes with the next trim
         done = mark.acknowledge_cumulative(horizon)
         if done is not None:
-            await done
-        await self._let_go()
-        await self._on_switched()
+            await asyncio.shield(done)
 
     async def _write(
         self, writer: LedgerWriter, plan: CompactionPlan, chain: Chain, reader: TopicReader, end: int

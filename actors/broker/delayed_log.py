@@ -7,7 +7,7 @@ these writes: a run that is not stored yet is in memory, and after a crash the e
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from actors.broker.chain import Chain
 from actors.broker.cursor_log import CursorLog
@@ -42,7 +42,7 @@ class DelayedLog:
         Raises:
             LedgerRecoveryError, QuorumLostError: not now.
         """
-        found = _ids(self._cursor_log.properties.get(DELAYED_LEDGERS, ""))
+        found = delayed_ledgers(self._cursor_log.properties)
         for ledger_id in found:  # all before the first run: what is in _live stays named
             self._live[ledger_id] = (await self._ledgers.recover(ledger_id)).last_entry_id + 1
         for ledger_id in found:
@@ -126,7 +126,7 @@ class DelayedLog:
 
     async def delete(self) -> None:
         """Delete every ledger; the cursor's record is gone."""
-        known = {*self._live, *_ids(self._cursor_log.properties.get(DELAYED_LEDGERS, ""))}
+        known = {*self._live, *delayed_ledgers(self._cursor_log.properties)}
         await self._close_reader()
         for ledger_id in sorted(known):
             await self._ledgers.delete(ledger_id)
@@ -164,5 +164,6 @@ class DelayedLog:
         await self._cursor_log.set_properties({DELAYED_LEDGERS: named or None})
 
 
-def _ids(text: str) -> list[int]:
-    return [int(number) for number in text.split(",") if number]
+def delayed_ledgers(properties: Mapping[str, str]) -> list[int]:
+    """The ledgers that a cursor's record names."""
+    return [int(number) for number in properties.get(DELAYED_LEDGERS, "").split(",") if number]

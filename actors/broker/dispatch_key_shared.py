@@ -11,6 +11,7 @@ holds; the dispatcher looks ahead for entries of other hashes, up to a bound.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from sortedcontainers import SortedSet
 
@@ -40,7 +41,8 @@ class KeySharedDispatcher:
         self._parked_count = 0
         self._ready: dict[ConsumerState, SortedSet] = {}  # first parked entries that only need a consumer's permits
         self._ready_at: dict[int, tuple[ConsumerState, int]] = {}  # hash -> where it is in ``_ready``
-        self._due = SortedSet()  # their time has come; their hashes are known when they are looked at
+        self._due: set[int] = set()  # their time has come; their hashes are known when they are looked at
+        self._due_heap: list[int] = []  # the same, and some that are not due any more
         self.read_index = cursor.mark
 
     @property
@@ -113,7 +115,9 @@ class KeySharedDispatcher:
         if self._parked_count >= min(PARKED_MAX, PARKED_PER_CONSUMER_MAX * len(self._consumers)):
             return None
         if self._due:
-            return int(self._due[0])
+            while self._due_heap[0] not in self._due:
+                heappop(self._due_heap)
+            return self._due_heap[0]
         index = next_open(self._cursor, self._waiting, self.read_index)
         self.read_index = min(index, end)  # what waits comes back by make_due
         return index if index < end else None
@@ -126,7 +130,10 @@ class KeySharedDispatcher:
             assert self._ready_at.get(key_hash) == (consumer, index), "what was parked is wanted when it is ready"
             self._unpark(index, key_hash)
         else:
-            self._look_at(index)
+            if index >= self.read_index:
+                self.read_index = index + 1
+            else:
+                self._due.discard(index)
             if consumer is None or not can_take(consumer) or not self._may_follow(key_hash, consumer):
                 self._park(index, key_hash)
                 return None
@@ -140,16 +147,21 @@ class KeySharedDispatcher:
 
     def skip(self, index: int) -> None:
         """See Dispatcher."""
-        if index >= self.read_index or index in self._due:
-            self._look_at(index)
+        if index >= self.read_index:
+            self.read_index = index + 1
+        elif index in self._due:
+            self._due.discard(index)
         elif index in self._hashes:
             self._unpark(index, self._hashes.pop(index))
 
     def make_due(self, indexes: Iterable[int]) -> None:
         """See Dispatcher."""
         for index in indexes:
-            if index < self.read_index and index not in self._hashes and not self._cursor.is_acknowledged(index):
+            if index >= self.read_index or index in self._hashes or index in self._due:
+                continue
+            if not self._cursor.is_acknowledged(index):
                 self._due.add(index)
+                heappush(self._due_heap, index)
 
     def set_limits(self, per_consumer: int, per_subscription: int) -> None:
         """See Dispatcher."""
@@ -171,8 +183,7 @@ class KeySharedDispatcher:
         """See Dispatcher. Consumers cannot acknowledge so; skipping and expiry can."""
         for known in [known for known in self._hashes if known <= index]:
             self.acknowledged(known)
-        while self._due and self._due[0] <= index:
-            self._due.pop(0)
+        self._due = {due for due in self._due if due > index}
 
     def redeliver(self, consumer: ConsumerState, indexes: Iterable[int] | None) -> None:
         """See Dispatcher."""
@@ -190,16 +201,10 @@ class KeySharedDispatcher:
         self._parked_count = 0
         self._ready_at.clear()
         self._due.clear()
+        self._due_heap.clear()
         for ready in self._ready.values():
             ready.clear()
         self.read_index = self._cursor.mark
-
-    def _look_at(self, index: int) -> None:
-        """The entry is new to us: the next in line, or one whose time has come."""
-        if index >= self.read_index:
-            self.read_index = index + 1
-        else:
-            self._due.discard(index)
 
     def _may_follow(self, key_hash: int, consumer: ConsumerState) -> bool:
         """Whether a new entry of the hash would be in order, and its key with nobody else."""

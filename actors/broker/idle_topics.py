@@ -104,7 +104,8 @@ class IdleTopics:
 
 def is_in_use(topic: Topic) -> bool:
     """Whether anybody is connected to it, or something is under way."""
-    return bool(topic.producers or topic.has_consumers or topic.ledger.pending or not topic.is_open)
+    is_busy = topic.ledger.pending or topic.compaction.is_running
+    return bool(topic.producers or topic.has_consumers or is_busy or not topic.is_open)
 
 
 def has_backlog(topic: Topic) -> bool:

@@ -18,7 +18,7 @@ from actors.broker.load_balancer import BalanceLimits, LoadBalancer, Move
 from actors.broker.load_report import read_loads
 from actors.broker.ownership import Ownership, choose_by_hash
 from heliograph.errors import HeliographError
-from metadata.election import Election
+from metadata.election import Election, Leadership
 from metadata.errors import SessionExpiredError
 from metadata.model import BrokerRegistration
 from metadata.store import MetadataStore
@@ -66,8 +66,13 @@ class Leader:
         self._duties = duties
         self._election = Election(store, ELECTION, ownership.registration.broker_id)
         self._task: asyncio.Task[None] | None = None
-        self.is_leader = False
+        self._leadership: Leadership | None = None
         self.moves_total = 0
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads; not one moment after its session was lost (I13)."""
+        return self._leadership is not None and not self._leadership.lost.is_set()
 
     def start(self) -> None:
         """Stand for election, again and again."""
@@ -76,7 +81,7 @@ class Leader:
 
     async def stop(self) -> None:
         """Stand no more. Idempotent."""
-        self.is_leader = False
+        self._leadership = None
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -133,9 +138,8 @@ class Leader:
     async def _run(self) -> None:
         while True:
             try:
-                leadership = await self._election.campaign()
+                leadership = self._leadership = await self._election.campaign()
                 log.info("%s leads the brokers", self._ownership.registration.broker_id)
-                self.is_leader = True
                 await self._lead(leadership.lost)
             except SessionExpiredError:
                 return
@@ -143,7 +147,7 @@ class Leader:
                 log.warning("the election of a leader: %s", error)
                 await self._take_vote_back()
             finally:
-                self.is_leader = False
+                self._leadership = None
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _take_vote_back(self) -> None:
@@ -162,7 +166,6 @@ class Leader:
         try:
             await lost.wait()
         finally:
-            self.is_leader = False
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)

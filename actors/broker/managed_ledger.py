@@ -180,11 +180,7 @@ class ManagedLedger:
         self.on_lost(error)
 
     async def store_property(self, name: str, value: str) -> None:
-        """Keep a property in the topic's record.
-
-        Raises:
-            ServiceNotReadyError: the topic is another's.
-        """
+        """Keep a property in the topic's record. Raises as ``change_record`` does."""
         await self.change_record(lambda record: replace(record, properties={**record.properties, name: value}))
 
     async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
@@ -207,6 +203,8 @@ class ManagedLedger:
             PersistenceError, QuorumLostError: not now; nothing was decided.
         """
         async with self._structure:
+            if self.state is WriteState.WRITING:
+                await self._note_closed()  # I12: an ended topic has no open ledger
             if self.state is WriteState.WRITING:
                 await self._end()
             elif self.state is not WriteState.TERMINATED:
@@ -302,8 +300,6 @@ class ManagedLedger:
         if self._handed == 0 and self._drained is not None:
             self._drained.set_result(None)
             self._drained = None
-        if self._idle is not None and not self._pending and not self._idle.done():
-            self._idle.set_result(None)
         if self.state is WriteState.WRITING and self._handed < len(self._pending):
             self._hand_on()
 
@@ -319,6 +315,8 @@ class ManagedLedger:
         self.entries_added += 1
         self.bytes_added += size
         add.publication.confirmed(Position(ledger_id, entry_id))
+        if self._idle is not None and not self._pending and not self._idle.done():
+            self._idle.set_result(None)
         if self._notified:
             self._notified = False
             asyncio.get_running_loop().call_soon(self._notify)
@@ -466,6 +464,7 @@ class ManagedLedger:
                 delay = min(2 * delay, RETRY_SECONDS_MAX)
 
     async def _replace_writer(self) -> None:
+        await self._note_closed()
         metadata = await self._ledgers.recover(self._writer.ledger_id)
         record = with_ledger_closed(self.record, metadata)
         if self._next is None:

@@ -69,7 +69,10 @@ class ProducerAccess:
     def returns(self, producer: Producer) -> bool:
         """Whether this is the owner, on a new connection: nobody else knows its epoch."""
         owner = self.owner
-        return owner is not None and producer.name == owner.name and producer.topic_epoch == owner.topic_epoch
+        if owner is None or producer.topic_epoch is None:
+            return False
+        theirs, ours = (producer.name, producer.mode, producer.topic_epoch), (owner.name, owner.mode, owner.topic_epoch)
+        return theirs == ours
 
     def next_in_line(self, connected: Collection[Producer]) -> Producer | None:
         """The producer whose turn it is, taken out of the line."""

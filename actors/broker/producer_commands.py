@@ -13,7 +13,14 @@ from actors.broker.producer import AccessMode, Producer, Send
 from actors.broker.schema_commands import producer_schema
 from actors.broker.topic import Topic
 from actors.broker.topic_entry import TopicEntry
-from heliograph.errors import BadRequestError, ChecksumError, HeliographError, MessageTooLargeError, ProtocolError
+from heliograph.errors import (
+    BadRequestError,
+    ChecksumError,
+    HeliographError,
+    MessageTooLargeError,
+    ProtocolError,
+    ServiceNotReadyError,
+)
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.pulsar_pb2 import BaseCommand
@@ -39,7 +46,7 @@ class ProducerCommands:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._producers: dict[int, tuple[Producer, Topic]] = {}
-        self._creating: set[int] = set()
+        self._creating: dict[int, bool] = {}  # producer id -> whether its client closed it meanwhile
         self._closed: dict[int, None] = {}
         self._closing: dict[Producer, int] = {}  # closed by its client, waiting for its last receipt -> request
         connection.handlers[BaseCommand.PRODUCER] = self._producer
@@ -140,10 +147,10 @@ class ProducerCommands:
             self._answer(found[0], wanted.request_id)
             return None
         if wanted.producer_id in self._creating or len(self._producers) >= PRODUCERS_MAX:
-            error = HeliographError("this producer is being created, or there are too many on this connection")
+            error = ServiceNotReadyError("this producer is being created, or there are too many on this connection")
             self.connection.send_error(wanted.request_id, error)
             return None
-        self._creating.add(wanted.producer_id)
+        self._creating[wanted.producer_id] = False
         return self._create(wanted)
 
     async def _create(self, wanted: pb.CommandProducer) -> None:
@@ -155,14 +162,14 @@ class ProducerCommands:
             if wanted.initial_subscription_name:
                 await topic.subscribe(wanted.initial_subscription_name, start=None)
             await topic.write_side.admit(producer, context.producer_prefix)
+            if self._creating[wanted.producer_id] or not self.connection.is_open:
+                topic.write_side.members.remove(producer)
+                raise ServiceNotReadyError("the producer was closed while it was being made")
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
             return
         finally:
-            self._creating.discard(wanted.producer_id)
-        if not self.connection.is_open:
-            topic.write_side.members.remove(producer)
-            return
+            del self._creating[wanted.producer_id]
         self._closed.pop(wanted.producer_id, None)
         self._producers[wanted.producer_id] = (producer, topic)
         self._answer(producer, wanted.request_id)
@@ -234,6 +241,8 @@ class ProducerCommands:
 
     def _close(self, command: BaseCommand, section: memoryview | None) -> None:
         request_id, producer_id = command.close_producer.request_id, command.close_producer.producer_id
+        if producer_id in self._creating:
+            self._creating[producer_id] = True
         found = self._producers.get(producer_id)
         if found is None:
             self.connection.send_success(request_id)

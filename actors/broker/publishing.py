@@ -81,8 +81,10 @@ async def publish(topic: Topic, producer: str, payloads: Sequence[bytes], keys: 
     """Append payloads as batches, in order, and return the id of each message once all are durable.
 
     Raises:
+        TopicTerminatedError, ProducerBusyError, QuotaExceededError: nothing was stored.
         ServiceNotReadyError, PersistenceError: some may be stored, in which case a prefix is.
     """
+    topic.write_side.check_open_to_all()
     publications: list[tuple[InnerPublication, int]] = []
     for first, stop in _cuts(payloads, keys):
         data = encode_entry_of(producer, 0, now_ms(), payloads[first:stop], None if keys is None else keys[first:stop])

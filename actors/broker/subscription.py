@@ -434,7 +434,7 @@ class Subscription:
             self.schedule_pump()  # a limit on unacknowledged messages may have held delivery back
         if self.on_progress is not None:
             self.on_progress(self)
-        return self.persist()
+        return self.log.persist() if self.log is not None else None
 
     def _active_changed(self, before: ConsumerState | None, joined: Consumer | None) -> None:
         """Failover: tell who is active, and give what the one before acknowledges the time to arrive."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from actors.broker.catalog import Catalog
+from actors.broker.delayed_log import delayed_ledgers
 from actors.broker.ledgers import Ledgers
 from actors.broker.topic import Topic
 from actors.broker.topic_record import DELETING, deletable_ledgers
@@ -70,6 +71,8 @@ async def _delete_parts(path: str, store: MetadataStore, ledgers: Ledgers) -> No
             cursor = (await read(store, f"{path}/{child}", CursorRecord)).record
             if cursor.cursor_ledger_id >= 0:
                 await ledgers.delete(cursor.cursor_ledger_id)
+            for ledger_id in delayed_ledgers(cursor.properties):
+                await ledgers.delete(ledger_id)
             await store.delete(f"{path}/{child}")
     compacted = [record.compacted.ledger_id] if record.compacted is not None else []
     for ledger_id in (*deletable_ledgers(record), *compacted, *(info.ledger_id for info in record.ledgers)):

@@ -55,11 +55,11 @@ class TopicProducers:
         if not producer.name:
             producer.name = f"{unique_prefix}-{next(_numbers)}"
         self._supersede(producer)
-        if producers_max and len(self.connected) + len(self.access.waiting) >= producers_max:
-            raise ProducerBusyError(
-                f"{self._topic} has its producers", field="max_producers", limit=f"{producers_max} producers"
-            )
-        admission = self.access.admission(producer, self.connected.values())
+        try:
+            admission = self._admission(producer, producers_max)
+        except HeliographError:
+            self._promote()  # it may have superseded its former self, and made room for others
+            raise
         if admission is Admission.WAIT:
             producer.is_ready = False
             self.access.waiting.append(producer)
@@ -96,6 +96,13 @@ class TopicProducers:
         for producer in waiting:
             producer.channel.refused(producer, error)
         self._close_connected()
+
+    def _admission(self, producer: Producer, producers_max: int) -> Admission:
+        if producers_max and len(self.connected) + len(self.access.waiting) >= producers_max:
+            raise ProducerBusyError(
+                f"{self._topic} has its producers", field="max_producers", limit=f"{producers_max} producers"
+            )
+        return self.access.admission(producer, self.connected.values())
 
     def _supersede(self, producer: Producer) -> None:
         """Make room for a client that comes back before its old connection was found to be dead."""
@@ -154,6 +161,8 @@ class TopicProducers:
         self.connected[producer.name] = producer
         try:
             await self.on_joined(producer)
+            if producer.is_closed:
+                raise ServiceNotReadyError(f"{self._topic} or its producer was closed meanwhile")
         except BaseException:
             self.remove(producer)
             raise

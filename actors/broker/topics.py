@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from actors.broker.bundles import bundle_path
 from actors.broker.catalog import Catalog
 from actors.broker.expiry import expire_by_policy
 from actors.broker.idle_topics import Fate, IdleTopics, is_in_use
@@ -192,12 +193,12 @@ class Topics:
         if previous is not None:
             self._forget(previous)
         changes = self.policy_changes
-        bundle = (await self._catalog.bundle_of(name)).path
+        policies = await self._catalog.policies(name)
+        bundle = bundle_path(name, policies)
         if not self._ownership.admits(bundle):
             raise ServiceNotReadyError(f"{name} is not served by this broker, look it up")
         created_with = await self._catalog.ensure(name, may_create=may_create)
         path = self._catalog.topic_path(name)
-        policies = await self._catalog.policies(name)
         applied = effective(policies, (await self._catalog.topic_policies(name)).overrides, created_with)
         topic = await self._make(name, path, bundle, applied)
         try:

@@ -20,7 +20,7 @@ from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_producers import TopicProducers
 from actors.broker.topic_reader import TopicReader
 from actors.broker.topic_record import now_ms
-from heliograph.errors import ServiceNotReadyError, TopicTerminatedError
+from heliograph.errors import ProducerBusyError, ServiceNotReadyError, TopicTerminatedError
 from metadata.model import Policies
 from metadata.store import MetadataStore
 
@@ -78,9 +78,6 @@ class WriteSide:
             ServiceNotReadyError: the topic is being closed.
         """
         self._check_writable()
-        refusal = self.quota.refusal()
-        if refusal is not None:
-            raise refusal
         await self.members.admit(producer, unique_prefix, self._ledger.policies.max_producers)
 
     def send(self, entry: TopicEntry, send: Send) -> None:
@@ -140,11 +137,20 @@ class WriteSide:
         self.members.close()
         self.dedup.abandon()
 
+    def check_open_to_all(self) -> None:
+        """For entries that come from inside the cluster, of no producer: raise what ``admit`` would."""
+        self._check_writable()
+        if self.members.access.owner is not None or self.members.access.waiting:
+            raise ProducerBusyError(f"{self._ledger.name} has an exclusive producer", field="topic")
+
     def _check_writable(self) -> None:
         if self.is_terminated:
             raise TopicTerminatedError(f"{self._ledger.name} was terminated: it can only be read", field="topic")
         if self._is_closing or self._ledger.state is WriteState.CLOSED:
             raise ServiceNotReadyError(f"{self._ledger.name} is not served here any more")
+        refusal = self.quota.refusal()
+        if refusal is not None:
+            raise refusal
 
     async def _store_epoch(self, epoch: int) -> None:
         await self._ledger.store_property(TOPIC_EPOCH, str(epoch))

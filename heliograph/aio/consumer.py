@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from heliograph.aio.growth import GrowthWatch
 from heliograph.aio.handle import AsyncHandle
 from heliograph.aio.inbox import Inbox
 from heliograph.aio.partition_consumer import PartitionConsumer
+from heliograph.aio.session import Session
 from heliograph.errors import AlreadyClosedError, BadRequestError, ReceiveTimeoutError, UnsupportedError
 from heliograph.message import Message
 from heliograph.options import ConsumerOptions
@@ -39,6 +42,7 @@ class AsyncConsumer(AsyncHandle):
         self.options = options
         self._inbox = Inbox(sources=1)
         self._parts: dict[str, PartitionConsumer] = {}
+        self._growth: GrowthWatch | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -216,12 +220,22 @@ class AsyncConsumer(AsyncHandle):
     async def _do_open(self) -> None:
         options = self._subscribing()
         session = await self.client.session()
-        names: list[TopicName] = []
+        counts = {}
         for topic in map(TopicName.parse, self.options.topics):
-            names += topic.partitions(await session.partitions(topic))
+            counts[topic] = await session.partitions(topic)
+        names = [name for topic, count in counts.items() for name in topic.partitions(count)]
         self._inbox = Inbox(sources=len(names))
-        queue = max(1, self.options.receiver_queue // len(names))
-        bytes_max = max(1, self.options.receiver_bytes_max // len(names))
+        parts = await self._open_parts(session, names, options, len(names))
+        self._parts = {part.topic_name: part for part in parts}
+        self._growth = GrowthWatch(session, counts, lambda names: self._grow(session, names))
+        self._growth.start()
+        self.client.adopt(self)
+
+    async def _open_parts(
+        self, session: Session, names: Sequence[TopicName], options: ConsumerOptions, sharers: int
+    ) -> list[PartitionConsumer]:
+        queue = max(1, self.options.receiver_queue // sharers)
+        bytes_max = max(1, self.options.receiver_bytes_max // sharers)
         parts = [
             PartitionConsumer(session, name, options, self._inbox, queue=queue, bytes_max=bytes_max) for name in names
         ]
@@ -230,12 +244,26 @@ class AsyncConsumer(AsyncHandle):
         if failures:
             await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
             raise failures[0]
-        self._parts = {part.topic_name: part for part in parts}
-        self.client.adopt(self)
+        return parts
+
+    async def _grow(self, session: Session, names: Sequence[TopicName]) -> None:
+        """Partitions were added: everything in them is new to this consumer."""
+        options = replace(self._subscribing(), initial_position="earliest")
+        if options.start is not None:
+            options = replace(options, start=MessageId.EARLIEST)
+        self._inbox.sources += len(names)
+        try:
+            parts = await self._open_parts(session, names, options, len(self._parts) + len(names))
+        except BaseException:
+            self._inbox.sources -= len(names)
+            raise
+        self._parts |= {part.topic_name: part for part in parts}
 
     async def _do_close(self) -> None:
         """Sends what is left of acknowledgements, then leaves the topics."""
         self.client.release(self)
+        if self._growth is not None:
+            await self._growth.stop()
         self._inbox.fail(AlreadyClosedError("the consumer was closed"))
         await asyncio.gather(*(part.close() for part in self._parts.values()))
 

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from heliograph.aio.growth import GrowthWatch
 from heliograph.aio.handle import AsyncHandle
 from heliograph.aio.partition_producer import PartitionProducer
 from heliograph.aio.send_window import SendWindow
+from heliograph.aio.session import Session
 from heliograph.errors import AlreadyClosedError, BadRequestError, MessageTooLargeError
 from heliograph.options import ProducerOptions
 from heliograph.protocol.batch import full_head, heads_of, keyed_head, plain_head
@@ -53,6 +55,7 @@ class AsyncProducer(AsyncHandle):
         self._window = SendWindow(options.pending_messages_max, options.pending_bytes_max)
         self._parts: list[PartitionProducer] = []
         self._router = Router(1)
+        self._growth: GrowthWatch | None = None
 
     @property
     def topic(self) -> str:
@@ -203,20 +206,32 @@ class AsyncProducer(AsyncHandle):
     async def _do_open(self) -> None:
         session = await self.client.session()
         topic = TopicName.parse(self.options.topic)
-        names = topic.partitions(await session.partitions(topic))
+        count = await session.partitions(topic)
+        parts = self._parts = await self._open_parts(session, topic.partitions(count))
+        self._router = Router(len(parts), self.options.hashing, session.random.randrange(len(parts)))
+        self._growth = GrowthWatch(session, {topic: count}, lambda names: self._grow(session, names))
+        self._growth.start()
+        self.client.adopt(self)
+
+    async def _open_parts(self, session: Session, names: Sequence[TopicName]) -> list[PartitionProducer]:
         parts = [PartitionProducer(session, name, self.options, self._window) for name in names]
         results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
             raise failures[0]
-        self._parts = parts
-        self._router = Router(len(parts), self.options.hashing, session.random.randrange(len(parts)))
-        self.client.adopt(self)
+        return parts
+
+    async def _grow(self, session: Session, names: Sequence[TopicName]) -> None:
+        """Partitions were added: they take their turns, and their share of the keys, from now on."""
+        self._parts = [*self._parts, *await self._open_parts(session, names)]
+        self._router.partitions = len(self._parts)
 
     async def _do_close(self) -> None:
         """Sends what is left, waits for its confirmation, then leaves the topic."""
         self.client.release(self)
+        if self._growth is not None:
+            await self._growth.stop()
         await asyncio.gather(*(part.close() for part in self._parts))
 
     def _choose(self, key: str | None) -> PartitionProducer:

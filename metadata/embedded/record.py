@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import struct
 
-import crc32c
-
-from metadata.errors import RecordError
+from metadata.sealing import opened, sealed
 from metadata.tree import Session
 from metadata.znode import Znode
 
@@ -18,7 +16,6 @@ NODE_PREFIX = b"n"
 SESSION_PREFIX = b"s"
 STATE_KEY = b"mstate"
 
-_HEAD = struct.Struct("<IB")  # CRC32C, version
 _NODE = struct.Struct("<8q")  # czxid, mzxid, pzxid, version, creations, ephemeral owner, created ms, modified ms
 _SESSION = struct.Struct("<I")  # timeout ms; the password follows
 _SESSION_ID = struct.Struct(">Q")
@@ -41,7 +38,7 @@ def encode_node(key: bytes, node: Znode) -> bytes:
         node.czxid, node.mzxid, node.pzxid, node.version, node.creations, node.ephemeral_owner, node.created_ms,
         node.modified_ms,
     )  # fmt: skip
-    return _sealed(key, numbers + node.value)
+    return sealed(key, numbers + node.value, RECORD_VERSION)
 
 
 def decode_node(key: bytes, value: bytes) -> tuple[str, Znode]:
@@ -50,13 +47,13 @@ def decode_node(key: bytes, value: bytes) -> tuple[str, Znode]:
     Raises:
         RecordError.
     """
-    body = _opened(key, value, _NODE.size)
+    body = opened(key, value, RECORD_VERSION, _NODE.size)
     return key[1:].decode(), Znode(body[_NODE.size :], *_NODE.unpack_from(body))
 
 
 def encode_session(key: bytes, session: Session) -> bytes:
     """The value of a session."""
-    return _sealed(key, _SESSION.pack(session.timeout_ms) + session.password.encode())
+    return sealed(key, _SESSION.pack(session.timeout_ms) + session.password.encode(), RECORD_VERSION)
 
 
 def decode_session(key: bytes, value: bytes) -> Session:
@@ -65,7 +62,7 @@ def decode_session(key: bytes, value: bytes) -> Session:
     Raises:
         RecordError.
     """
-    body = _opened(key, value, _SESSION.size)
+    body = opened(key, value, RECORD_VERSION, _SESSION.size)
     (timeout_ms,) = _SESSION.unpack_from(body)
     (session_id,) = _SESSION_ID.unpack(key[1:])
     return Session(session_id, body[_SESSION.size :].decode(), timeout_ms, 0)
@@ -73,7 +70,7 @@ def decode_session(key: bytes, value: bytes) -> Session:
 
 def encode_state(zxid: int) -> bytes:
     """The value of STATE_KEY."""
-    return _sealed(STATE_KEY, _STATE.pack(zxid))
+    return sealed(STATE_KEY, _STATE.pack(zxid), RECORD_VERSION)
 
 
 def decode_state(value: bytes) -> int:
@@ -82,23 +79,5 @@ def decode_state(value: bytes) -> int:
     Raises:
         RecordError.
     """
-    (zxid,) = _STATE.unpack_from(_opened(STATE_KEY, value, _STATE.size))
+    (zxid,) = _STATE.unpack_from(opened(STATE_KEY, value, RECORD_VERSION, _STATE.size))
     return int(zxid)
-
-
-def _sealed(key: bytes, body: bytes) -> bytes:
-    tail = bytes((RECORD_VERSION,)) + body
-    return crc32c.crc32c(tail, crc32c.crc32c(key)).to_bytes(4, "little") + tail
-
-
-def _opened(key: bytes, value: bytes, size_min: int) -> bytes:
-    if len(value) < _HEAD.size + size_min:
-        raise RecordError(f"the record of {key!r} is cut short at {len(value)} bytes")
-    checksum, version = _HEAD.unpack_from(value)
-    if checksum != crc32c.crc32c(value[4:], crc32c.crc32c(key)):
-        raise RecordError(f"the record of {key!r} fails its checksum")
-    if version != RECORD_VERSION:
-        raise RecordError(
-            f"the record of {key!r} has layout {version}, this program reads {RECORD_VERSION}: upgrade it"
-        )
-    return value[_HEAD.size :]

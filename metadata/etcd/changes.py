@@ -18,14 +18,18 @@ _DELETE = 1  # mvccpb.Event.DELETE
 
 @dataclass(slots=True)
 class Change:
-    """One revision: what watchers are told, and the nodes as it left them (None: gone)."""
+    """One revision: what watchers are told, and the nodes as it left them (None: gone).
+
+    ``is_session_over``: it ended the session that looks at it, and what else it did is not that session's to know.
+    """
 
     revision: int
+    is_session_over: bool = False
     events: list[WatchEvent] = field(default_factory=list)
     nodes: list[tuple[str, Revisions | None]] = field(default_factory=list)
 
 
-def changes_in(keys: Keys, events: Iterable[Any]) -> Iterator[Change]:
+def changes_in(keys: Keys, events: Iterable[Any], session_key: bytes) -> Iterator[Change]:
     """The changes that etcd tells of, in order. A revision's events must be there wholly.
 
     Raises:
@@ -35,6 +39,8 @@ def changes_in(keys: Keys, events: Iterable[Any]) -> Iterator[Change]:
         change = Change(revision)
         recorded = None
         for event in group:
+            if event.kv.key == session_key and event.type == _DELETE:
+                change.is_session_over = True
             if event.kv.key == keys.events:
                 recorded = decode_events(keys.events, event.kv.value)
             path = keys.path_of(event.kv.key)

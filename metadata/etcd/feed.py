@@ -52,6 +52,7 @@ class Feed:
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._waiter_count = 0
         self._is_closed = False
+        self._session_id = 0
         self.revision = 0
 
     @property
@@ -70,6 +71,7 @@ class Feed:
         """
         self.detach()
         self._connection = connection
+        self._session_id = session_id
         self._stream = stream = WatchStream(connection, self._take, self._broken)
         await stream.watch_session(self._requests.keys, session_id, revision + 1)
         if self._is_wanted:
@@ -159,7 +161,9 @@ class Feed:
             self._starting = None
 
     async def _start(self, connection: Connection, stream: WatchStream) -> None:
-        revision = await stream.watch_tree(self._requests.keys, self.revision + 1 if self.revision else 0)
+        revision = await stream.watch_tree(
+            self._requests.keys, self._session_id, self.revision + 1 if self.revision else 0
+        )
         if self._stream is not stream:
             return
         if not self.revision:
@@ -187,7 +191,10 @@ class Feed:
             return
         self._fragments = []
         try:
-            for change in changes_in(self._requests.keys, events):
+            for change in changes_in(self._requests.keys, events, self._requests.keys.session(self._session_id)):
+                if change.is_session_over:  # I13: before anything of it is told
+                    self._on_session_over()
+                    return
                 for path, revisions in change.nodes:
                     self._shadow.apply(path, revisions, change.revision)
                 self._board.publish(change.revision, change.events)

@@ -1,7 +1,7 @@
 """Paths of nodes <-> keys of etcd; the layout is in docs/formats-metadata.md. No I/O.
 
 Everything of one store begins with its prefix and a colon, so a prefix and a longer one that begins with it share no
-key. What watchers need to see stands in one range (TREE), what they need not (sessions) beside it.
+key. Nodes stand in one range (the tree), sessions just before it: one range of a watcher holds both.
 """
 
 from __future__ import annotations

@@ -9,21 +9,19 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import crc32c
 import msgpack
 
 from metadata.errors import RecordError
+from metadata.sealing import opened, sealed
 from metadata.store import EventType, WatchEvent
 
 RECORD_VERSION = 1
 LAYOUT = b"heliograph metadata in etcd, layout 1"
 
-_HEAD = struct.Struct("<IB")  # CRC32C, version
 _NODE = struct.Struct("<4q")  # czxid or 0, version, created ms, modified ms
 _FAMILY = struct.Struct("<3q")  # creations, removals, pzxid or 0
 _SESSION = struct.Struct("<q")  # number of the latest transaction; the password follows
 
-NODE_HEAD_BYTES = _HEAD.size + _NODE.size
 _EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3}
 _EVENT_TYPES = {code: kind for kind, code in _EVENT_CODES.items()}
 
@@ -58,9 +56,25 @@ class SessionRecord:
     password: str
 
 
+def encode_layout(key: bytes) -> bytes:
+    """The value of the layout's key."""
+    return sealed(key, LAYOUT, RECORD_VERSION)
+
+
+def check_layout(key: bytes, stored: bytes) -> None:
+    """See that this version can read what stands under a prefix.
+
+    Raises:
+        RecordError: it was written by another, or is no metadata of ours.
+    """
+    found = opened(key, stored, RECORD_VERSION, 1)
+    if found != LAYOUT:
+        raise RecordError(f"{key!r} says {found!r}, this program reads {LAYOUT.decode()}: upgrade it")
+
+
 def encode_node(key: bytes, head: NodeHead, value: bytes) -> bytes:
     """The value of a node's key."""
-    return sealed(key, _NODE.pack(head.czxid, head.version, head.created_ms, head.modified_ms) + value)
+    return sealed(key, _NODE.pack(head.czxid, head.version, head.created_ms, head.modified_ms) + value, RECORD_VERSION)
 
 
 def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes]:
@@ -69,13 +83,13 @@ def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes]:
     Raises:
         RecordError.
     """
-    body = opened(key, stored, _NODE.size)
+    body = opened(key, stored, RECORD_VERSION, _NODE.size)
     return NodeHead(*_NODE.unpack_from(body)), body[_NODE.size :]
 
 
 def encode_family(key: bytes, family: Family) -> bytes:
     """The value of a family's key."""
-    return sealed(key, _FAMILY.pack(family.creations, family.removals, family.pzxid))
+    return sealed(key, _FAMILY.pack(family.creations, family.removals, family.pzxid), RECORD_VERSION)
 
 
 def decode_family(key: bytes, stored: bytes) -> Family:
@@ -84,12 +98,12 @@ def decode_family(key: bytes, stored: bytes) -> Family:
     Raises:
         RecordError.
     """
-    return Family(*_FAMILY.unpack_from(opened(key, stored, _FAMILY.size)))
+    return Family(*_FAMILY.unpack_from(opened(key, stored, RECORD_VERSION, _FAMILY.size)))
 
 
 def encode_session(key: bytes, record: SessionRecord) -> bytes:
     """The value of a session's key."""
-    return sealed(key, _SESSION.pack(record.sequence) + record.password.encode())
+    return sealed(key, _SESSION.pack(record.sequence) + record.password.encode(), RECORD_VERSION)
 
 
 def decode_session(key: bytes, stored: bytes) -> SessionRecord:
@@ -98,7 +112,7 @@ def decode_session(key: bytes, stored: bytes) -> SessionRecord:
     Raises:
         RecordError.
     """
-    body = opened(key, stored, _SESSION.size)
+    body = opened(key, stored, RECORD_VERSION, _SESSION.size)
     (sequence,) = _SESSION.unpack_from(body)
     return SessionRecord(sequence, body[_SESSION.size :].decode())
 
@@ -107,7 +121,7 @@ def encode_events(key: bytes, events: Sequence[WatchEvent]) -> bytes:
     """The value of the events key: the events of one revision, where its keys alone do not tell them."""
     items = [[_EVENT_CODES[event.type], event.path] for event in events if event.type in _EVENT_CODES]
     packed: bytes = msgpack.packb(items)
-    return sealed(key, packed)
+    return sealed(key, packed, RECORD_VERSION)
 
 
 def decode_events(key: bytes, stored: bytes) -> list[WatchEvent]:
@@ -117,30 +131,7 @@ def decode_events(key: bytes, stored: bytes) -> list[WatchEvent]:
         RecordError.
     """
     try:
-        return [WatchEvent(_EVENT_TYPES[code], path) for code, path in msgpack.unpackb(opened(key, stored, 1))]
+        items = msgpack.unpackb(opened(key, stored, RECORD_VERSION, 1))
+        return [WatchEvent(_EVENT_TYPES[code], path) for code, path in items]
     except (ValueError, TypeError, KeyError) as error:
         raise RecordError(f"the record of {key!r} is malformed: {error}") from error
-
-
-def sealed(key: bytes, body: bytes) -> bytes:
-    """A value with its head."""
-    tail = bytes((RECORD_VERSION,)) + body
-    return crc32c.crc32c(tail, crc32c.crc32c(key)).to_bytes(4, "little") + tail
-
-
-def opened(key: bytes, stored: bytes, size_min: int) -> bytes:
-    """What stands behind the head.
-
-    Raises:
-        RecordError: cut short, damaged, or of another layout.
-    """
-    if len(stored) < _HEAD.size + size_min:
-        raise RecordError(f"the record of {key!r} is cut short at {len(stored)} bytes")
-    checksum, version = _HEAD.unpack_from(stored)
-    if checksum != crc32c.crc32c(stored[4:], crc32c.crc32c(key)):
-        raise RecordError(f"the record of {key!r} fails its checksum")
-    if version != RECORD_VERSION:
-        raise RecordError(
-            f"the record of {key!r} has layout {version}, this program reads {RECORD_VERSION}: upgrade it"
-        )
-    return stored[_HEAD.size :]

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable
 
 from heliograph.errors import HeliographError
-from metadata.errors import ConnectionLossError, RecordError, SessionExpiredError
+from metadata.errors import ConnectionLossError, SessionExpiredError
 from metadata.etcd.address import EtcdAddress
 from metadata.etcd.connection import Connection, tell_loop
 from metadata.etcd.feed import Feed
@@ -33,14 +33,13 @@ from metadata.etcd.limits import (
 )
 from metadata.etcd.modules import etcd_api
 from metadata.etcd.record import (
-    LAYOUT,
     NodeHead,
     SessionRecord,
+    check_layout,
     decode_session,
+    encode_layout,
     encode_node,
     encode_session,
-    opened,
-    sealed,
 )
 from metadata.etcd.transaction import Requests, SeenSession
 from metadata.store import SessionListener, SessionState
@@ -233,15 +232,13 @@ class Session:
         requests, keys = self.requests, self.requests.keys
         root = keys.node(ROOT)
         puts = [
-            requests.put(keys.layout, sealed(keys.layout, LAYOUT)),
+            requests.put(keys.layout, encode_layout(keys.layout)),
             requests.put(root, encode_node(root, NodeHead(0, 0, 0, 0), b"")),
         ]
         request = requests.transaction([requests.unchanged(keys.layout, 0)], puts, [requests.get(keys.layout)])
         answer = await connection.transact(request)
         if not answer.succeeded:
-            stored = answer.responses[0].response_range.kvs[0].value
-            if opened(keys.layout, stored, 1) != LAYOUT:
-                raise RecordError(f"the prefix {self.address.prefix} holds {stored[5:]!r}, not {LAYOUT.decode()}")
+            check_layout(keys.layout, answer.responses[0].response_range.kvs[0].value)
 
     async def _keep_connected(self) -> None:
         pause_ms = RECONNECT_PAUSE_MS

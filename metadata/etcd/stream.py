@@ -1,8 +1,8 @@
 """One watch stream of a connection: two etcd watchers, read on a thread, handled on the event loop.
 
 The first watches our session's own key, so that we hear at once when somebody ends it. The second, asked for when the
-first watch is set, watches every node of the store: one watcher for all, because etcd keeps the order of changes within
-a watcher and not between two.
+first watch is set, watches every node of the store, and the session's key once more: one watcher for all, because etcd
+keeps the order of changes within a watcher and not between two.
 """
 
 from __future__ import annotations
@@ -57,13 +57,20 @@ class WatchStream:
         create.filters.append(self._connection.api.WatchCreateRequest.NOPUT)
         await self._watch(create)
 
-    async def watch_tree(self, keys: Keys, start_revision: int) -> int:
+    async def watch_tree(self, keys: Keys, session_id: int, start_revision: int) -> int:
         """Watch every node from a revision on (0: from now on); the revision before which nothing will be told.
+
+        The session's own key lies in the same range: within one watcher etcd keeps the order, so the session's end
+        cannot come after the end of its ephemerals (I13).
 
         A response that is canceled and has a compact_revision says that the history is gone.
         """
         create = self._connection.api.WatchCreateRequest(
-            key=keys.tree, range_end=keys.tree_end, start_revision=start_revision, fragment=True, progress_notify=True
+            key=keys.session(session_id),
+            range_end=keys.tree_end,
+            start_revision=start_revision,
+            fragment=True,
+            progress_notify=True,
         )
         return await self._watch(create)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 # As the bookie's actor sets it: the journal's thread must not wait 5 ms for the interpreter after each sync.
-SWITCH_INTERVAL_SECONDS = 0.0001
+SWITCH_INTERVAL_SECONDS = 0.0005
 
 
 def serve(start: Callable[[], Awaitable[tuple[str, Callable[[], Awaitable[None]]]]]) -> None:

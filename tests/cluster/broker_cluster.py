@@ -138,6 +138,12 @@ class BrokerCluster:
         self.metadata.expire_session(running.store.session_id)
         await running.broker.stop()
 
+    def crash_and_restart(self, running: RunningBroker) -> RunningBroker:
+        """``crash``, then the next incarnation on the same port: clients that know only that address find it."""
+        port = int(running.broker.service_url.rpartition(":")[2])
+        self.crash(running)
+        return self.start_broker(running.broker.config.broker_id, port=port)
+
     def stop_broker(self, running: RunningBroker) -> None:
         """Stop a broker in good order."""
         running.is_gone = True

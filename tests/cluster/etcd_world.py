@@ -76,7 +76,7 @@ def three_members(directory: Path) -> Iterator[list[EtcdServer]]:
 
 
 @asynccontextmanager
-async def session(url: str, timeout_ms: int = 10_000) -> AsyncIterator[EtcdStore]:
+async def session(url: str, timeout_ms: int = 30_000) -> AsyncIterator[EtcdStore]:
     """A session for the length of the block."""
     store = await EtcdStore.connect(url, session_timeout_ms=timeout_ms)
     try:

@@ -19,7 +19,7 @@ class StallingProxy:
 
     async def start(self) -> int:
         """Listen; the port."""
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
@@ -42,11 +42,14 @@ class StallingProxy:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: asyncio reports those of its own making when they are cancelled.
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
         with contextlib.suppress(OSError, asyncio.CancelledError):
             if not self._refusing:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.bookie import connection as connection_module
+from actors.bookie import reads as reads_module
 from actors.bookie.bookie import Bookie
 from actors.bookie.config import (
     CONNECTION_ADDS_BYTES_MAX,
@@ -19,6 +20,7 @@ from actors.bookie.config import (
 )
 from actors.bookie.connection import BookieConnection
 from actors.bookie.disk import RealDisk
+from actors.bookie.storage import Storage
 from actors.wire.messages import Op, Status
 from tests.cluster.bookie_peer import BookiePeer, serving, small_config
 
@@ -113,5 +115,35 @@ def test_adds_that_wait_for_the_disk_are_bounded_and_all_answered(tmp_path: Path
             disk.goes.set()
             async with asyncio.timeout(DEADLINE_SECONDS):
                 assert {answer.status for answer, _ in await asyncio.gather(*adds)} == {Status.OK}
+
+    asyncio.run(scenario())
+
+
+def test_reads_that_wait_for_the_disk_are_bounded_and_adds_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # I15
+    goes = threading.Event()
+    real = Storage.read_disk
+
+    def slow(storage: Storage, ledger_id: int, entry_id: int) -> list[tuple[int, bytes]]:
+        goes.wait(DEADLINE_SECONDS)
+        return real(storage, ledger_id, entry_id)
+
+    monkeypatch.setattr(reads_module, "DISK_READS_MAX", 3)
+    monkeypatch.setattr(Storage, "read_disk", slow)
+
+    async def scenario() -> None:
+        async with serving(small_config(tmp_path, read_cache_bytes=0)) as (bookie, peer):
+            assert (await peer.add(5, 0, b"x"))[0].status is Status.OK
+            await bookie.checkpoint()
+            reads = [peer.call(Op.READ, 5, 0) for _ in range(10)]
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while sum(read.done() for read in reads) < 7:  # noqa: ASYNC110 - futures of a socket
+                    await asyncio.sleep(0.01)
+                assert (await peer.add(5, 1, b"x"))[0].status is Status.OK
+                goes.set()
+                statuses = [answer.status for answer, _ in await asyncio.gather(*reads)]
+            assert sorted(statuses) == sorted([Status.OK] * 3 + [Status.TOO_MANY_REQUESTS] * 7)
+            assert await peer.status(Op.READ, 5, 0) is Status.OK, "and there is room again"
 
     asyncio.run(scenario())

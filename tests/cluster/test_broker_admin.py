@@ -63,7 +63,6 @@ def test_create_list_delete(cluster: BrokerCluster) -> None:
         (lambda a: a.create_topic("x", 0, {"ack_quorum": "2"}), errors.InvalidQuorumError, "persistence"),
         (lambda a: a.create_topic("x", 0, {"ack_quorum": 4}), errors.InvalidQuorumError, None),
         (lambda a: a.create_topic("x", 0, {"ensemble_size": 9}), NotEnoughBookiesError, "ensemble_size"),
-        (lambda a: a.create_topic("non-persistent://public/default/x"), errors.UnsupportedError, "topic"),
         (lambda a: a.partitions("absent"), errors.TopicNotFoundError, "topic"),
         (lambda a: a.topic_stats("absent"), errors.TopicNotFoundError, "topic"),
         (lambda a: a.ledger_ranges("absent"), errors.TopicNotFoundError, "topic"),

@@ -11,6 +11,7 @@ import pytest
 
 from actors.broker.non_persistent import NonPersistentTopic
 from heliograph.aio.client import AsyncClient
+from heliograph.message import Message
 from heliograph.options import ClientOptions
 from heliograph.protocol.topic_name import TopicName
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster, wait_for
@@ -57,22 +58,26 @@ def test_messages_reach_those_who_listen(cluster: BrokerCluster, client: pulsar.
     assert stats["subscriptions"]["sub-0"]["msgBacklog"] == 0
 
 
-def test_batches_of_every_subscription_type(cluster: BrokerCluster, client: pulsar.Client) -> None:
-    for kind in (pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Failover):
-        topic = f"{BEFORE}types-{kind.name}"
-        consumers = [client.subscribe(topic, "sub", kind) for _ in range(2)]
-        if kind == pulsar.ConsumerType.Failover:  # the change of the active one has settled when one gets something
-            wait_for(lambda topic=topic: is_heard(client, topic, consumers), "an active consumer")  # type: ignore[misc]
-        producer = client.create_producer(topic, batching_type=pulsar.BatchingType.KeyBased, batching_enabled=True)
-        for number in range(100):
-            producer.send_async(b"%d" % number, lambda result, message_id: None, partition_key=f"k{number % 10}")
-        producer.flush()
-        found = []
-        while len(found) < 100:
-            for consumer in consumers:
-                found += drained(consumer)
-        assert sorted(found, key=int) == [b"%d" % number for number in range(100)]
-        producer.close()
+@pytest.mark.parametrize(
+    "kind",
+    [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Failover],
+    ids=lambda one: one.name,
+)
+def test_batches_of_every_subscription_type(client: pulsar.Client, kind: pulsar.ConsumerType) -> None:
+    topic = f"{BEFORE}types-{kind.name}"
+    consumers = [client.subscribe(topic, "sub", kind) for _ in range(2)]
+    if kind == pulsar.ConsumerType.Failover:  # the change of the active one has settled when one gets something
+        wait_for(lambda: is_heard(client, topic, consumers), "an active consumer")
+    producer = client.create_producer(topic, batching_type=pulsar.BatchingType.KeyBased, batching_enabled=True)
+    for number in range(100):
+        producer.send_async(b"%d" % number, lambda result, message_id: None, partition_key=f"k{number % 10}")
+    producer.flush()
+    found: list[bytes] = []
+    while len(found) < 100:
+        for consumer in consumers:
+            found += drained(consumer)
+    assert sorted(found, key=int) == [b"%d" % number for number in range(100)]
+    producer.close()
 
 
 def is_heard(client: pulsar.Client, topic: str, consumers: list[pulsar.Consumer]) -> bool:
@@ -83,7 +88,7 @@ def is_heard(client: pulsar.Client, topic: str, consumers: list[pulsar.Consumer]
 
 
 def drained(consumer: pulsar.Consumer) -> list[bytes]:
-    found = []
+    found: list[bytes] = []
     while True:
         try:
             message = consumer.receive(50)
@@ -143,8 +148,7 @@ def test_a_non_persistent_topic_outlives_its_broker(cluster: BrokerCluster, clie
     producer = client.create_producer(topic)
     producer.send(b"0")
     assert consumer.receive(RECEIVE_MS).data() == b"0"
-    cluster.crash(cluster.owner_of(topic))
-    cluster.start_broker(f"broker-{len(cluster.brokers)}")
+    cluster.crash_and_restart(cluster.owner_of(topic))
     producer.send(b"while nobody listens yet, perhaps")
 
     def is_back() -> bool:
@@ -162,7 +166,7 @@ def test_our_own_client(cluster: BrokerCluster) -> None:
             reader = await client.reader(topic, "latest").open()
             producer = client.producer(topic)
             await producer.send_many([b"%d" % number for number in range(10)])
-            messages = []
+            messages: list[Message] = []
             while len(messages) < 10:
                 messages += await consumer.receive_many(10, 10)
             await consumer.ack_many(messages)

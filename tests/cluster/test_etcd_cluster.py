@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ import heliograph
 from heliograph import discovery
 from heliograph.cluster.home import ClusterHome
 from heliograph.cluster.status import gather
+from heliograph.errors import ConflictError
+from metadata.connect import connect_store
+from metadata.occupancy import require_vacant
 from tests.cluster.etcd_world import etcd
 from tests.cluster.live_cluster import LiveCluster, start
 from tests.contracts.etcd_server import EtcdServer
@@ -56,6 +60,14 @@ def publish(client: heliograph.Client, first: int, last: int) -> None:
             producer.send_many([b"%d" % number for number in range(start_at, start_at + 50)])
 
 
+async def start_second(url: str) -> None:
+    store = await connect_store(url)
+    try:
+        await require_vacant(store, (), 0)
+    finally:
+        await store.close()
+
+
 def test_a_cluster_lives_on_etcd(server: EtcdServer, on_etcd: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert discovery.METADATA not in discovery.actor_names(on_etcd.namespace)
     assert on_etcd.state.metadata_url == f"etcd://root@{server.address}/cluster"
@@ -89,5 +101,7 @@ def test_a_cluster_lives_on_etcd(server: EtcdServer, on_etcd: LiveCluster, monke
     client.close()
 
     monkeypatch.setenv("HELIOGRAPH_METADATA_PASSWORD", PASSWORD)
+    with pytest.raises(ConflictError, match="bookie-1"):  # a second cluster on the same prefix
+        asyncio.run(start_second(f"etcd://root@{server.address}/cluster"))
     status = gather(on_etcd.namespace, ClusterHome(on_etcd.home).load())
     assert sorted(status.bookies_available) == ["bookie-1", "bookie-2", "bookie-3"]

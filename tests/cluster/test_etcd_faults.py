@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST
 CREATED, DELETED, CHANGED, CHILD = EventType.CREATED, EventType.DELETED, EventType.CHANGED, EventType.CHILD
 TIMEOUT_MS = 3_000
+LONG_TIMEOUT_MS = 30_000  # survives whatever a busy machine does to it
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,11 @@ def test_etcd_is_killed_and_restarted(tmp_path: Path) -> None:
     async def scenario() -> None:
         with etcd(tmp_path) as server:
             url = f"etcd://{server.address}/p"
-            async with session(url) as store, session(url) as observer, writing(store, observer) as writers:
+            async with (
+                session(url) as store,
+                session(url) as observer,
+                writing(store, observer) as writers,
+            ):
                 states = States(store)
                 await store.create("/e", ephemeral=True)
                 for _ in range(3):
@@ -134,7 +139,7 @@ def test_a_write_happens_once_however_often_the_network_breaks(server: EtcdServe
         prefix, dice = fresh_prefix(), random.Random(7)
         async with (
             session(f"etcd://{server.address}{prefix}") as observer,
-            cut_off(server, prefix, 10_000) as (proxy, store),
+            cut_off(server, prefix, LONG_TIMEOUT_MS) as (proxy, store),
             writing(store, observer) as writers,
         ):
             for _ in range(25):
@@ -156,7 +161,7 @@ def test_a_short_cut_costs_neither_the_session_nor_an_event(server: EtcdServer, 
         prefix = fresh_prefix()
         async with (
             session(f"etcd://{server.address}{prefix}") as observer,
-            cut_off(server, prefix, 2 * TIMEOUT_MS) as (proxy, store),
+            cut_off(server, prefix, 3 * TIMEOUT_MS) as (proxy, store),
         ):
             states, told, gone = States(store), Shadowed(), list[WatchEvent]()
             await store.create("/e", ephemeral=True)
@@ -224,7 +229,7 @@ def test_a_long_cut_ends_the_session_before_its_ephemerals_and_them_soon(server:
 
 def test_calls_of_a_cut_off_session_fail_in_time_and_say_what_is_known(server: EtcdServer) -> None:
     async def scenario() -> None:
-        async with cut_off(server, fresh_prefix(), 30_000) as (proxy, store):
+        async with cut_off(server, fresh_prefix(), LONG_TIMEOUT_MS) as (proxy, store):
             await store.create("/a")
             proxy.cut()
             calls = [store.create("/b"), store.get("/a"), store.watch("/", lambda _: None), store.sync()]
@@ -239,10 +244,10 @@ def test_calls_of_a_cut_off_session_fail_in_time_and_say_what_is_known(server: E
 
 def test_a_busy_event_loop_keeps_its_session(server: EtcdServer) -> None:
     async def scenario() -> None:
-        async with session(f"etcd://{server.address}{fresh_prefix()}", 2_000) as store:
+        async with session(f"etcd://{server.address}{fresh_prefix()}", 5_000) as store:
             states = States(store)
             await store.create("/e", ephemeral=True)
-            time.sleep(4)  # noqa: ASYNC251 - what a loop must not do, and may do anyway
+            time.sleep(5.5)  # noqa: ASYNC251 - what a loop must not do, and may do anyway
             assert await store.exists("/e") is not None
             assert states.seen in ([], [SUSPENDED, CONNECTED])
 
@@ -254,7 +259,11 @@ def test_another_endpoint_takes_over_and_a_moved_leader_harms_nothing(tmp_path: 
         with three_members(tmp_path) as members:
             hosts = ",".join(member.address for member in members)
             url = f"etcd://{hosts}/p"
-            async with session(url) as store, session(url) as observer, writing(store, observer) as writers:
+            async with (
+                session(url) as store,
+                session(url) as observer,
+                writing(store, observer) as writers,
+            ):
                 states = States(store)
                 await store.create("/e", ephemeral=True)
                 for _ in range(3):
@@ -288,7 +297,7 @@ def test_a_member_without_its_cluster_is_left(tmp_path: Path) -> None:
     async def scenario() -> None:
         with three_members(tmp_path) as members:
             url = "etcd://" + ",".join(member.address for member in members) + "/p"
-            async with session(url) as store:
+            async with session(url, 20_000) as store:
                 await store.create("/a")
                 for member in members[1:]:
                     member.pause()
@@ -307,7 +316,7 @@ def test_history_that_was_compacted_away_is_made_up_for(server: EtcdServer) -> N
         async with (
             session(f"etcd://{server.address}{prefix}") as observer,
             session(f"etcd://{server.address}{prefix}") as fleeting,
-            cut_off(server, prefix, 10_000) as (proxy, store),
+            cut_off(server, prefix, LONG_TIMEOUT_MS) as (proxy, store),
         ):
             for path in ("/a", "/a/gone", "/a/again", "/a/set", "/a/same", "/p", "/q"):
                 await observer.create(path)
@@ -366,7 +375,7 @@ def test_events_with_large_values_come_in_pieces_and_whole(server: EtcdServer) -
         prefix = fresh_prefix()
         async with (
             session(f"etcd://{server.address}{prefix}") as observer,
-            cut_off(server, prefix, 30_000) as (proxy, store),
+            cut_off(server, prefix, LONG_TIMEOUT_MS) as (proxy, store),
         ):
             told = Shadowed()
             await store.watch("/", told)

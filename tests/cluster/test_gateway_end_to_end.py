@@ -193,6 +193,64 @@ def test_several_topics_and_readers(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_topic_is_ended(tmp_path: Path) -> None:
+    async def scenario(stack: Stack) -> None:
+        body = {"messages": [{"payload": "only"}]}
+        assert (await stack.http.put(f"{NAMESPACE}/flights")).status_code == 204
+        (receipt,) = (await stack.http.post(f"/topics/{TOPIC}", json=body)).json()["messagePublishResults"]
+        last = MessageId.parse(receipt["messageId"])
+        ended = await stack.http.post(f"{NAMESPACE}/flights/terminate")
+        assert ended.json() == {"ledgerId": last.ledger_id, "entryId": last.entry_id, "partitionIndex": -1}
+        assert (await stack.http.post(f"/topics/{TOPIC}", json=body)).status_code == 409
+        async with connect(f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}/audit?{EARLY}") as consumer:
+            message = await _receive(consumer)
+            assert _value(message) == "only"
+            assert not await _is_at_end(consumer)
+            await consumer.send(json.dumps({"messageId": message["messageId"]}))
+            await _end_of(consumer)
+        async with connect(f"{stack.websocket_url}/ws/v2/reader/{TOPIC}?messageId=earliest") as reader:
+            assert _value(await _receive(reader)) == "only"
+            await _end_of(reader)
+
+    run(tmp_path, scenario)
+
+
+async def _end_of(socket: ClientConnection) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await _is_at_end(socket):
+            pass
+
+
+async def _is_at_end(socket: ClientConnection) -> bool:
+    await socket.send(json.dumps({"type": "isEndOfTopic"}))
+    return bool((await _receive(socket))["endOfTopic"])
+
+
+def test_topics_that_store_nothing(tmp_path: Path) -> None:
+    async def scenario(stack: Stack) -> None:
+        volatile = "non-persistent/public/default/volatile"
+        assert (await stack.http.put(f"/admin/v2/{volatile}")).status_code == 204
+        async with connect(f"{stack.websocket_url}/ws/v2/consumer/{volatile}/audit") as consumer:
+            async with connect(f"{stack.websocket_url}/ws/v2/producer/{volatile}") as producer:
+                await producer.send(_frame("over WebSocket"))
+                assert (await _receive(producer))["result"] == "ok"
+            body = {"messages": [{"payload": "over HTTP"}]}
+            assert (await stack.http.post(f"/topics/{volatile}", json=body)).status_code == 200
+            messages = [await _receive(consumer) for _ in range(2)]
+            assert [_value(message) for message in messages] == ["over WebSocket", "over HTTP"]
+            for message in messages:
+                await consumer.send(json.dumps({"messageId": message["messageId"], "context": "a"}))
+                assert (await _receive(consumer))["result"] == "ok"
+        assert (await stack.http.get("/admin/v2/non-persistent/public/default")).json() == [
+            "non-persistent://public/default/volatile"
+        ]
+        assert (await stack.http.get(f"/admin/v2/{volatile}/stats")).json()["msgInCounter"] == 2
+        assert (await stack.http.delete(f"/admin/v2/{volatile}?force=true")).status_code == 204
+        assert (await stack.http.get("/admin/v2/non-persistent/public/default")).json() == []
+
+    run(tmp_path, scenario)
+
+
 def base64_in_query(text: str) -> str:
     return text.replace("=", "%3D").replace("/", "%2F")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from dataclasses import replace
 import pytest
 
 from actors.errors import EntryDamagedError, NoSuchEntryError, QuorumLostError
+from actors.ledger.driver import DetachedReader
 from actors.wire.messages import Op
+from heliograph.errors import AlreadyClosedError
 from heliograph.protocol.batch import encode_entry_of
 from metadata.model import LedgerMetadata, Segment
 from pipelines import range_reader
@@ -135,3 +138,15 @@ def test_a_reader_that_stops_early_leaves_no_thread() -> None:
         next(batches)
         batches.close()  # type: ignore[attr-defined]
         assert not [thread for thread in threading.enumerate() if thread.name == "range-reader"]
+
+
+def test_a_closed_reader_takes_no_other_read() -> None:
+    async def close_and_read(piece: LedgerRange) -> None:
+        reader = DetachedReader(dict(piece.addresses))
+        await reader.close()
+        await reader.close()
+        with pytest.raises(AlreadyClosedError):
+            await reader.read(piece.record(), 0, piece.last_entry_id)
+
+    with a_ledger(2, 2) as (_, whole):
+        asyncio.run(close_and_read(whole))

@@ -59,7 +59,7 @@ def restore_the_snapshot_only() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=27, world=TOPIC)
 def restore_no_batch_indexes() -> Iterator[None]:
     """A takeover forgets which messages of a batch were acknowledged (I11)."""
     with patch.object(Cursor, "restore_partial", lambda self, index, bits: None):
@@ -73,7 +73,7 @@ def restore_no_holes() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=19, world=TOPIC)
 def fence_no_cursor_ledger() -> Iterator[None]:
     """A takeover reads a cursor's ledger without recovering it: what the old owner still writes is lost (I11)."""
     real = cursor_recovery._replay_ledger
@@ -88,7 +88,7 @@ def fence_no_cursor_ledger() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=124, world=TOPIC)
 def leave_the_cursor_record_as_it_is() -> Iterator[None]:
     """A takeover does not move the version of a cursor's record: the old owner may name another ledger there (I11)."""
 
@@ -141,7 +141,7 @@ def delete_the_cursor_ledger_early() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=48, world=TOPIC)
 def forget_what_a_failed_write_held() -> Iterator[None]:
     """After a failed write the next one counts as everything: what the failed one held is never written (I11)."""
 
@@ -189,18 +189,7 @@ def recover_the_last_topic_ledger_only() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
-def take_cursors_without_a_last_look() -> Iterator[None]:
-    """A slow takeover does not look, after it took the cursors, whether a quicker one came after it (I11)."""
-
-    async def no_look(self: ManagedLedger) -> None:
-        return None
-
-    with patch.object(ManagedLedger, "check_ownership", no_look):
-        yield
-
-
-@mutant(world=TOPIC)
+@mutant(start=13, world=TOPIC)
 def subscribe_to_a_lost_topic() -> Iterator[None]:
     """A subscription that was being made while the topic was lost is served all the same (I13)."""
     with patch.object(Topic, "_check_open", lambda self: None):
@@ -270,7 +259,7 @@ def replay_nothing_behind_the_dedup_snapshot() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=41, world=TOPIC)
 def snapshot_what_is_only_pushed() -> Iterator[None]:
     """A dedup snapshot holds what was pushed and never confirmed: it is refused after a takeover that lost it (I1)."""
     real = Deduplication.snapshot

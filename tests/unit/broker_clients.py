@@ -128,7 +128,9 @@ class LoneBroker:
         client, topic = Client(self.broker), f"work-{next(self._numbers) % WORK_TOPICS}"
         producer = pb.CommandProducer(topic=topic, producer_id=1, request_id=1)
         client.say(T(type=T.PRODUCER, producer=producer))
-        subscribe = pb.CommandSubscribe(topic=topic, subscription="work", sub_type=0, consumer_id=1, request_id=2)
+        subscribe = pb.CommandSubscribe(
+            topic=topic, subscription="work", sub_type=pb.CommandSubscribe.EXCLUSIVE, consumer_id=1, request_id=2
+        )
         client.say(T(type=T.SUBSCRIBE, subscribe=subscribe))
         await turns(lambda: client.answer(T.PRODUCER_SUCCESS) and client.answer(T.SUCCESS))
         client.say(T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=10)))

@@ -12,7 +12,8 @@ COUNTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 50)), min_size=1,
 
 def ledgers_of(counts: list[tuple[int, int]]) -> tuple[list[LedgerSize], list[int]]:
     """Ledgers, newest first, whose entries all have the same size, and the size of every entry."""
-    ledgers, entries = [], []
+    ledgers: list[LedgerSize] = []
+    entries: list[int] = []
     for count, size in counts:
         ledgers.append(LedgerSize(len(entries), count, count * size))
         entries += [size] * count

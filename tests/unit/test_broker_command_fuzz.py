@@ -67,7 +67,7 @@ def fuzzed() -> Iterator[LoneBroker]:
         yield running
 
 
-def _value(draw: st.DrawFn, field: FieldDescriptor) -> Any:
+def _value(draw: st.DrawFn, field: Any) -> Any:
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         return _message(draw, field)
     if field.name in ("producer_id", "consumer_id"):
@@ -90,7 +90,7 @@ def _value(draw: st.DrawFn, field: FieldDescriptor) -> Any:
     return draw(st.sampled_from([number for number in NUMBERS if number < limit.get(field.type, 1 << 64)]))
 
 
-def _message(draw: st.DrawFn, field: FieldDescriptor) -> Any:
+def _message(draw: st.DrawFn, field: Any) -> Any:
     message = field.message_type._concrete_class()
     for inner in field.message_type.fields:
         if inner.is_required or draw(st.booleans()):

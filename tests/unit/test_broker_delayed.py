@@ -7,19 +7,24 @@ import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from actors.broker import delayed_index as module
 from actors.broker.chain import Chain
+from actors.broker.cursor import Cursor
 from actors.broker.cursor_log import CursorLog, CursorPlace
 from actors.broker.cursor_recovery import create_cursor, recover_cursor
 from actors.broker.delayed_delivery import DelayedDelivery
 from actors.broker.delayed_index import DelayedIndex, Item
 from actors.broker.delayed_log import DELAYED_LEDGERS, DelayedLog
 from actors.broker.delayed_record import decode_run, encode_run
+from actors.broker.dispatch import ConsumerState
+from actors.broker.dispatch_key_shared import KeySharedDispatcher
+from actors.broker.dispatch_shared import SharedDispatcher
 from actors.broker.position import Position
+from actors.broker.topic_entry import TopicEntry
 from actors.errors import EntryDamagedError, QuorumLostError
 from metadata.memory import MemoryStore
 from metadata.model import Persistence
@@ -284,3 +289,84 @@ def test_a_lost_ledger_costs_reading_and_no_entry() -> None:
         await delays.close()
 
     run(scenario)
+
+
+END = 60
+
+
+class Loop:
+    """What a subscription does with a dispatcher and the index, on a clock of its own."""
+
+    def __init__(self, dispatcher: SharedDispatcher | KeySharedDispatcher, index: DelayedIndex, due: list[int]) -> None:
+        self.dispatcher = dispatcher
+        self.index = index
+        self.due = due
+        self.now = 0
+        self.delivered: list[int] = []
+
+    def pump(self) -> None:
+        self.dispatcher.make_due(self.index.take_due(self.now, 1_000))
+        while (entry := self.dispatcher.next_wanted(END)) is not None:
+            if self.due[entry] > self.now:
+                self.index.add(entry, self.due[entry])
+                self.dispatcher.skip(entry)
+                continue
+            key = b"k%d" % (entry % 5)
+            made = TopicEntry(b"x", 1, False, False, None, False, 0, key)
+            if self.dispatcher.deliver(entry, made, 1) is not None:
+                self.delivered.append(entry)
+
+
+@pytest.mark.parametrize("kind", [SharedDispatcher, KeySharedDispatcher])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_dispatchers_hold_back_what_waits_and_nothing_else(
+    kind: type[SharedDispatcher | KeySharedDispatcher], data: st.DataObject
+) -> None:
+    due = data.draw(st.lists(st.sampled_from([0, 0, 5, 10, 20]), min_size=END, max_size=END))
+    cursor, index = Cursor(0), DelayedIndex()
+    loop = Loop(kind(cursor, index), index, due)
+    consumers = [ConsumerState(number, f"c{number}", permits=10) for number in range(2)]
+    for consumer in consumers:
+        loop.dispatcher.add(consumer)
+    steps = st.sampled_from(["time", "flow", "ack", "nack", "rewind", "skip", "swap"])
+    for step in data.draw(st.lists(steps, max_size=30)):
+        one = consumers[data.draw(st.integers(0, 1))]
+        if step == "time":
+            loop.now += 4
+        elif step == "flow":
+            one.permits += 7
+        elif step == "ack":
+            for entry in list(one.held)[::2]:
+                cursor.acknowledge(entry)
+                loop.dispatcher.acknowledged(entry)
+        elif step == "nack":
+            loop.dispatcher.redeliver(one, list(one.held)[::2])
+        elif step == "rewind":
+            loop.dispatcher.rewind()
+        elif step == "skip":
+            mark = min(cursor.mark + 3, END)
+            cursor.skip_to(mark)
+            loop.dispatcher.acknowledged_up_to(mark - 1)
+            index.forget_below(mark)
+        else:
+            loop.dispatcher.remove(one)
+            loop.dispatcher.add(one)
+        loop.pump()
+        held = [entry for consumer in consumers for entry in consumer.held]
+        assert len(held) == len(set(held))
+        assert all(due[entry] <= loop.now for entry in held), "nothing comes before its time"
+    loop.pump()
+    if kind is SharedDispatcher and all(consumer.permits > 0 for consumer in consumers):
+        open_now = [entry for entry in range(END) if not cursor.is_acknowledged(entry) and due[entry] <= loop.now]
+        assert set(open_now) <= {entry for consumer in consumers for entry in consumer.held}, "nobody is blocked"
+    loop.now = 100
+    for _ in range(3 * END):
+        for consumer in consumers:
+            consumer.permits = 100
+            for entry in list(consumer.held):
+                cursor.acknowledge(entry)
+                loop.dispatcher.acknowledged(entry)
+        loop.pump()
+    assert cursor.mark == END, "everything is delivered in the end"
+    assert index.count == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.broker.cursor import Cursor
@@ -26,6 +26,7 @@ def consumer(number: int, permits: int = 0, priority: int = 0) -> ConsumerState:
     return ConsumerState(number, f"c{number}", priority, permits)
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.floats(0.5, 1_000),
     st.lists(st.tuples(st.floats(0, 3), st.floats(0.1, 50)), max_size=60),
@@ -82,6 +83,7 @@ def test_the_active_consumer_of_partitions_spreads_evenly() -> None:
     assert FailoverChoice(5).choose([*consumers, urgent]) is urgent
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.text(min_size=1), st.integers(2, 8), st.data())
 def test_without_partitions_the_choice_moves_only_with_whom_it_concerns(
     topic: str, count: int, data: st.DataObject
@@ -112,6 +114,7 @@ def test_failover_waits_for_the_acknowledgements_of_the_one_before() -> None:
     assert dispatcher.next_wanted(10) == 2
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=40))
 def test_split_ranges_cover_every_hash_once(steps: list[int]) -> None:
     ring = KeyRing(KeySplit())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.broker.load_balancer import (
@@ -53,6 +53,7 @@ class Fleet:
         return max(self.load(broker) for broker in self.bundles)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from("abcd"), st.lists(st.integers(0, 60), min_size=1, max_size=8), min_size=2, max_size=4

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.broker.catalog import Catalog
@@ -126,6 +126,7 @@ def test_a_ledger_named_at_the_last_moment_stays() -> None:
     asyncio.run(scenario())
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1 << 40), max_size=5), st.lists(st.integers(0, 1 << 40), max_size=5), st.integers(0, 9))
 def test_every_number_in_a_record_is_seen(chain: list[int], listed: list[int], cursor: int) -> None:
     record = TopicRecord("t", tuple(map(LedgerInfo, chain)), properties={"deletable": ",".join(map(str, listed))})

@@ -34,6 +34,7 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
         (("topics", "create"), "Missing argument"),
         (("perf", "produce", "--messages", "0"), "--messages"),
         (("consume", "t", "--type", "odd"), "--type"),
+        (("subscriptions", "skip", "t", "s", "--count", "1", "--older-than", "2"), "not both"),
         (("metadata", "serve"), "--url"),
         (("metadata", "serve", "--url", "nothing://here"), "nothing://here"),
         (("up", "--bookies", "2"), "2 bookies cannot hold an ensemble of 3"),

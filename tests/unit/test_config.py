@@ -82,3 +82,15 @@ def test_a_bad_environment_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_free_ports_do_not_collide() -> None:
     assert ClusterConfig(metadata_port=0, broker_port=0, gateway_port=0, dashboard_port=0).broker_port == 0
+
+
+def test_the_password_of_the_metadata_store_is_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_METADATA_PASSWORD", "hunter2")
+    config = ClusterConfig(metadata_url="etcds://me@h1:2379,h2:2379/p")
+    assert config.metadata_password is not None
+    assert config.metadata_password.get_secret_value() == "hunter2"
+    assert "hunter2" not in repr(config)
+    with pytest.raises(InvalidConfigError, match="metadata_password"):
+        ClusterConfig(metadata_url="etcd://me:hunter2@h1/p")
+    with pytest.raises(InvalidConfigError, match="etcd://"):
+        ClusterConfig(metadata_url="redis://h1")

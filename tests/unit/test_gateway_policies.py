@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.broker.policies import flat, with_policies
@@ -106,6 +106,7 @@ def test_every_policy_of_a_topic_is_set_shown_and_removed() -> None:
     run(scenario)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(NAMESPACE_POLICIES)), st.data())
 def test_shapes_say_the_same_both_ways(name: str, data: st.DataObject) -> None:
     changed = {

@@ -307,12 +307,24 @@ def test_events_that_were_written_down_take_the_place_of_the_keys() -> None:
     (record,) = events_of(api, 3, "/")
     record.kv.key = KEYS.events
     record.kv.value = encode_events(KEYS.events, [WatchEvent(DELETED, "/a"), WatchEvent(CREATED, "/a")])
-    (change,) = changes_in(KEYS, [event, record])
+    (change,) = changes_in(KEYS, [event, record], KEYS.session(1))
     assert change.events == [WatchEvent(DELETED, "/a"), WatchEvent(CREATED, "/a")]
     assert [path for path, _ in change.nodes] == ["/a"]
     record.kv.value = record.kv.value[:-1]
     with pytest.raises(RecordError):
-        list(changes_in(KEYS, [record]))
+        list(changes_in(KEYS, [record], KEYS.session(1)))
+
+
+def test_the_end_of_our_session_is_seen_with_what_it_deleted() -> None:
+    api = etcd_api()
+    node, own = events_of(api, 3, "/e", "/")
+    own.kv.key = KEYS.session(7)
+    node.type = own.type = 1  # DELETE
+    (ours,) = changes_in(KEYS, [node, own], KEYS.session(7))
+    assert ours.is_session_over  # I13
+    (theirs,) = changes_in(KEYS, [node, own], KEYS.session(8))
+    assert not theirs.is_session_over
+    assert theirs.events == [WatchEvent(DELETED, "/e")]
 
 
 class FakeEtcd:

@@ -1,0 +1,280 @@
+"""Where features meet in one topic: closing and trimming, ending and failed writers, compaction and everything that
+places cursors. Ledgers and metadata in memory, no sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from actors.broker.cursor_log import CursorLog
+from actors.broker.idle_topics import is_in_use
+from actors.broker.managed_ledger import ManagedLedger, WriteState
+from actors.broker.owned_cursors import OwnedCursors
+from actors.broker.producer import Producer
+from actors.broker.producer_access import ProducerAccess
+from actors.broker.subscription import COMPACTION
+from actors.broker.tail_cache import TailCache
+from actors.broker.topic import Topic
+from actors.broker.topic_producers import TopicProducers
+from actors.broker.topic_reader import TopicReader
+from actors.errors import QuorumLostError
+from heliograph.errors import PersistenceError, ServiceNotReadyError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_single, full_head
+from heliograph.protocol.topic_name import TopicName
+from metadata.errors import ConnectionLossError
+from metadata.memory import MemoryStore
+from tests.unit.broker_world import Outcomes, World, turns
+from tests.unit.test_broker_producer_access import Channel
+
+
+def run(scenario: Callable[[World, MemoryStore], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = World()
+        await scenario(world, await world.session())
+
+    asyncio.run(main())
+
+
+async def topic_on(world: World, store: MemoryStore) -> Topic:
+    ledger = await world.open(store)
+    reader = TopicReader(ledger.chain, TailCache(1 << 20), world.ledgers)
+    path = ledger._owned.path
+    topic = Topic(world.topic, path, "/bundle", ledger, reader, store, world.ledgers, world.policies)
+    await topic.load_subscriptions()
+    return topic
+
+
+async def publish(ledger: ManagedLedger, *keys: str, times: list[int] | None = None) -> None:
+    """One message for each key, published at these times; the number of its place is its value."""
+    outcomes = Outcomes()
+    for number, key in enumerate(keys):
+        value = b"%d" % number
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=number, publish_time=times[number] if times else number + 1
+        )
+        outcomes.publish_bytes(ledger, encode_single(metadata, full_head(len(value), key, None, None), value))
+        await turns(lambda: len(outcomes.confirmed) == number + 1)
+
+
+def test_nothing_is_trimmed_while_a_topic_is_being_closed() -> None:
+    """Its subscriptions have left its list by then, and need their ledgers all the same (I14)."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+        topic = await topic_on(world, store)
+        await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, *"abcdefg")
+        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+        world.ledgers.held = True
+        Outcomes().publish(topic.ledger, "late")
+        closing = asyncio.create_task(topic.close())
+        await turns(lambda: not topic.subscriptions)
+        assert await topic.trim() == 0
+        world.ledgers.held = False
+        topic.ledger.writer.release()  # type: ignore[attr-defined]
+        await closing
+        again = await topic_on(world, await world.session())
+        assert again.subscriptions["billing"].backlog == 8
+
+    run(scenario)
+
+
+async def with_an_end_not_noted(world: World, store: MemoryStore) -> ManagedLedger:
+    """A topic whose second ledger is in use, while metadata does not know yet where the first one ends."""
+    world.policies = replace(world.policies, ledger_entries_max=2)
+    ledger = await world.open(store)
+    replace_record, calls = ledger._owned.replace, 0
+
+    async def fail_second(record: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise ConnectionLossError("metadata is out of reach")
+        await replace_record(record)  # type: ignore[arg-type]
+
+    ledger._owned.replace = fail_second  # type: ignore[method-assign]
+    outcomes = Outcomes()
+    outcomes.publish(ledger, "a", "b")
+    await turns(lambda: calls == 2 and len(outcomes.confirmed) == 2)
+    assert [bool(info.closed_ms) for info in ledger.record.ledgers] == [False, False]
+    outcomes.publish(ledger, "c")
+    await turns(lambda: len(outcomes.confirmed) == 3)
+    return ledger
+
+
+def test_a_topic_that_was_ended_over_an_unnoted_ledger_opens_again() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        ledger = await with_an_end_not_noted(world, store)
+        await ledger.terminate()
+        again = await world.open(await world.session())
+        assert again.state is WriteState.TERMINATED
+        assert world.contents(again) == ["a", "b", "c"]  # I12
+
+    run(scenario)
+
+
+def test_a_topic_whose_writer_failed_over_an_unnoted_ledger_opens_again() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        ledger, outcomes = await with_an_end_not_noted(world, store), Outcomes()
+        world.ledgers.held = True
+        outcomes.publish(ledger, "d")
+        world.ledgers.held = False
+        ledger.writer.fail(QuorumLostError("bookies are gone"))  # type: ignore[attr-defined]
+        await turns(lambda: len(outcomes.confirmed) == 1)
+        again = await world.open(await world.session())
+        assert world.contents(again) == ["a", "b", "c", "d"]  # I12
+
+    run(scenario)
+
+
+def test_a_topic_closes_at_once_when_recovery_confirmed_all_that_was_pending() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        ledger, outcomes = await world.open(store), Outcomes()
+        world.ledgers.held, world.ledgers.recovery_keeps = True, 1
+        outcomes.publish(ledger, "a")
+        closing = asyncio.create_task(ledger.close())
+        await asyncio.sleep(0)
+        ledger.writer.fail(QuorumLostError("bookies are gone"))  # type: ignore[attr-defined]
+        world.ledgers.held = False
+        await turns(lambda: len(outcomes.confirmed) == 1)
+        await turns(closing.done)
+
+    run(scenario)
+
+
+def test_a_producer_that_was_closed_while_it_joined_is_not_let_in() -> None:
+    """It would send and never hear of any receipt."""
+
+    async def scenario() -> None:
+        async def store(epoch: int) -> None:
+            return None
+
+        members, settled = TopicProducers("topic", ProducerAccess(), store), asyncio.Event()
+
+        async def joined(producer: Producer) -> None:
+            await settled.wait()
+
+        members.on_joined = joined
+        producer = Producer(1, "p", 0, Channel())
+        joining = asyncio.create_task(members.admit(producer, "b"))
+        await turns(lambda: "p" in members.connected)
+        members.disconnect(ServiceNotReadyError("the quota is used up"))
+        settled.set()
+        with pytest.raises(ServiceNotReadyError):
+            await joining
+        assert not members.connected
+
+    asyncio.run(scenario())
+
+
+class OneTopic:
+    """``Topics`` with one of them loaded."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+
+    async def get(self, name: TopicName) -> Topic:
+        return self._topic
+
+
+async def compacted(world: World, store: MemoryStore) -> Topic:
+    """Two of five messages are left, three came since; ``state`` reads this."""
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"aabab", times=[1, 2, 3, 4, 5])
+    topic.compaction.start()
+    await turns(lambda: topic.compaction._task is None)
+    assert topic.compaction.status.status == "SUCCESS"
+    await publish(topic.ledger, *"cde", times=[6, 7, 8])
+    await topic.subscribe("state", start=0, view=await topic.view(True))
+    return topic
+
+
+def test_admin_places_cursors_of_the_compacted_form() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await compacted(world, store)
+        admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
+        found, base = topic.subscriptions["state"], topic.ledger.chain
+        shown = await admin["peek"](topic.name, "state", 10)
+        assert [bytes(one["payload"]) for one in shown] == [b"3", b"4", b"0", b"1", b"2"]
+        await admin["reset_to_time"](topic.name, "state", 7)
+        assert found.backlog == 2
+        await admin["reset_to_id"](topic.name, "state", str(base.position_at(5)) + ":-1", False)
+        assert found.backlog == 3
+        await admin["reset_to_id"](topic.name, "state", str(base.position_at(5)) + ":-1", True)
+        assert found.backlog == 2
+        await admin["reset_to_id"](topic.name, "state", "-1:-1:-1", False)
+        assert found.backlog == 5
+        await admin["expire_to"](topic.name, "state", str(base.position_at(0)) + ":-1", False)
+        assert found.backlog == 5
+        await admin["skip"](topic.name, "state", 3)
+        assert found.backlog == 2
+
+    run(scenario)
+
+
+def test_expiring_all_subscriptions_leaves_what_compaction_has_not_seen() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await compacted(world, store)
+        admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
+        assert topic.subscriptions[COMPACTION].backlog == 3
+        await admin["expire"](topic.name, None, 1)
+        assert topic.subscriptions["state"].backlog == 0
+        assert topic.subscriptions[COMPACTION].backlog == 3  # I14: they are needed for the next compaction
+
+    run(scenario)
+
+
+def test_readers_follow_a_compaction_whose_mark_could_not_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger that they read is about to be deleted, whatever became of the mark."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await compacted(world, store)
+
+        def refuse(log: CursorLog) -> asyncio.Future[None]:
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if log is topic.subscriptions[COMPACTION].log:
+                refused.set_exception(PersistenceError("no bookie answers"))
+            else:
+                refused.set_result(None)
+            return refused
+
+        before, _ = await topic.view(True)
+        monkeypatch.setattr(CursorLog, "persist", refuse)
+        topic.compaction.start()
+        await turns(lambda: topic.compaction._task is None)
+        chain, _ = await topic.view(True)
+        assert chain is not before
+        assert topic.subscriptions["state"].chain is chain
+        assert topic.subscriptions["state"].backlog == 5
+
+    run(scenario)
+
+
+def test_nobody_subscribes_to_a_compacted_form_that_was_replaced() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await compacted(world, store)
+        view = await topic.view(True)
+        topic.compaction.start()
+        await turns(lambda: topic.compaction._task is None)
+        with pytest.raises(ServiceNotReadyError):
+            await topic.subscribe("late", start=0, view=view)
+        await topic.subscribe("late", start=0, view=await topic.view(True))
+
+    run(scenario)
+
+
+def test_a_topic_that_is_being_compacted_is_in_use() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        await publish(topic.ledger, "a")
+        assert not is_in_use(topic)
+        topic.compaction.start()
+        assert is_in_use(topic)
+        await turns(lambda: topic.compaction._task is None)
+        assert not is_in_use(topic)
+
+    run(scenario)
