@@ -118,9 +118,7 @@ async def delete_partitioned_topic(
 
 
 @router.delete(TOPIC, status_code=204, summary="Delete a topic")
-async def delete_topic(
-    services: ServicesDep, topic: TopicInUrl, force: Annotated[bool, Query()] = False
-) -> Response:
+async def delete_topic(services: ServicesDep, topic: TopicInUrl, force: Annotated[bool, Query()] = False) -> Response:
     """Delete a topic without partitions; `force` also with producers and subscriptions attached."""
     if await services.admin.partitions(str(topic)) > 0:
         raise ConflictError(f"{topic} is partitioned: delete {topic.local_name}/partitions", field="topic")

@@ -49,10 +49,7 @@ class Cursors:
                 message id, whose topic is not partitioned.
             excluded: with an id: behind that message.
         """
-        if isinstance(to, int):
-            await self._run("reset_to_time", topic=topic, subscription=subscription, time_ms=to)
-        else:
-            await self._run("reset_to_id", topic=topic, subscription=subscription, message_id=to, excluded=excluded)
+        await self._run("reset", topic=topic, subscription=subscription, to=to, excluded=excluded)
 
     async def properties(self, topic: str, subscription: str) -> dict[str, str]:
         """What is attached to a subscription."""

@@ -79,7 +79,7 @@ class ClusterConfig(BaseSettings):
         default=None, description="an existing metadata store; None: start the embedded one in an actor"
     )
     metadata_password: SecretStr | None = Field(
-        default=None, description="of the user that an etcd metadata_url names; kept out of files and listings"
+        default=None, description="of the user that metadata_url names; kept out of files and listings"
     )
     metadata_port: int = _port(0, "port of the embedded store; 0: a free one, kept over restarts")
     broker_port: int = _port(6650, "port of the first broker, Pulsar's own; 0: a free one, as the other brokers have")
@@ -216,9 +216,9 @@ class ClusterConfig(BaseSettings):
 
     @model_validator(mode="after")
     def _check_metadata_password(self) -> Self:
-        scheme, _, rest = (self.metadata_url or "").partition("://")
+        rest = (self.metadata_url or "").partition("://")[2]
         user, at, _ = rest.partition("/")[0].rpartition("@")
-        if scheme in ("etcd", "etcds") and at and ":" in user:
+        if at and ":" in user:
             raise InvalidConfigError(
                 "metadata_url holds a password, and would be shown: leave it out and give metadata_password",
                 field="metadata_url",

@@ -42,7 +42,7 @@ _ENTRY = int(Kind.ENTRY)
 _ID_MAX = (1 << 63) - 1
 _WITHOUT_ENTRY_ID = {Op.READ_LAC, Op.LIST_ENTRIES, Op.LONG_POLL_LAC}
 _AT_ONCE_BYTES_MAX = CONNECTION_OUT_BYTES_MAX  # unsent answers, above which cached entries wait for their turn too
-_WITH_BODY = {Op.READ, Op.READ_BATCH}
+_WITH_BODY = {Op.READ, Op.READ_BATCH, Op.READ_LAC, Op.LIST_ENTRIES}
 
 
 class BookieConnection(asyncio.BufferedProtocol):

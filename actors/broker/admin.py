@@ -140,7 +140,7 @@ class Admin:
         if not partitions:
             await self._at_owner("delete_topic", name, force=force)
             if name.partition < 0:
-                await self._context.schemas.forget(name)
+                await self.forget_topic(name)
             return
         if force:  # first, or clients that are connected would have its partitions made again
             await self._catalog.forget_partitioned(name)
@@ -148,7 +148,12 @@ class Admin:
             if await self._catalog.exists(partition):
                 await self._at_owner("delete_topic", partition, force=force)
         await self._catalog.forget_partitioned(name)
+        await self.forget_topic(name)
+
+    async def forget_topic(self, name: TopicName) -> None:
+        """Remove what is kept of a topic that was deleted, with all its partitions, beside its record."""
         await self._context.schemas.forget(name)
+        await self._catalog.forget_topic_policies(name)
 
     async def list_topics(self, namespace: str = "public/default") -> list[Json]:
         """Topics by full name, a partitioned topic as one with its number of partitions, sorted.
@@ -203,9 +208,11 @@ class Admin:
             await self._catalog.set_partitions(name, partitions)  # nothing to do, or what is wrong is said there
             return
         await self._catalog.create_missing_partitions(name, present, partitions)
-        names = await self.subscriptions(topic)
+        names: set[str] = set()
+        for part in name.partitions(present):
+            names.update(await self._at_owner("subscriptions", part, is_lasting=True))
         for part in name.partitions(partitions)[present:]:
-            for subscription in names:
+            for subscription in sorted(names):
                 with contextlib.suppress(SubscriptionExistsError):
                     await self._at_owner("create_subscription", part, name=subscription, position="earliest")
         await self._catalog.set_partitions(name, partitions)

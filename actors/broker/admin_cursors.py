@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from actors.broker.admin_brokers import run_method
@@ -30,7 +30,7 @@ class CursorAdmin:
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             method.__name__: method
             for method in (
-                self.skip, self.skip_all, self.expire, self.expire_to, self.reset_to_time, self.reset_to_id,
+                self.skip, self.skip_all, self.expire, self.expire_to, self.reset,
                 self.properties, self.set_properties, self.peek, self.examine, self.message, self.message_id_at,
                 self.last_message_id,
             )
@@ -68,15 +68,20 @@ class CursorAdmin:
             )
         )
 
-    async def reset_to_time(self, topic: str, subscription: str, time_ms: int) -> None:
-        """Deliver everything published at or after a time again, and nothing before it."""
-        _check_number("time_ms", time_ms)
-        await self._on_all("reset_to_time", topic, subscription=subscription, time_ms=time_ms)
+    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:
+        """Have a subscription go on elsewhere; its consumers are disconnected and come back.
 
-    async def reset_to_id(self, topic: str, subscription: str, message_id: str, excluded: bool = False) -> None:
-        """Deliver from a message on (behind it when ``excluded``), or from ``earliest`` or ``latest``."""
-        wanted = MessageId.parse(message_id)
-        arguments = {"subscription": subscription, "message_id": message_id, "excluded": bool(excluded)}
+        Args:
+            to: a time in ms (everything published at or after it is delivered again, nothing before it), ``earliest``,
+                ``latest``, or a message id, whose topic is not partitioned.
+            excluded: with an id: behind that message.
+        """
+        if not isinstance(to, str):
+            _check_number("to", to)
+            await self._on_all("reset_to_time", topic, subscription=subscription, time_ms=to)
+            return
+        wanted = MessageId.parse(to)
+        arguments = {"subscription": subscription, "message_id": to, "excluded": bool(excluded)}
         if wanted in (MessageId.EARLIEST, MessageId.LATEST):
             await self._on_all("reset_to_id", topic, **arguments)
         else:
@@ -89,12 +94,12 @@ class CursorAdmin:
             merged.update(found)
         return merged
 
-    async def set_properties(self, topic: str, subscription: str, properties: dict[str, str]) -> None:
+    async def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
         """Replace what is attached to a subscription."""
-        if not isinstance(properties, dict):
+        if not isinstance(properties, Mapping):
             raise BadRequestError("properties are names and values", field="properties")
         check_properties(properties)
-        await self._on_all("set_subscription_properties", topic, subscription=subscription, properties=properties)
+        await self._on_all("set_subscription_properties", topic, subscription=subscription, properties=dict(properties))
 
     async def peek(self, topic: str, subscription: str, count: int = 1) -> list[Json]:
         """The next messages that are not acknowledged, a batch one by one; nothing is acknowledged or held.
@@ -109,9 +114,7 @@ class CursorAdmin:
     async def examine(self, topic: str, initial: str = "latest", number: int = 1) -> list[Json]:
         """The messages of the ``number``th entry from the ``earliest`` or the ``latest`` one, counted from 1."""
         if initial not in ("earliest", "latest"):
-            raise BadRequestError(
-                f"{initial!r} is no end", field="initialPosition", limit="earliest, latest"
-            )
+            raise BadRequestError(f"{initial!r} is no end", field="initialPosition", limit="earliest, latest")
         _check_number("number", number, least=1)
         found: list[Json] = await self._at_owner("examine", await self._one(topic), initial=initial, number=number)
         return found

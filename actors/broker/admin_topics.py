@@ -15,7 +15,7 @@ from actors.broker.rates import Rates
 from actors.broker.stats import internal_stats, topic_stats
 from actors.broker.topic import Topic
 from actors.broker.topic_deletion import delete_topic
-from heliograph.errors import BadRequestError, ConflictError, SubscriptionExistsError
+from heliograph.errors import BadRequestError, ConflictError, SubscriptionExistsError, UnsupportedError
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 from metadata.store import MetadataStore
@@ -69,8 +69,9 @@ class OwnedTopics:
     async def _topic_internal_stats(self, name: TopicName) -> Json:
         return await internal_stats(await self._context.topics.get(name), self._ledgers)
 
-    async def _subscriptions(self, name: TopicName) -> list[str]:
-        return sorted((await self._context.topics.get(name)).subscriptions)
+    async def _subscriptions(self, name: TopicName, is_lasting: bool = False) -> list[str]:
+        found = (await self._context.topics.get(name)).subscriptions.values()
+        return sorted(one.name for one in found if not is_lasting or (one.is_durable and not one.is_internal))
 
     async def _create_subscription(self, topic_name: TopicName, name: str, position: str) -> None:
         topic = await self._context.topics.get(topic_name, may_create=True)
@@ -96,6 +97,8 @@ class OwnedTopics:
         return str(await (await self._context.topics.get(name)).terminate())
 
     async def _compact_topic(self, name: TopicName) -> None:
+        if not name.is_persistent:
+            raise UnsupportedError("a non-persistent topic keeps nothing to compact", field="topic")
         (await self._context.topics.get(name)).compaction.start()
 
     async def _compaction_status(self, name: TopicName) -> Json:

@@ -230,6 +230,8 @@ class Broker:
             await delete_topic(
                 topic.name, self.topics, self._catalog, self._store, self._ledgers, force=True, unless=is_in_use
             )
+            if topic.name.partition < 0:
+                await self.admin.forget_topic(topic.name)
 
     async def _housekeep(self, topics: Topics) -> None:
         while True:

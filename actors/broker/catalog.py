@@ -102,6 +102,11 @@ class Catalog:
         except NoNodeError:
             return set()
 
+    async def forget_topic_policies(self, topic: TopicName) -> None:
+        """A topic that goes overrides nothing any more, should there be another of its name."""
+        with contextlib.suppress(NoNodeError), needs_session():
+            await self._store.delete(self.policies_path(topic))
+
     @staticmethod
     def policies_path(topic: TopicName) -> str:
         """The node of a topic's own policies; a partition's are those of the partitioned topic."""

@@ -57,7 +57,7 @@ class DelayedDelivery:
 
     def ensure_loaded(self) -> bool:
         """Whether what the previous owner knew is known; loads it otherwise, and wakes the subscription then."""
-        if not self.is_loaded:
+        if not self.is_loaded and asyncio.get_running_loop().time() >= self._retry_at:
             self._start(self._load)
         return self.is_loaded
 

@@ -11,18 +11,17 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from actors.broker.chain import Chain
 from actors.broker.ledgers import Ledgers, LedgerWriter
 from actors.broker.owned_record import OwnedRecord
 from actors.broker.position import Position
+from actors.broker.publication import PendingAdd, Publication, WriteState
 from actors.broker.retention import expendable
 from actors.broker.tail_cache import TailCache
 from actors.broker.topic_entry import TopicEntry
@@ -44,35 +43,6 @@ RETRY_SECONDS = 0.1  # between attempts, doubling up to the next
 RETRY_SECONDS_MAX = 2.0
 
 log = logging.getLogger(__name__)
-
-
-class Publication(Protocol):
-    """Who published an entry, and hears of its fate. Called in publish order."""
-
-    def confirmed(self, position: Position) -> None:
-        """The entry is durable at ``position``."""
-
-    def failed(self, error: HeliographError) -> None:
-        """The entry's outcome is unknown, and the publisher has to try again or give up."""
-
-
-class WriteState(enum.Enum):
-    """WRITING: adds go to the writer. DRAINING: they wait for a new ledger. RECOVERING: they wait for a verdict on the
-    failed one. TERMINATED: there are none for good. CLOSED: they fail."""
-
-    WRITING = "writing"
-    DRAINING = "draining"
-    RECOVERING = "recovering"
-    TERMINATED = "terminated"
-    CLOSED = "closed"
-
-
-@dataclass(slots=True)
-class PendingAdd:
-    """An entry that is not confirmed yet."""
-
-    entry: TopicEntry
-    publication: Publication
 
 
 class ManagedLedger:

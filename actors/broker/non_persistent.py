@@ -13,9 +13,10 @@ from dataclasses import replace
 from actors.broker.chain import Chain
 from actors.broker.ended_writer import EndedWriter
 from actors.broker.ledgers import Ledgers
-from actors.broker.managed_ledger import ManagedLedger, Publication, WriteState
+from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.owned_record import OwnedRecord
 from actors.broker.position import Position
+from actors.broker.publication import Publication, WriteState
 from actors.broker.subscription import Subscription, SubscriptionSetting
 from actors.broker.tail_cache import TailCache
 from actors.broker.topic import Topic

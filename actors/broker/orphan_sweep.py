@@ -30,6 +30,7 @@ from metadata.store import MetadataStore
 
 READS_PER_SECOND_MAX = 200
 DELETIONS_PER_SWEEP_MAX = 1_000
+COMPACTION_GRACES = 24  # a compaction names its ledger when it is done, and may take long
 USES = ("topic", "cursor", "delayed", "deduplication", "compaction")  # ledgers that a topic's records have to name
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -48,6 +49,7 @@ def numbers_in(value: bytes) -> set[int]:
 def is_suspect(ledger: LedgerMetadata, now: int, grace_ms: int) -> bool:
     """Whether a ledger is one that a topic's records should name by now."""
     use, topic = ledger.properties.get("use"), ledger.properties.get("topic")
+    grace_ms *= COMPACTION_GRACES if use == "compaction" else 1
     return use in USES and bool(topic) and 0 < ledger.created_ms <= now - grace_ms
 
 

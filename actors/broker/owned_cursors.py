@@ -4,7 +4,7 @@ the owner."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from actors.broker.expiry import expire_older_than, expire_up_to
@@ -12,8 +12,9 @@ from actors.broker.position import Position
 from actors.broker.stored_message import messages_of
 from actors.broker.subscription import OWN_PROPERTIES, Subscription
 from actors.broker.topic import Topic
+from actors.broker.topic_reader import TopicReader
 from actors.broker.topics import Topics
-from heliograph.errors import BadRequestError, NotFoundError, UnsupportedError
+from heliograph.errors import BadRequestError, NotFoundError, ServiceNotReadyError, UnsupportedError
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
@@ -51,7 +52,7 @@ class OwnedCursors:
     async def _expire(self, name: TopicName, subscription: str | None, seconds: int) -> int:
         topic = await self._topics.get(name)
         if subscription is None:
-            wanted = [one for one in topic.subscriptions.values() if one.is_durable]
+            wanted = [one for one in topic.subscriptions.values() if one.is_durable and not one.is_internal]
         else:
             wanted = [topic.subscription(subscription)]
         expired = await expire_older_than(topic, wanted, seconds)
@@ -72,12 +73,12 @@ class OwnedCursors:
     async def _reset_to_time(self, name: TopicName, subscription: str, time_ms: int) -> None:
         topic = await self._topics.get(name)
         found = topic.subscription(subscription)
-        await found.reset(await topic.index_at_time(time_ms))
+        await found.reset(found.chain.from_base(await topic.index_at_time(time_ms)))
 
     async def _reset_to_id(self, name: TopicName, subscription: str, message_id: str, excluded: bool) -> None:
         topic = await self._topics.get(name)
         found = topic.subscription(subscription)
-        chain = topic.ledger.chain
+        chain = found.chain
         wanted = MessageId.parse(message_id)
         if wanted in (MessageId.EARLIEST, MessageId.LATEST):
             await found.reset(chain.first if wanted == MessageId.EARLIEST else chain.end)
@@ -85,7 +86,7 @@ class OwnedCursors:
         position = Position(wanted.ledger_id, wanted.entry_id)
         index = chain.find(position)
         if index is not None and wanted.batch_index >= 0:
-            messages = (await topic.reader.entry(index)).messages
+            messages = (await (await _reader(topic, found)).entry(index)).messages
             first = wanted.batch_index + (1 if excluded else 0)
             if 0 < first < messages:
                 await found.reset(index, (1 << messages) - (1 << first))
@@ -96,25 +97,27 @@ class OwnedCursors:
     async def _properties(self, name: TopicName, subscription: str) -> dict[str, str]:
         return dict((await self._find(name, subscription)).properties)
 
-    async def _set_properties(self, name: TopicName, subscription: str, properties: dict[str, str]) -> None:
+    async def _set_properties(self, name: TopicName, subscription: str, properties: Mapping[str, str]) -> None:
         found = await self._find(name, subscription)
         if found.log is None:
             raise UnsupportedError(f"{subscription} is not durable, it keeps no properties", field="subscription")
         check_properties(properties)
         changes: dict[str, str | None] = dict.fromkeys(found.properties)
-        await found.log.set_properties(changes | properties)
+        await found.log.set_properties({**changes, **properties})
 
     async def _peek(self, name: TopicName, subscription: str, count: int) -> list[Json]:
         topic = await self._topics.get(name)
         found = topic.subscription(subscription)
+        chain, reader = found.chain, await _reader(topic, found)
         shown: list[Json] = []
-        size, index = 0, found.cursor.next_unacknowledged(topic.ledger.chain.first)
-        while len(shown) < count and index < topic.ledger.chain.end:
-            entry = await topic.reader.entry(index)
-            position = topic.ledger.chain.position_at(index)
-            for message in messages_of(
-                position, name.partition, entry.payload, found.cursor.unacknowledged_bits(index)
-            ):
+        size, index = 0, found.cursor.next_unacknowledged(chain.first)
+        while len(shown) < count and index < chain.end:
+            entry = await reader.entry(index)
+            position = chain.position_at(index)
+            bits = found.cursor.unacknowledged_bits(index)
+            if entry.live is not None:
+                bits = entry.live if bits is None else bits & entry.live
+            for message in messages_of(position, name.partition, entry.payload, bits):
                 size += len(message["payload"])
                 if len(shown) == count or (shown and size > PEEK_BYTES_MAX):
                     return shown
@@ -161,7 +164,7 @@ class OwnedCursors:
         return (await self._topics.get(name)).subscription(subscription)
 
 
-def check_properties(properties: dict[str, str]) -> None:
+def check_properties(properties: Mapping[str, str]) -> None:
     """Raise BadRequestError for what cannot be a subscription's properties."""
     for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str) or name.startswith(OWN_PROPERTIES):
@@ -174,6 +177,14 @@ def check_properties(properties: dict[str, str]) -> None:
         raise BadRequestError(
             f"{size} characters of properties are too many", field="properties", limit=f"{PROPERTIES_BYTES_MAX}"
         )
+
+
+async def _reader(topic: Topic, subscription: Subscription) -> TopicReader:
+    """What reads by the indexes that the subscription's cursor counts by."""
+    chain, reader = await topic.view(subscription.reads_compacted)
+    if chain is not subscription.chain:
+        raise ServiceNotReadyError(f"{topic.name} was compacted just now, try again")
+    return reader
 
 
 async def _durable(done: asyncio.Future[None] | None) -> None:

@@ -22,7 +22,12 @@ _CHOICES = {
         "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE",
     ),
 }  # fmt: skip
-_LOWEST = {"ledger_entries_max": 1, "ledger_bytes_max": 1, "ledger_age_seconds_max": 1, "deduplication_snapshot_seconds": 1}
+_LOWEST = {
+    "ledger_entries_max": 1,
+    "ledger_bytes_max": 1,
+    "ledger_age_seconds_max": 1,
+    "deduplication_snapshot_seconds": 1,
+}
 _HIGHEST = {"auto_create_partitions": 10_000}
 _DEFAULTS = NamespacePolicies()
 _OF_TOPICS: dict[str, type] = {field.name: type(field.default) for field in fields(Policies)}

@@ -171,6 +171,9 @@ class ProducerCommands:
         finally:
             del self._creating[wanted.producer_id]
         self._closed.pop(wanted.producer_id, None)
+        former = self._producers.get(wanted.producer_id)
+        if former is not None:  # under another name, or of another topic: nobody would ever close it
+            former[1].write_side.members.remove(former[0])
         self._producers[wanted.producer_id] = (producer, topic)
         self._answer(producer, wanted.request_id)
 

@@ -17,9 +17,10 @@ from actors.broker.dispatch_rate import DispatchRate
 from actors.broker.end_of_topic import tell_end
 from actors.broker.failover_choice import FailoverChoice
 from actors.broker.ledgers import Ledgers
-from actors.broker.managed_ledger import ManagedLedger, Publication, WriteState
+from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.position import Position
 from actors.broker.producer import Producer
+from actors.broker.publication import Publication, WriteState
 from actors.broker.subscription import COMPACTION, Subscription, SubscriptionSetting
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
@@ -170,7 +171,7 @@ class Topic:
             SubscriptionExistsError: it exists with the other durability.
             SubscriptionNotFoundError: there is none, and it may not be created.
             UnsupportedError: the topic has as many as it may.
-            ServiceNotReadyError: the topic is being closed.
+            ServiceNotReadyError: the topic is being closed, or was compacted anew since ``view`` was given.
         """
         async with self._subscribing:
             self._check_open()
@@ -185,6 +186,8 @@ class Topic:
                 raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription")
             if name != COMPACTION:
                 self._check_subscriptions()
+            if view is not None and view[0] is not (await self.view(True))[0]:
+                raise ServiceNotReadyError(f"{self.name} was compacted just now, try again")
             chain, reader = view or (self.ledger.chain, self.reader)
             kept = dict(properties or {})
             if view is not None:
@@ -210,10 +213,15 @@ class Topic:
             raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription") from None
 
     async def unsubscribe(self, name: str) -> None:
-        """Remove a subscription for good."""
-        subscription = self.subscription(name)
-        await subscription.delete()
-        self.subscriptions.pop(name, None)
+        """Remove a subscription for good. Where that fails, the topic is given up: the next to open it finds out."""
+        async with self._subscribing:
+            subscription = self.subscription(name)
+            try:
+                await subscription.delete()
+            except HeliographError as error:
+                self.ledger.lose(error)
+                raise
+            self.subscriptions.pop(name, None)
 
     def check_consumers(self) -> None:
         """Raises ConsumerBusyError when the topic has as many consumers as it may."""
@@ -261,6 +269,8 @@ class Topic:
 
     async def trim(self) -> int:
         """Delete ledgers that nobody needs (I14); returns how many."""
+        if not self.is_open:  # its subscriptions are not on the list any more
+            return 0
         return await self.ledger.trim(self._needed_from(), now_ms())
 
     def has_old_ledgers(self) -> bool:

@@ -14,9 +14,10 @@ from actors.broker.cursor_log import CursorPlace
 from actors.broker.dedup import Deduplication, Verdict
 from actors.broker.dedup_log import DedupLog, create_dedup, recover_dedup
 from actors.broker.ledgers import Ledgers
-from actors.broker.managed_ledger import ManagedLedger, WriteState
+from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.position import NOWHERE, Position
 from actors.broker.producer import Producer, Send
+from actors.broker.publication import WriteState
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
 from actors.broker.topic_record import now_ms

@@ -46,9 +46,10 @@ async def delete_topic(
         raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
     if DELETING not in record.properties:
         topic = await topics.get(name)
-        if not force and (topic.producers or topic.subscriptions):
+        subscriptions = sum(not one.is_internal for one in topic.subscriptions.values())
+        if not force and (topic.producers or subscriptions):
             raise TopicBusyError(
-                f"{name} has {len(topic.producers)} producers and {len(topic.subscriptions)} subscriptions: "
+                f"{name} has {len(topic.producers)} producers and {subscriptions} subscriptions: "
                 "remove them, or force it",
                 field="topic",
             )

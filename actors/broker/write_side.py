@@ -11,10 +11,11 @@ from actors.broker.cursor_log import CursorPlace
 from actors.broker.dedup_switch import DedupSwitch
 from actors.broker.dispatch_rate import DispatchRate
 from actors.broker.ledgers import Ledgers
-from actors.broker.managed_ledger import ManagedLedger, Publication, WriteState
+from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.position import Position
 from actors.broker.producer import Producer, Send
 from actors.broker.producer_access import ProducerAccess
+from actors.broker.publication import Publication, WriteState
 from actors.broker.subscription import Subscription
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_producers import TopicProducers

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.admin import AdminSync
-from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.options import Home, Json, Namespace, admin_of
 from heliograph.cli.output import Output
 from heliograph.errors import BadRequestError
 
@@ -28,7 +27,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one version of a topic's schema."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     found = admin.schemas.get(topic, version)
     output.result(found)
     output.progress(f"{topic} version {found['version']}: {found['type']}")
@@ -38,7 +37,7 @@ def show(
 @app.command("list")
 def list_(topic: Topic, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
     """List the versions of a topic's schema."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     found = admin.schemas.versions(topic)
     output.result({"topic": topic, "versions": found})
     output.table("", ("version", "type", "name"), [(one["version"], one["type"], one["name"]) for one in found])
@@ -54,7 +53,7 @@ def put(
     as_json: Json = False,
 ) -> None:
     """Make a definition the newest version of a topic's schema."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     version = admin.schemas.put(topic, _definition(kind, file))
     output.result({"topic": topic, "version": version})
     output.progress(f"{topic} has version {version}")
@@ -70,7 +69,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say whether a definition could follow; ends with 1 when it could not."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     answer = admin.schemas.check(topic, _definition(kind, file))
     output.result(answer)
     output.progress(f"compatible ({answer['strategy']})" if answer["compatibility"] else answer["reason"])
@@ -81,7 +80,7 @@ def check(
 @app.command()
 def delete(topic: Topic, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
     """Have a topic start anew without a schema."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     version = admin.schemas.delete(topic)
     output.result({"topic": topic, "version": version})
     output.progress(f"{topic} has no schema any more")
@@ -93,9 +92,3 @@ def _definition(kind: str, file: Path | None) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequestError(f"cannot read {file}: {error}", field="file") from error
     return {"type": kind, "schema": text}
-
-
-def _admin(namespace: str | None, home: Any) -> AdminSync:
-    target = Target.of(namespace, home)
-    target.attach()
-    return AdminSync(target.namespace)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from heliograph.admin import AdminSync
-from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.options import Home, Json, Namespace, admin_of
 from heliograph.cli.output import Output
 from heliograph.errors import BadRequestError
 
@@ -20,7 +19,7 @@ Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 @app.command("list")
 def list_(topic: Topic, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
     """List a topic's subscriptions with their backlogs."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     found = admin.topic_stats(topic)["subscriptions"]
     columns = ("type", "msgBacklog", "msgDelayed", "unackedMessages", "isDurable")
     output.result({"topic": topic, "subscriptions": found})
@@ -40,7 +39,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a durable subscription."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     admin.create_subscription(topic, subscription, position)
     output.result({"topic": topic, "subscription": subscription, "created": True})
     output.progress(f"created {subscription} on {topic}")
@@ -56,7 +55,7 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """Delete a subscription."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     admin.delete_subscription(topic, subscription, force)
     output.result({"topic": topic, "subscription": subscription, "deleted": True})
     output.progress(f"deleted {subscription} of {topic}")
@@ -75,7 +74,7 @@ def skip(
     """Acknowledge messages that nobody has to get."""
     if count is not None and older_than is not None:
         raise BadRequestError("give --count or --older-than, not both", field="count")
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     if older_than is not None:
         admin.cursors.expire(topic, subscription, older_than)
     elif count is not None:
@@ -99,7 +98,7 @@ def reset(
     as_json: Json = False,
 ) -> None:
     """Have a subscription go on at another place."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     admin.cursors.reset(topic, subscription, int(to) if to.isdigit() else to, excluded)
     output.result({"topic": topic, "subscription": subscription, "reset": to})
     output.progress(f"{subscription} of {topic} goes on at {to}")
@@ -115,7 +114,7 @@ def peek(
     as_json: Json = False,
 ) -> None:
     """Show the next messages without taking them."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     found = [{**one, "payload": _text(one["payload"])} for one in admin.cursors.peek(topic, subscription, count)]
     output.result({"topic": topic, "subscription": subscription, "messages": found})
     columns = ("message_id", "key", "publish_time_ms", "properties", "payload")
@@ -134,7 +133,7 @@ def properties(
     as_json: Json = False,
 ) -> None:
     """Show what is attached to a subscription, or replace it."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     if replace is not None:
         pairs = [text.partition("=") for text in replace]
         if not all(separator and name for name, separator, _ in pairs):
@@ -147,9 +146,3 @@ def properties(
 
 def _text(payload: bytes) -> str:
     return payload.decode(errors="backslashreplace")
-
-
-def _admin(namespace: str | None, home: Any) -> AdminSync:
-    target = Target.of(namespace, home)
-    target.attach()
-    return AdminSync(target.namespace)

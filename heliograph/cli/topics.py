@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.admin import AdminSync
 from heliograph.cli import topic_policies
-from heliograph.cli.options import Home, Json, Namespace, Target, given
+from heliograph.cli.options import Home, Json, Namespace, admin_of, given
 from heliograph.cli.output import Output
 from heliograph.errors import InvalidQuorumError
 
@@ -34,7 +33,7 @@ def create(
 ) -> None:
     """Create a topic. The three numbers of copies are given together, or left to the namespace."""
     persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     admin.create_topic(topic, partitions, persistence)
     output.result({"topic": topic, "partitions": partitions, "created": True})
     output.progress(f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
@@ -50,7 +49,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the topics of a namespace."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     topics = sorted(admin.list_topics(heliograph_namespace), key=lambda topic: str(topic["name"]))
     output.result({"namespace": heliograph_namespace, "topics": topics})
     output.table("", ("topic", "partitions"), [(topic["name"], topic["partitions"] or "") for topic in topics])
@@ -65,7 +64,7 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """Delete a topic with its subscriptions and all its messages."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     admin.delete_topic(topic, force)
     output.result({"topic": topic, "deleted": True})
     output.progress(f"deleted {topic}")
@@ -79,7 +78,7 @@ def terminate(
     as_json: Json = False,
 ) -> None:
     """End a topic: it can be read to its end, and nothing is published to it any more."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     last = admin.terminate_topic(topic)
     output.result({"topic": topic, "last": last})
     for name, position in last.items():
@@ -95,7 +94,7 @@ def grow(
     as_json: Json = False,
 ) -> None:
     """Add partitions to a partitioned topic, and make those that are missing; clients notice by themselves."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     admin.update_partitions(topic, partitions)
     admin.create_missing_partitions(topic)
     output.result({"topic": topic, "partitions": partitions})
@@ -105,7 +104,7 @@ def grow(
 @app.command()
 def unload(topic: Topic, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
     """Have a topic closed where it is served; clients open it again by themselves."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     admin.unload_topic(topic)
     output.result({"topic": topic, "unloaded": True})
     output.progress(f"unloaded {topic}")
@@ -120,7 +119,7 @@ def stats(
     as_json: Json = False,
 ) -> None:
     """Show rates, counts and subscriptions of a topic, or its ledgers."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     found = admin.topic_internal_stats(topic) if internal else admin.topic_stats(topic)
     output.result(found)
     output.table(topic, ("", ""), [(name, value) for name, value in found.items() if not _is_nested(value)])
@@ -142,7 +141,7 @@ def compact(
     as_json: Json = False,
 ) -> None:
     """Keep the latest message of each key for those who read compacted; ends with 1 when that failed."""
-    output, admin = Output(as_json), _admin(namespace, home)
+    output, admin = Output(as_json), admin_of(namespace, home)
     admin.compact_topic(topic)
     deadline = time.monotonic() + wait
     status = admin.compaction_status(topic)
@@ -170,12 +169,6 @@ def persistence_of(
             field="ensemble_size,write_quorum,ack_quorum",
         )
     return numbers or None
-
-
-def _admin(namespace: str | None, home: Any) -> AdminSync:
-    target = Target.of(namespace, home)
-    target.attach()
-    return AdminSync(target.namespace)
 
 
 def _nested_table(output: Output, title: str, entries: dict[str, dict[str, Any]]) -> None:

@@ -35,8 +35,8 @@ from heliograph.discovery import METADATA
 from heliograph.errors import ResourceError
 from metadata.cluster_init import initialise
 from metadata.connect import connect_store
+from metadata.credentials import with_password
 from metadata.embedded.actor import MetadataActor
-from metadata.etcd.address import with_password
 from metadata.model import NamespacePolicies, Persistence
 from metadata.occupancy import require_vacant
 from metadata.paths import namespace

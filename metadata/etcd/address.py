@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from heliograph.errors import InvalidConfigError
+from metadata.credentials import credentials_of
 from metadata.errors import InvalidPathError
 from metadata.znode import check_path
 
 SCHEMES = ("etcd", "etcds")
-PASSWORD_VARIABLE = "HELIOGRAPH_METADATA_PASSWORD"
 DEFAULT_PREFIX = "/heliograph"
 DEFAULT_PORT = 2379
 _OPTIONS = ("ca", "cert", "key")
@@ -46,9 +45,7 @@ class EtcdAddress:
         """
         parts = urlsplit(url)
         user_part, _, hosts = parts.netloc.rpartition("@")
-        user, has_password, password = user_part.partition(":")
-        if user and not has_password:
-            password = quote(os.environ.get(PASSWORD_VARIABLE, ""), safe="")
+        user, password = credentials_of(user_part)
         return cls(
             endpoints=tuple(_endpoint(host) for host in hosts.split(",")),
             prefix=_prefix(parts.path),
@@ -56,21 +53,6 @@ class EtcdAddress:
             user=unquote(user),
             password=unquote(password),
         )
-
-
-def without_password(url: str) -> str:
-    """The same URL, fit to be shown and stored."""
-    scheme, separator, rest = url.partition("://")
-    authority, slash, tail = rest.partition("/")
-    user_part, at, hosts = authority.rpartition("@")
-    return f"{scheme}{separator}{user_part.partition(':')[0]}{at}{hosts}{slash}{tail}"
-
-
-def with_password(url: str, password: str) -> str:
-    """The same URL with the password of its user; unchanged when it names no user."""
-    scheme, separator, rest = without_password(url).partition("://")
-    user, at, tail = rest.partition("@")
-    return f"{scheme}{separator}{user}:{quote(password, safe='')}@{tail}" if at else url
 
 
 def _endpoint(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a ``zk://`` URL says: ``zk://[user:password@]host[:port][,host[:port]...][/chroot]``."""
+"""What a ``zk://`` URL says: ``zk://[user[:password]@]host[:port][,host[:port]...][/chroot]``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from heliograph.errors import InvalidConfigError
+from metadata.credentials import credentials_of
 from metadata.zookeeper.limits import DEFAULT_PORT
 
 
@@ -19,15 +20,16 @@ class ZooKeeperAddress:
 
 
 def parse_address(url: str) -> ZooKeeperAddress:
-    """The parts of a URL. User and password may be percent-encoded; an IPv6 address stands in brackets.
+    """The parts of a URL. User and password may be percent-encoded; an IPv6 address stands in brackets. A password that
+    is missing comes from HELIOGRAPH_METADATA_PASSWORD.
 
     Raises:
         InvalidConfigError: it is none.
     """
     parts = urlsplit(url)
     userinfo, at, hosts = parts.netloc.rpartition("@")
-    user, colon, password = userinfo.partition(":")
-    if parts.scheme != "zk" or parts.query or parts.fragment or (at and not (user and colon)):
+    user, password = credentials_of(userinfo)
+    if parts.scheme != "zk" or parts.query or parts.fragment or (at and not (user and password)):
         raise _refused(url)
     credentials = (unquote(user), unquote(password)) if at else None
     endpoints = tuple(_endpoint(url, host) for host in hosts.split(","))

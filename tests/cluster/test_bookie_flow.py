@@ -41,7 +41,7 @@ def unsent(connection: BookieConnection) -> int:
 
 
 @pytest.mark.parametrize("is_flushed", [False, True], ids=["cached", "on disk"])
-@pytest.mark.parametrize("op", [Op.READ, Op.READ_BATCH])
+@pytest.mark.parametrize("op", [Op.READ, Op.READ_BATCH, Op.READ_LAC])
 def test_answers_that_nobody_takes_are_bounded(tmp_path: Path, op: Op, is_flushed: bool) -> None:  # I15
     bound = CONNECTION_OUT_BYTES_MAX + (CONNECTION_BODIES_MAX + 1) * ENTRY_BYTES_MAX
 

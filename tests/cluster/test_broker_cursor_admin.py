@@ -119,11 +119,11 @@ def test_reset_moves_consumers_too(cluster: BrokerCluster) -> None:
             (ids[3], True, b"4"),
             (":".join(ids[4].split(":")[:2]), False, b"4"),
         ):
-            call(cluster, "reset_to_id", 1, topic="reset", subscription="s", message_id=place, excluded=excluded)
+            call(cluster, "reset", 1, topic="reset", subscription="s", to=place, excluded=excluded)
             await_message(expected)
-        call(cluster, "reset_to_time", 1, topic="reset", subscription="s", time_ms=0)
+        call(cluster, "reset", 1, topic="reset", subscription="s", to=0)
         await_message(b"0")
-        call(cluster, "reset_to_id", topic="reset", subscription="s", message_id="latest")
+        call(cluster, "reset", topic="reset", subscription="s", to="latest")
         wait_for(lambda: backlog(cluster, "reset") == 0, "the reset")
         publish(cluster, "reset", [b"new"])
         await_message(b"new")
@@ -151,8 +151,8 @@ def test_properties_survive_a_new_owner(cluster: BrokerCluster) -> None:
         ("peek", {"subscription": "s", "count": 1_001}, errors.BadRequestError),
         ("peek", {"subscription": "none"}, errors.SubscriptionNotFoundError),
         ("examine", {"initial": "middle"}, errors.BadRequestError),
-        ("reset_to_id", {"subscription": "s", "message_id": "soon"}, errors.InvalidMessageIdError),
-        ("reset_to_time", {"subscription": "none", "time_ms": 1}, errors.SubscriptionNotFoundError),
+        ("reset", {"subscription": "s", "to": "soon"}, errors.InvalidMessageIdError),
+        ("reset", {"subscription": "none", "to": 1}, errors.SubscriptionNotFoundError),
         ("set_properties", {"subscription": "s", "properties": {"heliograph.delayed": "1"}}, errors.BadRequestError),
         ("set_properties", {"subscription": "s", "properties": {"a": 1}}, errors.BadRequestError),
     ],
@@ -175,7 +175,7 @@ def test_what_needs_one_partition_says_so(cluster: BrokerCluster) -> None:
             call(cluster, method, topic="parts", subscription="s", **arguments)
     call(cluster, "skip_all", topic="parts", subscription="s")
     assert backlog(cluster, "parts") == 0
-    call(cluster, "reset_to_id", topic="parts", subscription="s", message_id="earliest")
+    call(cluster, "reset", topic="parts", subscription="s", to="earliest")
     assert backlog(cluster, "parts") > 0
 
 

@@ -1,4 +1,4 @@
-"""Schemas with the stock Pulsar client: registered by producers, checked at both ends, fetched by readers of older versions."""
+"""Schemas with the stock Pulsar client: registered by producers, checked at both ends, looked up by older readers."""
 
 from __future__ import annotations
 

@@ -100,6 +100,18 @@ def test_topics_live_and_die(home: Path) -> None:
     assert helio_json("topics", "create", "bad//name", *at, code=2)["error"]["type"] == "InvalidTopicNameError"
 
 
+def test_subscriptions_are_looked_into_and_moved(home: Path) -> None:
+    at = ("--home", home)
+    helio("subscriptions", "create", "bills", "clerk", *at)  # which makes the topic too
+    helio("produce", "bills", "one", "two", "--key", "k", *at)
+    [first, second] = helio_json("subscriptions", "peek", "bills", "clerk", "--count", "5", *at)["messages"]
+    assert (first["payload"], second["payload"], second["key"]) == ("one", "two", "k")
+    helio("subscriptions", "reset", "bills", "clerk", second["message_id"], *at)
+    assert [one["payload"] for one in helio_json("subscriptions", "peek", "bills", "clerk", *at)["messages"]] == ["two"]
+    helio("subscriptions", "skip", "bills", "clerk", *at)
+    assert helio_json("subscriptions", "list", "bills", *at)["subscriptions"]["clerk"]["msgBacklog"] == 0
+
+
 def test_namespaces_policies_and_brokers(home: Path) -> None:
     at = ("--home", home)
     helio("tenants", "create", "acme", *at)

@@ -10,7 +10,12 @@ from tests.rules.source import ROOT, SourceFile, product_files
 
 # Folders whose files are cores, but for the shells named here; then single files of other folders.
 CORE_FOLDERS: dict[str, tuple[str, ...]] = {"actors/ledger/": ("driver/", "directory.py"), "heliograph/protocol/": ()}
-CORE_FILES = {"metadata/tree.py"} | {
+CORE_FILES = {
+    "metadata/tree.py",
+    "actors/broker/dedup.py",
+    "actors/broker/dedup_record.py",
+    "actors/broker/backlog_size.py",
+} | {
     f"metadata/endpoint/{name}.py"
     for name in ("acl", "codes", "frames", "jute", "replies", "requests", "statistics", "watchboard")
 }

@@ -13,8 +13,9 @@ from actors.broker import dedup_record
 from actors.broker.cursor_log import CursorPlace
 from actors.broker.dedup import Remembered
 from actors.broker.dedup_log import DEDUP_CURSOR, DedupLog, create_dedup, recover_dedup
-from actors.broker.managed_ledger import ManagedLedger, WriteState
+from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.position import Position
+from actors.broker.publication import WriteState
 from actors.errors import EntryDamagedError
 from heliograph.errors import HeliographError
 from metadata import paths

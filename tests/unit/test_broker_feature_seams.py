@@ -11,22 +11,24 @@ import pytest
 
 from actors.broker.cursor_log import CursorLog
 from actors.broker.idle_topics import is_in_use
-from actors.broker.managed_ledger import ManagedLedger, WriteState
+from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.owned_cursors import OwnedCursors
 from actors.broker.producer import Producer
 from actors.broker.producer_access import ProducerAccess
+from actors.broker.publication import WriteState
 from actors.broker.subscription import COMPACTION
 from actors.broker.tail_cache import TailCache
 from actors.broker.topic import Topic
 from actors.broker.topic_producers import TopicProducers
 from actors.broker.topic_reader import TopicReader
 from actors.errors import QuorumLostError
-from heliograph.errors import PersistenceError, ServiceNotReadyError
+from heliograph.errors import PersistenceError, ServiceNotReadyError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, full_head
 from heliograph.protocol.topic_name import TopicName
 from metadata.errors import ConnectionLossError
 from metadata.memory import MemoryStore
+from tests.unit.broker_clients import LoneBroker
 from tests.unit.broker_world import Outcomes, World, turns
 from tests.unit.test_broker_producer_access import Channel
 
@@ -57,7 +59,7 @@ async def publish(ledger: ManagedLedger, *keys: str, times: list[int] | None = N
             producer_name="p", sequence_id=number, publish_time=times[number] if times else number + 1
         )
         outcomes.publish_bytes(ledger, encode_single(metadata, full_head(len(value), key, None, None), value))
-        await turns(lambda: len(outcomes.confirmed) == number + 1)
+        await turns(lambda: not ledger.pending)
 
 
 def test_nothing_is_trimmed_while_a_topic_is_being_closed() -> None:
@@ -278,3 +280,94 @@ def test_a_topic_that_is_being_compacted_is_in_use() -> None:
         assert not is_in_use(topic)
 
     run(scenario)
+
+
+def test_new_partitions_get_the_subscriptions_that_last() -> None:
+    """One made for somebody who reads along would hold the partition's ledgers for ever (I14)."""
+
+    async def scenario(lone: LoneBroker) -> None:
+        admin = lone.broker.admin
+        await lone.broker._catalog.create(TopicName.parse("grown"), 1)
+        await admin.create_subscription("grown", "billing")
+        part = TopicName.parse("grown-partition-0")
+        topic = await lone.broker.topics.get(part)
+        await topic.subscribe("reader-1", start=0, is_durable=False)
+        await topic.subscribe(COMPACTION, start=0)
+        await admin.update_partitions("grown", 2)
+        assert await admin.subscriptions("grown-partition-1") == ["billing"]
+
+    with LoneBroker() as lone:
+        for place in ("grown-partition-0", "grown-partition-1"):
+            lone.run(lone.broker.ownership.resolve(TopicName.parse(place)))
+        lone.run(scenario(lone))
+
+
+def test_a_topic_goes_with_its_policies_and_its_compacted_form() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        admin = lone.broker.admin
+        await admin.namespaces.set_topic_policies("orders", {"retention_seconds": 77})
+        await admin.publish("orders", [b"1"], ["key"])
+        await admin.compact_topic("orders")
+        topic = await lone.broker.topics.get(TopicName.parse("orders"))
+        await turns(lambda: not topic.compaction.is_running)
+        assert topic.ledger.record.compacted is not None
+        await admin.delete_topic("orders")  # what compaction holds is nobody's subscription
+        assert not lone.ledgers.ledgers
+        await lone.broker._catalog.create(TopicName.parse("orders"))
+        assert await admin.namespaces.topic_policies("orders") == {}
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+def test_the_index_of_delayed_entries_is_not_asked_for_without_a_pause() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        delays = (await topic.subscribe("billing", start=0)).delays
+        loads = 0
+
+        async def refuse() -> None:
+            nonlocal loads
+            loads += 1
+            raise QuorumLostError("not now")
+
+        delays._load = refuse  # type: ignore[method-assign]
+        delays._wake = delays.ensure_loaded  # type: ignore[assignment]
+        assert not delays.ensure_loaded()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert loads == 1
+        delays.stop()
+
+    run(scenario)
+
+
+def test_a_subscription_whose_deletion_failed_can_be_used_again() -> None:
+    """Half deleted it would refuse everybody for as long as the topic is served."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        await topic.subscribe("billing", start=0)
+
+        async def refuse(path: str, version: int = -1) -> None:
+            raise ConnectionLossError("metadata is out of reach")
+
+        delete, store.delete = store.delete, refuse  # type: ignore[method-assign]
+        with pytest.raises(ConnectionLossError):
+            await topic.unsubscribe("billing")
+        assert not topic.is_open
+        store.delete = delete  # type: ignore[method-assign]
+        again = await topic_on(world, store)
+        assert set(again.subscriptions) == {"billing"}
+        await again.unsubscribe("billing")
+        assert not again.subscriptions
+
+    run(scenario)
+
+
+def test_a_topic_without_storage_is_not_compacted() -> None:
+    name = "non-persistent://public/default/news"
+    with LoneBroker(name) as lone:
+        with pytest.raises(UnsupportedError):
+            lone.run(lone.broker.admin.compact_topic(name))
+        assert lone.run(lone.broker.admin.subscriptions(name)) == []

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.broker.managed_ledger import WriteState
+from actors.broker.publication import WriteState
 from actors.broker.retention import expendable
 from actors.broker.tail_cache import TailCache
 from actors.broker.topic_opening import open_managed_ledger

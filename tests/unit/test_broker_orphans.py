@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.broker.catalog import Catalog
-from actors.broker.orphan_sweep import OrphanSweep, is_suspect, numbers_in
+from actors.broker.orphan_sweep import COMPACTION_GRACES, OrphanSweep, is_suspect, numbers_in
 from heliograph.protocol.topic_name import TopicName
 from metadata import codec, paths
 from metadata.memory import MemoryStore
@@ -137,3 +137,10 @@ def test_every_number_in_a_record_is_seen(chain: list[int], listed: list[int], c
 @pytest.mark.parametrize(("age_ms", "suspect"), [(59_999, False), (60_000, True), (NOW_MS, False)])
 def test_age(age_ms: int, suspect: bool) -> None:
     assert is_suspect(replace(LEDGER, created_ms=NOW_MS - age_ms), NOW_MS, 60_000) is suspect
+
+
+def test_a_compaction_may_take_long_before_its_ledger_is_named() -> None:
+    compacting = replace(LEDGER, properties={**LEDGER.properties, "use": "compaction"})
+    assert is_suspect(LEDGER, NOW_MS, NOW_MS - 1)
+    assert not is_suspect(compacting, NOW_MS, NOW_MS - 1)
+    assert is_suspect(compacting, COMPACTION_GRACES * NOW_MS, NOW_MS - 1)

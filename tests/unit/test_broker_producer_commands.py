@@ -202,3 +202,19 @@ def test_there_is_a_limit_on_connections_and_it_holds() -> None:
 
     with LoneBroker(connections_max=10_000) as lone:
         lone.run(scenario(lone))
+
+
+def test_a_producer_id_that_is_used_anew_ends_its_former_producer(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        produce(client, epoch=1)
+        await turns(lambda: sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers) == 2)
+        topic = lone.broker.topics.find(TOPIC)
+        assert topic is not None
+        assert len(topic.producers) == 1
+        client.leave()
+        assert not topic.producers
+
+    lone.run(scenario())

@@ -90,9 +90,8 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, line: str, call: tuple[Any, .
         "loads": ({**load, "broker_id": "b", "cpu_share": 0.5, "memory_share": 0.1, "topics": 1, "bundles_owned": 1},),
         "drain": 2,
     }
-    for module in (namespaces, brokers, topic_policies):
+    for module in (namespaces, brokers, topic_policies, topics):
         monkeypatch.setattr(module, "admin_of", lambda namespace, home: Answers(calls, answers))
-    monkeypatch.setattr(topics, "_admin", lambda namespace, home: Answers(calls, answers))
     for options in ([], ["--json"]):
         shown = CliRunner().invoke(app, [*line.split(), *options])
         assert shown.exit_code == 0, shown.output

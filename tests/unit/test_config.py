@@ -92,5 +92,7 @@ def test_the_password_of_the_metadata_store_is_kept_apart(monkeypatch: pytest.Mo
     assert "hunter2" not in repr(config)
     with pytest.raises(InvalidConfigError, match="metadata_password"):
         ClusterConfig(metadata_url="etcd://me:hunter2@h1/p")
+    with pytest.raises(InvalidConfigError, match="metadata_password"):
+        ClusterConfig(metadata_url="zk://me:hunter2@h1/p")
     with pytest.raises(InvalidConfigError, match="etcd://"):
         ClusterConfig(metadata_url="redis://h1")

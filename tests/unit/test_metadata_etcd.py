@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.errors import InvalidConfigError
+from metadata.credentials import with_password, without_password
 from metadata.errors import (
     ConnectionLossError,
     InvalidPathError,
@@ -21,7 +22,7 @@ from metadata.errors import (
     NoNodeError,
     RecordError,
 )
-from metadata.etcd.address import EtcdAddress, Tls, with_password, without_password
+from metadata.etcd.address import EtcdAddress, Tls
 from metadata.etcd.changes import changes_in
 from metadata.etcd.draft import CountNeeded, Draft, PendingStat
 from metadata.etcd.feed import Feed

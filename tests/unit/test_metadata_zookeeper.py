@@ -142,3 +142,9 @@ def test_what_a_one_shot_has_missed() -> None:
     assert missed_event(child, same, 5, 6) is None
     assert missed_event(child, Stat(5, 7, 0, 0, 0, 0, 0, pzxid=9), 5, 6) is EventType.CHILD
     assert missed_event(WatchKind.RECURSIVE, None, -1, -1) is None
+
+
+def test_a_password_that_the_url_leaves_out_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_METADATA_PASSWORD", "a b:c")
+    assert parse_address("zk://me@h:1").credentials == ("me", "a b:c")
+    assert parse_address("zk://h:1").credentials is None

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
-from actors.broker.managed_ledger import WriteState
+from actors.broker.publication import WriteState
 from actors.broker.tail_cache import TailCache
 from actors.broker.topic import Topic
 from actors.broker.topic_opening import open_managed_ledger
