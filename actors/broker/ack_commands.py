@@ -9,7 +9,7 @@ from actors.broker.connection import Connection
 from actors.broker.consumer_commands import ConsumerCommands, bits_of
 from actors.broker.position import from_unsigned
 from actors.broker.subscription import Subscription
-from heliograph.errors import BadRequestError, NotFoundError, UnsupportedError
+from heliograph.errors import BadRequestError, NotFoundError, PersistenceError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
@@ -52,7 +52,8 @@ class AckCommands:
             durable.add_done_callback(partial(self._durable, ack.consumer_id, ack.request_id))
 
     def _durable(self, consumer_id: int, request_id: int, durable: asyncio.Future[None]) -> None:
-        self._answer(consumer_id, request_id, None if durable.cancelled() else durable.exception())
+        error = PersistenceError("the write was given up") if durable.cancelled() else durable.exception()  # I11
+        self._answer(consumer_id, request_id, error)
 
     def _answer(self, consumer_id: int, request_id: int, error: BaseException | None) -> None:
         answer = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id)

@@ -203,8 +203,8 @@ class ManagedLedger:
         except HeliographError as error:
             log.info("%s: closing: %s", self.name, error)
 
-    async def trim(self, needed_from: int, now_ms: int) -> int:
-        """Delete ledgers at the head that neither ``needed_from`` (a ledger id) nor retention holds (I14).
+    async def trim(self, needed_from: Callable[[], int], now_ms: int) -> int:
+        """Delete ledgers at the head that neither ``needed_from()`` (a ledger id) nor retention holds (I14).
 
         Returns:
             how many were deleted. A failure part way leaves their names in the record; the next trim goes on.
@@ -212,7 +212,7 @@ class ManagedLedger:
         async with self._structure:
             if self.state not in (WriteState.WRITING, WriteState.TERMINATED):
                 return 0
-            count = self.expendable_at(needed_from, now_ms)
+            count = self.expendable_at(needed_from(), now_ms)  # a cursor may have come while we waited
             if count:
                 gone = [info.ledger_id for info in self.record.ledgers[:count]]
                 await self._replace(

@@ -7,7 +7,7 @@ in metadata says that the topic exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from actors.broker.chain import Chain
@@ -99,7 +99,7 @@ class PassingLedger(ManagedLedger):
     def roll_if_due(self) -> None:
         """There is nothing to roll."""
 
-    async def trim(self, needed_from: int, now_ms: int) -> int:
+    async def trim(self, needed_from: Callable[[], int], now_ms: int) -> int:
         """There is nothing to trim."""
         return 0
 

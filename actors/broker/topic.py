@@ -269,9 +269,7 @@ class Topic:
 
     async def trim(self) -> int:
         """Delete ledgers that nobody needs (I14); returns how many."""
-        if not self.is_open:  # its subscriptions are not on the list any more
-            return 0
-        return await self.ledger.trim(self._needed_from(), now_ms())
+        return await self.ledger.trim(self._needed_from, now_ms())
 
     def has_old_ledgers(self) -> bool:
         """Whether there are ledgers that retention alone still holds, and will not for ever."""
@@ -279,6 +277,8 @@ class Topic:
 
     def _needed_from(self) -> int:
         """The oldest ledger that a durable cursor or deduplication needs."""
+        if not self.is_open:  # its subscriptions are not on the list any more
+            return 0
         marks = [s.topic_mark for s in self.subscriptions.values() if s.is_durable]
         if self.write_side.needed_from < self.ledger.chain.end:
             marks.append(self.write_side.needed_from)

@@ -40,7 +40,7 @@ def digest_identity(credential: bytes) -> str:
     except UnicodeDecodeError:
         colon = b""
     if not colon:
-        raise WireError(ErrorCode.AUTH_FAILED, "a digest credential looks like 'user:password'")
+        raise WireError("a digest credential looks like 'user:password'", ErrorCode.AUTH_FAILED)
     return f"{name}:{base64.b64encode(hashlib.sha1(credential).digest()).decode()}"
 
 
@@ -62,9 +62,9 @@ def settled(asked: Sequence[AclEntry], identities: Collection[str]) -> Acl:
         elif entry.scheme == "auth" and identities:
             entries.update(dict.fromkeys(AclEntry(entry.permissions, "digest", name) for name in sorted(identities)))
         else:
-            raise WireError(ErrorCode.INVALID_ACL, f"no ACL is kept for {entry.scheme}:{entry.identity}")
+            raise WireError(f"no ACL is kept for {entry.scheme}:{entry.identity}", ErrorCode.INVALID_ACL)
     if not entries:
-        raise WireError(ErrorCode.INVALID_ACL, "an ACL needs an entry")
+        raise WireError("an ACL needs an entry", ErrorCode.INVALID_ACL)
     return tuple(entries)
 
 

@@ -168,7 +168,7 @@ class AclDirectory:
     def check_room(self) -> None:
         """Raise WireError QUOTA_EXCEEDED when no further record may be made."""
         if len(self._kept) >= ACL_RECORDS_MAX:
-            raise WireError(ErrorCode.QUOTA_EXCEEDED, f"at most {ACL_RECORDS_MAX} nodes may have an ACL of their own")
+            raise WireError(f"at most {ACL_RECORDS_MAX} nodes may have an ACL of their own", ErrorCode.QUOTA_EXCEEDED)
 
     def _on_event(self, event: WatchEvent) -> None:
         if event.path == ENDPOINT_ACLS:

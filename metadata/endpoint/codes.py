@@ -82,7 +82,7 @@ class ErrorCode(enum.IntEnum):
 class WireError(MetadataError):
     """A request that is answered with ``code``; the message is for the log."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, message: str = "", code: ErrorCode = ErrorCode.SYSTEM_ERROR) -> None:
         super().__init__(message)
         self.code = code
 

@@ -79,9 +79,9 @@ class Operations:
         """
         handler = self._handlers.get(request.op) if request.op is not None else None
         if handler is None:
-            raise WireError(ErrorCode.UNIMPLEMENTED, f"operation {request.op} is not offered")
+            raise WireError(f"operation {request.op} is not offered", ErrorCode.UNIMPLEMENTED)
         if request.body is None:
-            raise WireError(ErrorCode.MARSHALLING_ERROR, f"the arguments of {request.op} cannot be read")
+            raise WireError(f"the arguments of {request.op} cannot be read", ErrorCode.MARSHALLING_ERROR)
         try:
             return await handler(request.body)
         except InvalidPathError as error:
@@ -116,7 +116,7 @@ class Operations:
         assert isinstance(body, Read)
         stat = await self._reads.exists(body.path, body.watch)
         if stat is None:
-            raise WireError(ErrorCode.NO_NODE, f"no node {body.path}")
+            raise WireError(f"no node {body.path}", ErrorCode.NO_NODE)
         return await self._stat(body.path, stat)
 
     async def _get_data(self, body: Body) -> bytes:
@@ -186,7 +186,7 @@ class Operations:
         for op, operation in body.operations:
             try:
                 if op not in (OpCode.GET_DATA, OpCode.GET_CHILDREN):
-                    raise WireError(ErrorCode.UNIMPLEMENTED, f"{op.name} is no read of a multi")
+                    raise WireError(f"{op.name} is no read of a multi", ErrorCode.UNIMPLEMENTED)
                 results.append((op, await self._handlers[op](operation)))
             except _ENDS_CONNECTION:
                 raise
@@ -197,22 +197,22 @@ class Operations:
     async def _check_watches(self, body: Body) -> bytes:
         assert isinstance(body, WatchQuery)
         if not self._reads.has_watch(body.path, body.type):
-            raise WireError(ErrorCode.NO_WATCHER, f"no such watch on {body.path}")
+            raise WireError(f"no such watch on {body.path}", ErrorCode.NO_WATCHER)
         return b""
 
     async def _remove_watches(self, body: Body) -> bytes:
         assert isinstance(body, WatchQuery)
         if not self._reads.remove_watches(body.path, body.type):
-            raise WireError(ErrorCode.NO_WATCHER, f"no such watch on {body.path}")
+            raise WireError(f"no such watch on {body.path}", ErrorCode.NO_WATCHER)
         return b""
 
     async def _auth(self, body: Body) -> bytes:
         assert isinstance(body, SetAuth)
         if body.scheme != "digest":
-            raise WireError(ErrorCode.AUTH_FAILED, f"{body.scheme} is no scheme of this endpoint")
+            raise WireError(f"{body.scheme} is no scheme of this endpoint", ErrorCode.AUTH_FAILED)
         identity = digest_identity(body.credential)
         if len(self.guard.identities) >= IDENTITIES_PER_CONNECTION_MAX:
-            raise WireError(ErrorCode.AUTH_FAILED, f"at most {IDENTITIES_PER_CONNECTION_MAX} identities")
+            raise WireError(f"at most {IDENTITIES_PER_CONNECTION_MAX} identities", ErrorCode.AUTH_FAILED)
         self.guard.identities.add(identity)
         return b""
 

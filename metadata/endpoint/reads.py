@@ -79,7 +79,7 @@ class Reads:
             raise NoNodeError(f"no node {path}")
         acl, version = await self._directory.of(path, self._session.store)
         if not allows(acl, Permission.READ | Permission.ADMIN, self._guard.identities):
-            raise WireError(ErrorCode.NO_AUTH, f"the ACL of {path} is not for this client")
+            raise WireError(f"the ACL of {path} is not for this client", ErrorCode.NO_AUTH)
         if not allows(acl, Permission.ADMIN, self._guard.identities):
             acl = masked(acl)
         return acl, version, self._shown(path, stat)
@@ -96,7 +96,7 @@ class Reads:
         """
         made = self._session.ephemerals()
         if made is None:
-            raise WireError(ErrorCode.SYSTEM_ERROR, "this session has made too many ephemerals to list them")
+            raise WireError("this session has made too many ephemerals to list them", ErrorCode.SYSTEM_ERROR)
         found: list[str] = []
         for path in made:
             stat = await self._session.store.exists(path)
@@ -129,7 +129,7 @@ class Reads:
             waiting += below
             count += len(below)
             if count > DESCENDANTS_MAX:
-                raise WireError(ErrorCode.SYSTEM_ERROR, f"{path} has more than {DESCENDANTS_MAX} nodes below it")
+                raise WireError(f"{path} has more than {DESCENDANTS_MAX} nodes below it", ErrorCode.SYSTEM_ERROR)
         return count
 
     async def sync(self, path: str) -> None:

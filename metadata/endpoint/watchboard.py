@@ -118,7 +118,7 @@ class Watchboard:
         watcher: Watcher | None = None
         if key not in self._armed:
             if len(self._armed) >= WATCHES_PER_SESSION_MAX:
-                raise WireError(ErrorCode.SYSTEM_ERROR, f"a session has at most {WATCHES_PER_SESSION_MAX} watches")
+                raise WireError(f"a session has at most {WATCHES_PER_SESSION_MAX} watches", ErrorCode.SYSTEM_ERROR)
             token = self._armed[key] = object()
             self._pending = key
             watcher = partial(self._on_shot, key, token)
@@ -145,7 +145,7 @@ class Watchboard:
             standing.data = standing.children = True
             return
         if len(self._standing) >= STANDING_WATCHES_MAX:
-            raise WireError(ErrorCode.SYSTEM_ERROR, f"a session has at most {STANDING_WATCHES_MAX} standing watches")
+            raise WireError(f"a session has at most {STANDING_WATCHES_MAX} standing watches", ErrorCode.SYSTEM_ERROR)
         standing = _Standing(mode, path)
         self._standing[mode, path] = self._pending = standing
         try:

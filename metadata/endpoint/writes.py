@@ -54,7 +54,7 @@ class Guard:
             return
         acl, _ = await self.directory.of(path, self.session.store)
         if not allows(acl, wanted, self.identities):
-            raise WireError(ErrorCode.NO_AUTH, f"{wanted.name} on {path} is not for this client")
+            raise WireError(f"{wanted.name} on {path} is not for this client", ErrorCode.NO_AUTH)
 
     def may_hear_of(self, path: str) -> bool:
         """May the client be told of changes of a node? Decided on what is known here, without asking the store."""
@@ -119,7 +119,7 @@ class Writes:
             step = _Step(Check(body.path), self._record_operation(record, ephemeral=is_own))
             if await self._attempt([step]) is not None:
                 return stat, version + 1
-        raise WireError(ErrorCode.SYSTEM_ERROR, f"the ACL of {body.path} changes too fast")
+        raise WireError(f"the ACL of {body.path} changes too fast", ErrorCode.SYSTEM_ERROR)
 
     async def multi(self, operations: Sequence[tuple[OpCode, Body]]) -> list[Result]:
         """All or none: a created path, a new stat or None for each.
@@ -145,7 +145,7 @@ class Writes:
                 if step.later_acl is not None and isinstance(result, str):
                     await self._store_acl(result, step.later_acl)
             return results
-        raise WireError(ErrorCode.SYSTEM_ERROR, "the ACLs of these nodes change too fast")
+        raise WireError("the ACLs of these nodes change too fast", ErrorCode.SYSTEM_ERROR)
 
     async def _attempt(self, steps: Sequence[_Step]) -> list[Result] | None:
         """Run the steps in one transaction; None if a record was not as expected: it has been read again."""
@@ -183,7 +183,7 @@ class Writes:
         elif isinstance(error, NoNodeError | NodeExistsError | BadVersionError):
             await self._directory.refresh(step.operation.path, self._session.store)
         else:
-            raise WireError(ErrorCode.SYSTEM_ERROR, f"an ACL cannot be stored: {error}") from error
+            raise WireError(f"an ACL cannot be stored: {error}", ErrorCode.SYSTEM_ERROR) from error
 
     async def _step(self, op: OpCode, body: Body) -> _Step:
         match body:
@@ -199,13 +199,13 @@ class Writes:
                 check_path(body.path)
                 await self._guard.require(body.path, Permission.READ)
                 return _Step(Check(body.path, body.version))
-        raise WireError(ErrorCode.UNIMPLEMENTED, f"{op.name} is not offered in a multi")
+        raise WireError(f"{op.name} is not offered in a multi", ErrorCode.UNIMPLEMENTED)
 
     async def _create_step(self, body: CreateNode) -> _Step:
         if body.flags in (CreateFlags.CONTAINER, CreateFlags.TTL, CreateFlags.TTL_SEQUENTIAL):
-            raise WireError(ErrorCode.UNIMPLEMENTED, "containers and nodes with a time to live are not offered")
+            raise WireError("containers and nodes with a time to live are not offered", ErrorCode.UNIMPLEMENTED)
         if body.flags not in CreateFlags.__members__.values():
-            raise WireError(ErrorCode.BAD_ARGUMENTS, f"there is no kind of node {body.flags}")
+            raise WireError(f"there is no kind of node {body.flags}", ErrorCode.BAD_ARGUMENTS)
         sequential = body.flags in _SEQUENTIAL
         check_path(body.path + "0" if sequential else body.path)
         check_visible(body.path)
@@ -251,7 +251,7 @@ class Writes:
                     return
             except NoNodeError:
                 return
-        raise WireError(ErrorCode.SYSTEM_ERROR, f"the ACL of {path} could not be stored")
+        raise WireError(f"the ACL of {path} could not be stored", ErrorCode.SYSTEM_ERROR)
 
     def _note(self, operation: Operation, result: Result) -> None:
         if isinstance(operation, Delete):
@@ -263,4 +263,4 @@ class Writes:
 def check_visible(path: str) -> None:
     """Raise WireError NO_AUTH for a path that clients of an endpoint must not touch."""
     if is_reserved(path):
-        raise WireError(ErrorCode.NO_AUTH, f"{path} is the endpoint's own")
+        raise WireError(f"{path} is the endpoint's own", ErrorCode.NO_AUTH)

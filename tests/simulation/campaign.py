@@ -187,7 +187,7 @@ def table(catches: Iterable[Catch]) -> list[str]:
     by_mutant: dict[str, list[Catch]] = {name: [] for name in MUTANTS}
     for catch in catches:
         by_mutant[catch.hunt.mutant].append(catch)
-    lines = [f"{'mutant':<36} {'median':>7} {'most':>6}  caught by"]
+    lines = [f"{'mutant':<42} {'median':>7} {'most':>6}  caught by"]
     for name, found in by_mutant.items():
         if not found:
             continue
@@ -197,7 +197,7 @@ def table(catches: Iterable[Catch]) -> list[str]:
         words = ", ".join(f"{invariant} {times}x" for invariant, times in seen.most_common())
         words += f"{', ' if seen else ''}NOT CAUGHT {missed}x" if missed else ""
         middle = f"{median(caught):.0f}" if caught else "-"
-        lines.append(f"{name:<36} {middle:>7} {max(caught, default='-'):>6}  {words}")
+        lines.append(f"{name:<42} {middle:>7} {max(caught, default='-'):>6}  {words}")
     return lines
 
 

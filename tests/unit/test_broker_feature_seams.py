@@ -73,14 +73,34 @@ def test_nothing_is_trimmed_while_a_topic_is_being_closed() -> None:
         await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
         world.ledgers.held = True
         Outcomes().publish(topic.ledger, "late")
-        closing = asyncio.create_task(topic.close())
-        await turns(lambda: not topic.subscriptions)
+        async with topic.ledger._structure:
+            waiting = asyncio.create_task(topic.trim())
+            await asyncio.sleep(0)
+            closing = asyncio.create_task(topic.close())
+            await turns(lambda: not topic.subscriptions)
+        assert await waiting == 0
         assert await topic.trim() == 0
         world.ledgers.held = False
         topic.ledger.writer.release()  # type: ignore[attr-defined]
         await closing
         again = await topic_on(world, await world.session())
         assert again.subscriptions["billing"].backlog == 8
+
+    run(scenario)
+
+
+def test_a_cursor_that_comes_while_a_trim_waits_keeps_its_ledgers() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+        topic = await topic_on(world, store)
+        await publish(topic.ledger, *"abcdefg")
+        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+        async with topic.ledger._structure:
+            trimming = asyncio.create_task(topic.trim())
+            await asyncio.sleep(0)
+            billing = await topic.subscribe("billing", start=0)
+        assert await trimming == 0  # I14
+        assert topic.ledger.chain.first == billing.cursor.mark == 0
 
     run(scenario)
 
