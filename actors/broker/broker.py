@@ -32,6 +32,7 @@ from actors.broker.topic import Topic
 from actors.broker.topic_deletion import delete_topic
 from actors.broker.topic_tour import TopicTour
 from actors.broker.topics import Topics
+from actors.wire.broken import end_process
 from heliograph.errors import HeliographError, TopicBusyError, TopicNotFoundError
 from metadata.model import BrokerRegistration
 from metadata.store import MetadataStore
@@ -168,6 +169,7 @@ class Broker:
         self._load.start()
         await self._server.start(context)
         self._housekeeper = asyncio.get_running_loop().create_task(self._housekeep(topics))
+        self._housekeeper.add_done_callback(_housekeeper_ended)
 
     async def stop(self) -> None:
         """Finish what is under way, close every topic, give ownership back, hang up. Idempotent."""
@@ -242,3 +244,9 @@ class Broker:
                 await topics.housekeep()
             except HeliographError as error:
                 log.warning("housekeeping: %s", error)
+
+
+def _housekeeper_ended(task: asyncio.Task[None]) -> None:
+    """It ends by being cancelled, or by a broken promise of ours, after which nothing here is to be trusted."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        end_process(error)
