@@ -261,6 +261,7 @@ class Policies:
 
     Args:
         persistence: copies of the topic's entries and of its cursors.
+        placement: the policy that chooses the bookies of its ledgers, see docs/operations.md; empty: the broker's.
         retention_seconds: how long acknowledged ledgers are kept after they were closed, -1 for ever.
         retention_bytes: how many bytes of acknowledged ledgers are kept, -1 for all.
         message_ttl_seconds: age at which what is not acknowledged counts as acknowledged, 0 never.
@@ -284,6 +285,7 @@ class Policies:
     """
 
     persistence: Persistence = field(default_factory=Persistence)
+    placement: str = ""
     ledger_entries_max: int = 50_000
     ledger_bytes_max: int = 2 << 30
     ledger_age_seconds_max: int = 4 * 3600

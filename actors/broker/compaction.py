@@ -24,7 +24,7 @@ from actors.broker.position import EARLIEST, Position
 from actors.broker.subscription import OWN_PROPERTIES, Subscription
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
-from actors.broker.topic_record import deletable_ledgers, now_ms, with_deletable
+from actors.broker.topic_record import create_topic_ledger, deletable_ledgers, now_ms, with_deletable
 from heliograph.errors import ConflictError, HeliographError
 from metadata.model import CompactedLedger, TopicRecord
 
@@ -155,13 +155,7 @@ class Compaction:
         plan = CompactionPlan()
         async for entries in _entries(chain, reader, end):
             await asyncio.to_thread(_observe, plan, entries)
-        persistence = self._ledger.persistence
-        writer = await self._ledgers.create(
-            ensemble_size=persistence.ensemble_size,
-            write_quorum=persistence.write_quorum,
-            ack_quorum=persistence.ack_quorum,
-            properties={"use": "compaction", "topic": self._ledger.name},
-        )
+        writer = await create_topic_ledger(self._ledgers, self._ledger.name, self._ledger.policies, "compaction")
         try:
             kept = await self._write(writer, plan, chain, reader, end)
             metadata = await writer.close()

@@ -340,7 +340,7 @@ class ManagedLedger:
         if self._next is not None:
             return
         await self._note_closed()
-        writer = await create_topic_ledger(self._ledgers, self.name, self.persistence)
+        writer = await create_topic_ledger(self._ledgers, self.name, self.policies)
         await self._replace(with_ledger_appended(self.record, writer.ledger_id))
         self._next = writer
 
@@ -438,7 +438,7 @@ class ManagedLedger:
         metadata = await self._ledgers.recover(self._writer.ledger_id)
         record = with_ledger_closed(self.record, metadata)
         if self._next is None:
-            writer = await create_topic_ledger(self._ledgers, self.name, self.persistence)
+            writer = await create_topic_ledger(self._ledgers, self.name, self.policies)
             await self._replace(with_ledger_appended(record, writer.ledger_id))
             self._next = writer
         else:

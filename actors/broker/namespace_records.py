@@ -21,9 +21,11 @@ from actors.broker.policies import (
     without_policies,
 )
 from actors.broker.session_guard import needs_session
+from actors.ledger.driver.config import load_placement
 from heliograph.errors import (
     BadRequestError,
     ConflictError,
+    InvalidConfigError,
     InvalidTopicNameError,
     NamespaceNotFoundError,
     NotFoundError,
@@ -134,7 +136,7 @@ class NamespaceRecords:
         """
         name = probe_of(namespace)
         values = dict(policies or {})
-        check_policies(values, of_namespace=True)
+        _check(values, of_namespace=True)
         record = with_policies(NamespacePolicies(), values)
         if bundles is not None:
             if not isinstance(bundles, int) or isinstance(bundles, bool) or not 1 <= bundles <= BUNDLES_MAX:
@@ -184,7 +186,7 @@ class NamespaceRecords:
         Raises:
             NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
         """
-        check_policies(values, of_namespace=True)
+        _check(values, of_namespace=True)
 
         def change(record: NamespacePolicies) -> NamespacePolicies | None:
             changed = with_policies(record, values)
@@ -221,7 +223,7 @@ class NamespaceRecords:
             TopicNotFoundError, NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
         """
         name = await self._existing(topic)
-        check_policies(values)
+        _check(values, of_namespace=False)
         path = self._catalog.policies_path(name)
         with contextlib.suppress(NodeExistsError), needs_session():
             await self._store.create(path, codec.encode(TopicPolicies(dict(values))), parents=True)
@@ -290,3 +292,14 @@ def _checked_tenant(name: str) -> str:
 
 def _no_tenant(name: str) -> NotFoundError:
     return NotFoundError(f"there is no tenant {name}", field="tenant")
+
+
+def _check(values: Mapping[str, PolicyValue], *, of_namespace: bool) -> None:
+    """Raise BadRequestError for what cannot be a policy, or names a placement that this broker does not have."""
+    check_policies(values, of_namespace=of_namespace)
+    placement = values.get("placement")
+    try:
+        if placement:
+            load_placement(str(placement))
+    except InvalidConfigError as error:
+        raise BadRequestError(str(error), field="placement") from error

@@ -63,7 +63,7 @@ def check_policies(values: Mapping[str, PolicyValue], *, of_namespace: bool = Fa
             raise BadRequestError(f"there is no policy {name}", field=name, limit=", ".join(sorted(kinds)))
         if type(value) is not kind:
             raise BadRequestError(f"{name} is {value!r}", field=name, limit=f"a value of type {kind.__name__}")
-        if isinstance(value, str) and value not in _CHOICES[name]:
+        if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
             raise BadRequestError(f"{name} is {value!r}", field=name, limit=", ".join(_CHOICES[name]))
         if kind is int and isinstance(value, int):
             _check_number(name, value)

@@ -57,7 +57,7 @@ async def open_managed_ledger(
             await ledgers.delete(orphan.ledger_id)
             orphan = None
         if orphan is None:
-            orphan = await create_topic_ledger(ledgers, name, policies.persistence)
+            orphan = await create_topic_ledger(ledgers, name, policies)
         try:
             await owned.replace(with_ledger_appended(record, orphan.ledger_id))
         except ServiceNotReadyError:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from actors.broker.ledgers import Ledgers, LedgerWriter
-from metadata.model import LedgerInfo, LedgerMetadata, Persistence, TopicRecord
+from metadata.model import LedgerInfo, LedgerMetadata, Policies, TopicRecord
 
 DELETABLE = "deletable"  # property of the record: ledgers out of the chain whose deletion is not known to be complete
 DELETING = "deleting"  # property of the record: the whole topic is on its way out
@@ -55,17 +55,22 @@ def without_empty_ledgers(record: TopicRecord) -> TopicRecord:
     return replace(with_deletable(record, [*deletable_ledgers(record), *empty]), ledgers=kept)
 
 
-async def create_topic_ledger(ledgers: Ledgers, topic: str, persistence: Persistence) -> LedgerWriter:
+async def create_topic_ledger(ledgers: Ledgers, topic: str, policies: Policies, use: str = "topic") -> LedgerWriter:
     """A new ledger for a topic's entries; it counts for nothing before the topic's record names it.
 
     Raises:
         NotEnoughBookiesError: fewer usable bookies than the ensemble size.
+        InvalidConfigError: the policies name a placement that this broker does not have.
     """
+    properties = {"use": use, "topic": topic}
+    if policies.placement:
+        properties["placement"] = policies.placement
+    persistence = policies.persistence
     return await ledgers.create(
         ensemble_size=persistence.ensemble_size,
         write_quorum=persistence.write_quorum,
         ack_quorum=persistence.ack_quorum,
-        properties={"use": "topic", "topic": topic},
+        properties=properties,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -58,7 +59,15 @@ class BookieChooser:
 
     def set_writable(self, registrations: Iterable[BookieRegistration]) -> None:
         """The bookies registered as writable now."""
-        self._writable = {r.bookie_id: r for r in sorted(registrations, key=lambda r: r.bookie_id)}
+        found = {r.bookie_id: r for r in sorted(registrations, key=lambda r: r.bookie_id)}
+        self._writable.clear()  # in place: choosers by other policies see it too
+        self._writable.update(found)
+
+    def by(self, placement: Placement) -> BookieChooser:
+        """A chooser by another policy, among the same bookies and with the same experience of them."""
+        other = copy.copy(self)
+        other._placement = placement
+        return other
 
     def choose_ensemble(
         self, size: int, write_quorum: int, now: int, excluded: Collection[str] = ()

@@ -176,3 +176,13 @@ def test_policies_by_name() -> None:
         LedgerClientConfig(tick_ms=0)
     with pytest.raises(InvalidConfigError, match="frame"):
         LedgerClientConfig(writer=WriterLimits(entry_bytes_max=6 << 20))
+
+
+def test_choosers_by_several_policies_know_the_same_bookies() -> None:
+    common = chooser("b1", "b2", "b3")
+    first = common.by(AlwaysFirst())
+    assert first.choose_ensemble(1, 1, 0) == ("b1",)
+    common.set_writable([bookie(name) for name in ("b0", "b1", "b2")])
+    assert first.choose_ensemble(1, 1, 0) == ("b0",)
+    common.note_failure("b0", 1)
+    assert first.choose_ensemble(1, 1, 1) == ("b1",), "what one learned of a bookie the other knows"

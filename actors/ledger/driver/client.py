@@ -17,7 +17,7 @@ from actors.ledger.chooser import BookieChooser
 from actors.ledger.deletion import DeletionCore
 from actors.ledger.directory import BookieDirectory
 from actors.ledger.driver.access import check_access, hash_password
-from actors.ledger.driver.config import LedgerClientConfig, load_placement
+from actors.ledger.driver.config import PLACEMENT, LedgerClientConfig, load_placement
 from actors.ledger.driver.holes import HoleSearch
 from actors.ledger.driver.metadata_shell import MetadataOperation
 from actors.ledger.driver.operation import Operation
@@ -92,6 +92,8 @@ class LedgerClient:
         """Create a ledger and become its writer. A failed call may have left an empty ledger behind.
 
         Args:
+            properties: of the ledger; ``placement`` among them names the policy that chooses its bookies, now and when
+                one has to be replaced.
             password: what ``open``, ``recover`` and ``repair`` must be given; empty for none. It keeps clients from
                 opening the wrong ledger by mistake. It is no protection of the data: bookies do not know it, they
                 are guarded by the cluster's secret.
@@ -100,16 +102,17 @@ class LedgerClient:
             InvalidQuorumError: not E >= Qw >= Qa >= 1.
             BadRequestError: the password is too long.
             NotEnoughBookiesError: fewer than E bookies can be used now.
-            InvalidConfigError: a placement policy of the user's broke its contract.
+            InvalidConfigError: there is no such placement policy, or one of the user's broke its contract.
             MetadataError: the store could not be reached.
         """
         self._check_open()
         check_quorum(ensemble_size, write_quorum, ack_quorum)
         world = self._world
+        chooser = world.chooser_of((properties or {}).get(PLACEMENT, ""))
         token = uuid.uuid4().hex
         password_hash = await hash_password(password)
         for _ in range(CREATE_ATTEMPTS_MAX):
-            bookies = world.chooser.choose_ensemble(ensemble_size, write_quorum, world.now())
+            bookies = chooser.choose_ensemble(ensemble_size, write_quorum, world.now())
             record = LedgerMetadata(
                 ledger_id=await next_ledger_id(world.store),
                 ensemble_size=ensemble_size,
@@ -213,7 +216,13 @@ class LedgerClient:
         found = await self._accessible(ledger_id, password)
         alive = {*world.directory.writable, *world.directory.readonly}
         core = RepairCore(
-            found, missing_bookies, alive, world.chooser, world.health, world.config.repair, away_from=away_from
+            found,
+            missing_bookies,
+            alive,
+            world.chooser_for(found.record),
+            world.health,
+            world.config.repair,
+            away_from=away_from,
         )
         finished = cast(RepairFinished, await MetadataOperation(world, core).result())
         self._counts["entries_repaired"] += finished.copied_entries
@@ -298,7 +307,7 @@ class LedgerClient:
     async def _recover(self, found: Versioned[LedgerMetadata]) -> LedgerMetadata:
         ledger_id = found.record.ledger_id
         operation = MetadataOperation(
-            self._world, RecoveryCore(found, self._world.chooser, self._world.config.recovery)
+            self._world, RecoveryCore(found, self._world.chooser_for(found.record), self._world.config.recovery)
         )
         finished = cast(RecoveryFinished, await operation.result())
         self._counts["ledgers_recovered"] += 1

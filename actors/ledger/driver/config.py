@@ -59,6 +59,9 @@ class LedgerClientConfig:
             )
 
 
+PLACEMENT = "placement"  # property of a ledger whose bookies another policy chooses than the process's own
+
+
 def load_placement(name: str) -> Placement:
     """The policy of that name.
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from actors.errors import BookieUnavailableError
 from actors.ledger.chooser import BookieChooser
 from actors.ledger.directory import BookieDirectory
-from actors.ledger.driver.config import LedgerClientConfig
+from actors.ledger.driver.config import PLACEMENT, LedgerClientConfig, load_placement
 from actors.ledger.health import BookieHealth
 from actors.wire.client import BookieClient
 from actors.wire.messages import Request
+from heliograph.errors import InvalidConfigError
+from metadata.model import LedgerMetadata
 from metadata.store import MetadataStore
+
+PLACEMENTS_MAX = 100  # policies kept ready; others are loaded anew each time
+
+log = logging.getLogger(__name__)
 
 NO_BODY = memoryview(b"")
 
@@ -88,3 +95,26 @@ class World(BookieWorld):
         self.store = store
         self.directory = directory
         self.chooser = chooser
+        self._choosers: dict[str, BookieChooser] = {"": chooser}  # by the name of their policy
+
+    def chooser_of(self, name: str) -> BookieChooser:
+        """The chooser by a policy, the process's own for an empty name.
+
+        Raises:
+            InvalidConfigError: there is no such policy here.
+        """
+        chooser = self._choosers.get(name)
+        if chooser is None:
+            chooser = self.chooser.by(load_placement(name))
+            if len(self._choosers) < PLACEMENTS_MAX:
+                self._choosers[name] = chooser
+        return chooser
+
+    def chooser_for(self, ledger: LedgerMetadata) -> BookieChooser:
+        """The chooser by the ledger's policy; the process's own where that policy is not to be had here, since a place
+        for a copy is worth more than the best one."""
+        try:
+            return self.chooser_of(ledger.properties.get(PLACEMENT, ""))
+        except InvalidConfigError as error:
+            log.warning("ledger %d: %s", ledger.ledger_id, error)
+            return self.chooser

@@ -36,7 +36,7 @@ class LedgerWriter(MetadataShell):
     core: WriterCore
 
     def __init__(self, world: World, metadata: Versioned[LedgerMetadata]) -> None:
-        super().__init__(world, WriterCore(metadata, world.chooser, world.config.writer))
+        super().__init__(world, WriterCore(metadata, world.chooser_for(metadata.record), world.config.writer))
         self.ledger_id = metadata.record.ledger_id
         self.on_failed: Callable[[HeliographError], None] | None = None
         self._outcomes: deque[asyncio.Future[int] | tuple[OnAdded, Any]] = deque()  # of accepted adds, in order
