@@ -47,6 +47,7 @@ async def _measure(bench: Bench, cluster: PrivateCluster) -> None:
         beside = await _open_all(client, (f"beside-{number}" for number in range(rest)), AT_ONCE)
         after = await asyncio.to_thread(cluster.memory_bytes)
         many = await _publish_p50(bench, client)
+        spread = await _publish_rate(client, [f"beside-{number}" for number in range(rest)])
     finally:
         await client.close()
     topics = one_by_one + rest
@@ -57,6 +58,8 @@ async def _measure(bench: Bench, cluster: PrivateCluster) -> None:
     bench.add(SECTION, "creating and opening one, p50", p50, "ms", sync, aim=at_most(20), **more)
     against = Limit(few, f"with {WARM_TOPICS} topics")
     bench.add(SECTION, f"one publish in flight with {topics:,} idle topics, p50", many, "ms", against)
+    name = f"one publish to each of {rest:,} topics in turn, {AT_ONCE} at once, each with a producer of its own"
+    bench.add(SECTION, name, spread, "msgs/s", Limit(AT_ONCE / p50 * 1000, "creating and opening them"))
 
 
 def _add_memory(bench: Bench, before: dict[str, int], after: dict[str, int], topics: int) -> None:
@@ -87,6 +90,21 @@ async def _open_all(client: AsyncClient, names: Iterator[str], at_once: int) -> 
 
     await asyncio.gather(*(open_some() for _ in range(at_once)))
     return latencies
+
+
+async def _publish_rate(client: AsyncClient, names: list[str]) -> float:
+    """Open a producer, publish once and close it, topic by topic: no topic is warm when its turn comes."""
+    turn = iter(names)
+    payload = bytes(SIZE)
+
+    async def publish_some() -> None:
+        for name in turn:
+            async with client.producer(f"idle-{name}") as producer:
+                await producer.send(payload)
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(publish_some() for _ in range(AT_ONCE)))
+    return len(names) / (time.perf_counter() - begun)
 
 
 async def _publish_p50(bench: Bench, client: AsyncClient) -> float:
