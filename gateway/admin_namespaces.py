@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import MalformedJsonError, PreconditionError, UnacceptableFieldError
+from gateway.errors import PreconditionError, UnacceptableFieldError
 from gateway.policy_shapes import NAMESPACE_POLICIES, number_of, object_of, policies_shown
-from gateway.schemas import ErrorBody, read_body
+from gateway.schemas import ErrorBody, json_body
 from gateway.services import Services, ServicesDep
 from gateway.topics import NON_PERSISTENT, PERSISTENT, topic_names_in
 from gateway.url_segments import decoded
 from heliograph.protocol.topic_name import DOMAINS
 
-BODY_BYTES_MAX = 64 * 1024
 TENANT = "/admin/v2/tenants/{tenant}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 # Fields of Pulsar's Policies object that are one of the namespace policies, which have shapes.
@@ -181,21 +179,6 @@ async def split_bundle(
 def full_name(tenant: str, namespace: str) -> str:
     """``tenant/namespace`` of two URL segments."""
     return f"{decoded(tenant)}/{decoded(namespace)}"
-
-
-async def json_body(request: Request) -> Any:
-    """The body as JSON, None when it is empty.
-
-    Raises:
-        MalformedJsonError.
-    """
-    body = await read_body(request, BODY_BYTES_MAX)
-    if not body.strip():
-        return None
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedJsonError(f"the body is not JSON: {error}", field="body") from error
 
 
 def _tenant_info(services: Services, body: Any) -> tuple[list[str], list[str]]:

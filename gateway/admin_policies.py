@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.admin_namespaces import NAMESPACE, full_name, json_body
+from gateway.admin_namespaces import NAMESPACE, full_name
 from gateway.errors import PreconditionError
 from gateway.policy_shapes import (
     NAMESPACE_POLICIES,
@@ -22,7 +22,7 @@ from gateway.policy_shapes import (
     quota_parsed,
     quotas_shown,
 )
-from gateway.schemas import ErrorBody
+from gateway.schemas import ErrorBody, json_body
 from gateway.services import Services, ServicesDep
 from gateway.topics import PersistentTopicInUrl
 from heliograph.errors import NotFoundError, UnsupportedError

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 
 from gateway.errors import MalformedJsonError
-from gateway.schemas import ErrorBody, read_body
+from gateway.schemas import ErrorBody, json_body
 from gateway.services import ServicesDep
 from gateway.topics import PersistentTopicInUrl
 
@@ -77,12 +77,9 @@ async def delete(
 
 
 async def _wanted(request: Request) -> dict[str, Any]:
-    try:
-        body = json.loads(await read_body(request, SCHEMA_BODY_BYTES_MAX))
-    except ValueError as error:
-        raise MalformedJsonError(f"the body is no JSON: {error}") from error
+    body = await json_body(request, SCHEMA_BODY_BYTES_MAX)
     if not isinstance(body, dict):
-        raise MalformedJsonError("the body is no JSON object")
+        raise MalformedJsonError("the body is no JSON object", field="body")
     return {name: body[name] for name in ("type", "schema", "data", "name", "properties") if name in body}
 
 

@@ -11,13 +11,12 @@ from starlette.responses import Response
 
 from gateway.errors import MalformedJsonError, MethodNotAllowedError
 from gateway.json_forms import iso_time
-from gateway.schemas import ErrorBody, read_body
+from gateway.schemas import ErrorBody, json_body
 from gateway.services import Services, ServicesDep
 from gateway.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
 from heliograph.errors import BadRequestError, NotFoundError
 from heliograph.protocol.topic_name import TopicName
 
-BODY_BYTES_MAX = 64 * 1024
 HEADER_PROPERTIES_MAX = 100  # of a message shown as headers
 TOPIC = ADMIN_TOPIC
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
@@ -171,11 +170,7 @@ async def _check_one(services: Services, topic: TopicName) -> None:
 
 
 async def _object(request: Request) -> dict[str, Any]:
-    body = await read_body(request, BODY_BYTES_MAX)
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedJsonError(f"the body is not JSON: {error}", field="body") from error
+    found = await json_body(request)
     if not isinstance(found, dict):
         raise MalformedJsonError("the body is no JSON object", field="body")
     return found

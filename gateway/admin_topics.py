@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.errors import MalformedJsonError, MethodNotAllowedError
-from gateway.schemas import ErrorBody, read_body
+from gateway.errors import MethodNotAllowedError
+from gateway.schemas import ErrorBody, json_body
 from gateway.services import Services, ServicesDep
 from gateway.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl, topic_names_in, topics_in
 from heliograph.errors import (
@@ -21,7 +20,6 @@ from heliograph.errors import (
 )
 from heliograph.protocol.topic_name import TopicName
 
-ADMIN_BODY_BYTES_MAX = 64 * 1024
 PARTITIONS_MAX = 10_000
 TOPIC = ADMIN_TOPIC
 
@@ -59,7 +57,7 @@ async def create_topic(request: Request, services: ServicesDep, topic: TopicInUr
 
     The optional body sets copies: `{"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}`.
     """
-    body = await _json_body(request)
+    body = await json_body(request)
     await services.admin.create_topic(str(topic), persistence=_persistence(body))
     return Response(status_code=204)
 
@@ -67,7 +65,7 @@ async def create_topic(request: Request, services: ServicesDep, topic: TopicInUr
 @router.put(f"{TOPIC}/partitions", status_code=204, summary="Create a partitioned topic", openapi_extra=_integer_body)
 async def create_partitioned_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> Response:
     """Create a topic with so many partitions; the body is the number, or `{"partitions": n, "properties": {...}}`."""
-    body = await _json_body(request)
+    body = await json_body(request)
     await services.admin.create_topic(str(topic), _partitions(body), persistence=_persistence(body))
     return Response(status_code=204)
 
@@ -75,7 +73,7 @@ async def create_partitioned_topic(request: Request, services: ServicesDep, topi
 @router.post(f"{TOPIC}/partitions", status_code=204, summary="Add partitions", openapi_extra=_integer_body)
 async def grow_partitioned_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> Response:
     """The body is the new number. Clients notice within their update interval; keys may change their partition."""
-    wanted = _partitions(await _json_body(request))
+    wanted = _partitions(await json_body(request))
     if await services.admin.partitions(str(topic)) == 0:
         raise MethodNotAllowedError(f"{topic} is not partitioned", field="topic")
     await services.admin.update_partitions(str(topic), wanted)
@@ -206,7 +204,7 @@ async def create_subscription(
 
     A message is `{"ledgerId": l, "entryId": e}`; with `"isExcluded": true` the subscription starts behind it.
     """
-    position = _position(await _json_body(request))
+    position = _position(await json_body(request))
     await services.admin.create_subscription(str(topic), subscription, position)
     return Response(status_code=204)
 
@@ -232,16 +230,6 @@ async def _delete(services: Services, topic: TopicName, force: bool) -> Response
         await services.consumers.drop(str(topic))
     await services.admin.delete_topic(str(topic), force)
     return Response(status_code=204)
-
-
-async def _json_body(request: Request) -> Any:
-    body = await read_body(request, ADMIN_BODY_BYTES_MAX)
-    if not body.strip():
-        return None
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedJsonError(f"the body is not JSON: {error}", field="body") from error
 
 
 def _last_message(position: str, partition: int) -> dict[str, int]:

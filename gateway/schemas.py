@@ -5,6 +5,7 @@ Unknown fields are ignored, as Pulsar does. Field names are Pulsar's, in camel c
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -12,6 +13,8 @@ from starlette.requests import Request
 
 from gateway.errors import MalformedJsonError, UnacceptableFieldError
 from heliograph.errors import MessageTooLargeError
+
+ADMIN_BODY_BYTES_MAX = 64 * 1024
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -175,3 +178,19 @@ def _too_large(limit_bytes: int) -> MessageTooLargeError:
         field="body",
         limit=f"{limit_bytes} bytes",
     )
+
+
+async def json_body(request: Request, limit_bytes: int = ADMIN_BODY_BYTES_MAX) -> Any:
+    """The body as JSON, None when it is empty.
+
+    Raises:
+        MessageTooLargeError: the body is larger; it was not read to its end.
+        MalformedJsonError: not JSON, or nested too deeply to be read.
+    """
+    body = await read_body(request, limit_bytes)
+    if not body.strip():
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedJsonError(f"the body is not JSON: {error}", field="body") from error

@@ -74,6 +74,7 @@ def test_a_pair_is_shown_as_a_pair() -> None:
     [
         (b"{", 400),
         (b"[]", 400),
+        (b"[" * 60_000, 400),
         (b"{}", 400),
         (json.dumps({"type": "XML", "schema": ""}).encode(), 400),
         (json.dumps({"type": "AVRO", "data": "%%"}).encode(), 400),
