@@ -4,7 +4,6 @@ tenants and namespaces, brokers and bookies; and the lookup of a topic's owner o
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,9 +14,9 @@ from gateway.services import Services, ServicesDep
 from gateway.topics import TopicInUrl
 from gateway.url_segments import decoded
 from heliograph.errors import HeliographError, NotFoundError, ServiceNotReadyError
+from heliograph.version import heliograph_version
 
 READY_SECONDS = 5.0  # a broker that answers no sooner is not ready
-DISTRIBUTION = "heliograph-ray"
 
 router = APIRouter(tags=["cluster"], responses={404: {"model": ErrorBody, "description": "No such thing"}})
 
@@ -123,14 +122,6 @@ async def check_ready(services: Services) -> None:
             await services.admin.list_topics("public/default")
     except (TimeoutError, HeliographError) as error:
         raise ServiceNotReadyError(f"no broker answers: {error or f'{READY_SECONDS} s'}") from error
-
-
-def heliograph_version() -> str:
-    """The installed version; ``unknown`` when run from a tree that is not installed."""
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _check_cluster(services: Services, name: str) -> None:

@@ -37,6 +37,7 @@ from gateway.services import Services
 from gateway.url_segments import SegmentPaths
 from gateway.websocket_upgrade import refuse
 from heliograph.errors import Advice, BadRequestError, HeliographError
+from heliograph.version import heliograph_version
 
 _log = logging.getLogger(__name__)
 _DESCRIPTION = """
@@ -94,7 +95,7 @@ def create_app(client: Client, admin: Admin, config: GatewayConfig, cluster: Clu
 
     app = FastAPI(
         title="Heliograph",
-        version=admin_cluster.heliograph_version(),
+        version=heliograph_version(),
         description=_DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
@@ -124,6 +125,16 @@ def _websocket_fallback() -> APIRouter:
     return router
 
 
+def _routing_reason(request: Request, error: HTTPException) -> str:
+    """Why the framework found nobody to answer, in our words."""
+    path = request.url.path
+    if error.status_code == 404:
+        return f"there is nothing at {path}: /docs lists what there is"
+    if error.status_code == 405:
+        return f"{request.method} is not for {path}: /docs lists what is"
+    return str(error.detail)
+
+
 def _answer_errors_as_json(app: FastAPI) -> None:
     @app.exception_handler(HeliographError)
     async def ours(request: Request, error: HeliographError) -> Response:
@@ -138,8 +149,8 @@ def _answer_errors_as_json(app: FastAPI) -> None:
         return JSONResponse(body, status_code=status)
 
     @app.exception_handler(HTTPException)
-    async def framework(_: Request, error: HTTPException) -> Response:
-        body = {"reason": str(error.detail), "advice": Advice.STOP.value}
+    async def framework(request: Request, error: HTTPException) -> Response:
+        body = {"reason": _routing_reason(request, error), "advice": Advice.STOP.value}
         return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
     @app.exception_handler(ClientDisconnect)

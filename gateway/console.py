@@ -12,11 +12,12 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from gateway.admin_cluster import check_ready, heliograph_version
+from gateway.admin_cluster import check_ready
 from gateway.ports import BookieView, BrokerView
 from gateway.schemas import ErrorBody
 from gateway.services import Services, ServicesDep
 from heliograph.errors import HeliographError
+from heliograph.version import heliograph_version
 
 TOPICS_SHOWN_MAX = 100
 STATS_AT_ONCE_MAX = 16  # topics whose statistics are asked for at the same time

@@ -42,6 +42,7 @@ from heliograph.protocol.message_id import MessageId
 COMMANDS_MAX = 10_000  # frames read and not yet carried out
 DELIVERED_MAX = 10_000  # messages remembered without their payload, for their acknowledgement
 RECEIVE_SECONDS = 60.0  # one wait for messages; a new one follows
+CRYPTO_FAILURE_ACTIONS = ("FAIL", "DISCARD", "CONSUME")
 NACK_DELAY_MS = 60_000  # Pulsar's own default
 NACK_DELAY_MS_MAX = 24 * 3600 * 1000
 PRIORITY_LEVEL_MAX = 1000
@@ -240,7 +241,7 @@ def consumer_options(query: Query, config: GatewayConfig) -> dict[str, Any]:
     query.refuse("ackTimeoutMillis", "acknowledge negatively what was not processed", harmless=("0",))
     query.refuse("maxRedeliverCount", "dead letter topics are not offered over WebSocket")
     query.refuse("deadLetterTopic", "dead letter topics are not offered over WebSocket")
-    query.choice("cryptoFailureAction", ("FAIL", "DISCARD", "CONSUME"), "FAIL")
+    query.choice("cryptoFailureAction", CRYPTO_FAILURE_ACTIONS, "FAIL")
     options: dict[str, Any] = {
         "type": TYPES[query.choice("subscriptionType", tuple(TYPES), "Exclusive")],
         "initial_position": POSITIONS[query.choice("subscriptionInitialPosition", tuple(POSITIONS), "Latest")],

@@ -22,13 +22,21 @@ from gateway.ports import Producer
 from gateway.query import Query
 from gateway.services import Services, ServicesDep
 from gateway.topics import topic_name
-from gateway.websocket_upgrade import run_until_first, serve
+from gateway.websocket_turn import Receive, WaitingSession
+from gateway.websocket_upgrade import Session, run_until_first, serve
 from heliograph.errors import HeliographError
 from heliograph.protocol.message_id import MessageId
+from heliograph.types import AccessMode
 
 ROUTING_MODES = ("SinglePartition", "RoundRobinPartition", "CustomPartition")
 COMPRESSION_TYPES = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 HASHING_SCHEMES = {"JavaStringHash": "java", "Murmur3_32Hash": "murmur3"}
+ACCESS_MODES: dict[str, AccessMode] = {
+    "Shared": "shared",
+    "Exclusive": "exclusive",
+    "WaitForExclusive": "wait_for_exclusive",
+    "ExclusiveWithFencing": "exclusive_with_fencing",
+}
 BATCH_MESSAGES_MAX = 10_000
 MILLISECONDS_MAX = 24 * 3600 * 1000
 PENDING_MESSAGES_MAX = 10_000  # bound on the maxPendingMessages that a peer may ask for
@@ -53,8 +61,16 @@ class ProducerSession:
     further frame is read (I15).
     """
 
-    def __init__(self, websocket: WebSocket, services: Services, producer: Producer, window_messages: int) -> None:
+    def __init__(
+        self,
+        websocket: WebSocket,
+        services: Services,
+        producer: Producer,
+        window_messages: int,
+        receive: Receive | None = None,
+    ) -> None:
         self._websocket = websocket
+        self._receive = receive or websocket.receive
         self._producer = producer
         self._metrics = services.metrics
         self._payload_bytes_max = services.config.max_message_bytes
@@ -75,7 +91,7 @@ class ProducerSession:
 
     async def _read_frames(self) -> None:
         while True:
-            event = await self._websocket.receive()
+            event = await self._receive()
             if event["type"] == "websocket.disconnect":
                 return
             await self._on_frame(event.get("text"))
@@ -144,7 +160,8 @@ def producer_options(query: Query) -> dict[str, Any]:
     """The client's options for the parameters of a producer's URL.
 
     ``compressionType`` is checked and has no effect: a consumer gets the same bytes with or without it. So has
-    ``messageRoutingMode``: messages with a key go to the key's partition, others take turns.
+    ``messageRoutingMode``: messages with a key go to the key's partition, others take turns. ``accessMode`` is ours:
+    Pulsar's WebSocket producers are always shared.
 
     Raises:
         BadRequestError, UnsupportedError: naming the parameter.
@@ -155,6 +172,7 @@ def producer_options(query: Query) -> dict[str, Any]:
     options: dict[str, Any] = {
         "hashing": HASHING_SCHEMES[query.choice("hashingScheme", tuple(HASHING_SCHEMES), "JavaStringHash")],
         "send_timeout_ms": query.integer("sendTimeoutMillis", 30_000, high=MILLISECONDS_MAX),
+        "access_mode": ACCESS_MODES[query.choice("accessMode", tuple(ACCESS_MODES), "Shared")],
     }
     if name := query.text("producerName"):
         options["name"] = name
@@ -174,14 +192,22 @@ async def producer_endpoint(
 ) -> None:
     """A WebSocket producer."""
 
-    async def open_session() -> ProducerSession:
+    async def open_session() -> Session:
         name = topic_name(domain, tenant, namespace, topic)
         query = Query(websocket.query_params)
         options = producer_options(query)
         window = query.integer(
             "maxPendingMessages", services.config.producer_window_messages, low=1, high=PENDING_MESSAGES_MAX
         )
-        producer = await services.client.producer(str(name), **options)
-        return ProducerSession(websocket, services, producer, window)
+
+        async def open_producer() -> Producer:
+            return await services.client.producer(str(name), **options)
+
+        def converse(producer: Producer, receive: Receive | None = None) -> ProducerSession:
+            return ProducerSession(websocket, services, producer, window, receive)
+
+        if options["access_mode"] == "wait_for_exclusive":
+            return WaitingSession(websocket, open_producer, converse)
+        return converse(await open_producer())
 
     await serve(websocket, services, "producer", open_session)

@@ -18,7 +18,7 @@ from gateway.query import Query
 from gateway.services import Services, ServicesDep
 from gateway.session import ReaderWindow
 from gateway.topics import topic_name
-from gateway.websocket_consumer import RECEIVE_SECONDS, receiver_queue
+from gateway.websocket_consumer import CRYPTO_FAILURE_ACTIONS, RECEIVE_SECONDS, receiver_queue
 from gateway.websocket_upgrade import run_until_first, serve
 from heliograph.errors import TopicTerminatedError
 from heliograph.protocol.message_id import MessageId
@@ -99,10 +99,12 @@ async def reader_endpoint(
     async def open_session() -> ReaderSession:
         name = topic_name(domain, tenant, namespace, topic)
         query = Query(websocket.query_params)
+        query.choice("cryptoFailureAction", CRYPTO_FAILURE_ACTIONS, "FAIL")  # nothing is decrypted here
         capacity = receiver_queue(query)
         reader = await services.client.reader(
             str(name),
             start=start_position(query),
+            name=query.text("readerName"),
             receiver_queue=capacity,
             receiver_bytes_max=services.config.receiver_bytes_max,
         )

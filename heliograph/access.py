@@ -13,17 +13,16 @@ from heliograph.client import Client
 from heliograph.errors import BadRequestError
 from heliograph.options import ClientOptions
 
-RAY_NAMESPACE = "heliograph"
-
 _SCHEME = re.compile(r"(pulsar|pulsar\+ssl)://(.+)")
 
 
-def connect(address: str | None = None, *, namespace: str = RAY_NAMESPACE, **options: Any) -> Client:
+def connect(address: str | None = None, *, namespace: str | None = None, **options: Any) -> Client:
     """A client of a cluster that answers.
 
     Args:
         address: ``pulsar://host:port``, with further ``,host:port`` behind it. None finds the brokers through Ray.
-        namespace: Ray namespace of the cluster, used when there is no address.
+        namespace: Ray namespace of the cluster, used when there is no address; None: HELIOGRAPH_NAMESPACE, what
+            ``helio up`` noted in HELIOGRAPH_HOME, or ``heliograph``.
         options: fields of ``heliograph.options.ClientOptions``, such as ``token`` and ``operation_timeout_ms``.
 
     Raises:
@@ -42,7 +41,7 @@ def connect(address: str | None = None, *, namespace: str = RAY_NAMESPACE, **opt
     return client
 
 
-async def connect_async(address: str | None = None, *, namespace: str = RAY_NAMESPACE, **options: Any) -> AsyncClient:
+async def connect_async(address: str | None = None, *, namespace: str | None = None, **options: Any) -> AsyncClient:
     """An async client of a cluster that answers; arguments and errors as ``connect``."""
     if address is None:
         built = await asyncio.to_thread(_client_options, address, namespace, options)  # asking Ray blocks
@@ -72,10 +71,11 @@ def parse_address(address: str) -> tuple[str, ...]:
     return urls
 
 
-def _client_options(address: str | None, namespace: str, options: dict[str, Any]) -> ClientOptions:
+def _client_options(address: str | None, namespace: str | None, options: dict[str, Any]) -> ClientOptions:
     if address is not None:
         return options_module.build(ClientOptions, service_urls=parse_address(address), **options)
-    from heliograph.discovery import service_urls  # only callers inside a Ray cluster need Ray imported
+    from heliograph import discovery  # only callers inside a Ray cluster need Ray imported
 
-    found = tuple(service_urls(namespace))
-    return options_module.build(ClientOptions, service_urls=found, discovery_namespace=namespace, **options)
+    named = discovery.namespace_or_noted(namespace)
+    found = tuple(discovery.service_urls(named))
+    return options_module.build(ClientOptions, service_urls=found, discovery_namespace=named, **options)

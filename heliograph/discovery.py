@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from heliograph.cluster.home import ClusterHome
+from heliograph.cluster.home import ClusterHome, ClusterState
 from heliograph.config import DEFAULT_NAMESPACE, default_state_root
 from heliograph.errors import ClusterNotFoundError, ConflictError, HeliographError
 
@@ -27,6 +27,24 @@ AUDITOR = "auditor"
 
 _HINT = "start one with `helio up`, set RAY_ADDRESS to the Ray it runs in, or pass a pulsar:// address"
 _attach_lock = threading.Lock()
+
+
+def namespace_or_noted(namespace: str | None) -> str:
+    """The Ray namespace of the cluster that is meant.
+
+    In this order: ``namespace``, HELIOGRAPH_NAMESPACE, what ``helio up`` noted in HELIOGRAPH_HOME, ``heliograph``.
+    """
+    if named := namespace or os.environ.get("HELIOGRAPH_NAMESPACE"):
+        return named
+    home = os.environ.get("HELIOGRAPH_HOME")
+    state = ClusterHome(Path(home).expanduser()).load() if home else None
+    return state.namespace if state else DEFAULT_NAMESPACE
+
+
+def noted_state(namespace: str, home: Path | None = None) -> ClusterState | None:
+    """What ``helio up`` noted on this machine, in ``home``, HELIOGRAPH_HOME or the usual place; None: nothing."""
+    directory = home or Path(os.environ.get("HELIOGRAPH_HOME") or default_state_root() / namespace).expanduser()
+    return ClusterHome(directory).load()
 
 
 def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, address: str | None = None) -> None:
@@ -44,7 +62,7 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
             _require_same(address)
             return
         found = address or os.environ.get("RAY_ADDRESS") or _noted_address(namespace, home)
-        if found is None:
+        if not found:
             raise ClusterNotFoundError(f"no Ray cluster is known to this process: {_HINT}")
         if "://" not in found and found not in ("auto", "local"):
             _probe(found)
@@ -168,10 +186,9 @@ def _require_same(address: str | None) -> None:
         )
 
 
-def _noted_address(namespace: str, home: Path | None) -> str | None:
-    directory = home or Path(os.environ.get("HELIOGRAPH_HOME") or default_state_root() / namespace)
-    state = ClusterHome(directory).load()
-    return (state.ray_address or None) if state else None
+def _noted_address(namespace: str, home: Path | None) -> str:
+    state = noted_state(namespace, home)
+    return state.ray_address if state else ""
 
 
 def can_reach(address: str) -> bool:
@@ -186,9 +203,13 @@ def can_reach(address: str) -> bool:
 def _probe(address: str) -> None:
     """Fail at once where Ray's own client would try for 20 s."""
     host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ClusterNotFoundError(
+            f"{address!r} is no address of a Ray: the form is host:port, or auto", field="address"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_SECONDS).close()
-    except (OSError, ValueError) as error:
+    except (OSError, OverflowError) as error:
         raise ClusterNotFoundError(f"no Ray answers at {address} ({error}): {_HINT}") from error
 
 

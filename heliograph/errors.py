@@ -214,6 +214,12 @@ class PersistenceError(HeliographError):
     advice = Advice.RETRY
 
 
+class CompactedLostError(PersistenceError):
+    """The compacted form of a topic is lost, and the topic no longer holds all that it stood for."""
+
+    advice = Advice.STOP
+
+
 class AlreadyClosedError(HeliographError):
     """The handle was closed."""
 

@@ -19,6 +19,7 @@ PARTITIONED_TOPICS = "/partitioned-topics"
 NON_PERSISTENT_TOPICS = "/non-persistent-topics"
 NON_PERSISTENT_PARTITIONED = "/non-persistent-partitioned-topics"
 TOPIC_POLICIES = "/topic-policies"
+NON_PERSISTENT_POLICIES = "/non-persistent-topic-policies"
 SCHEMAS = "/schemas"
 UNDERREPLICATED = "/underreplication/ledgers"
 UNDERREPLICATION_LOCKS = "/underreplication/locks"
@@ -29,8 +30,8 @@ ENDPOINT_ACLS = "/endpoint-acls"
 
 PERSISTENT_NODES = (
     BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BROKERS_AVAILABLE, BROKER_LOADS, BUNDLES, LEDGERS, LEDGER_IDS,
-    NAMESPACES, TOPICS, PARTITIONED_TOPICS, NON_PERSISTENT_TOPICS, NON_PERSISTENT_PARTITIONED, TOPIC_POLICIES, SCHEMAS,
-    UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
+    NAMESPACES, TOPICS, PARTITIONED_TOPICS, NON_PERSISTENT_TOPICS, NON_PERSISTENT_PARTITIONED, TOPIC_POLICIES,
+    NON_PERSISTENT_POLICIES, SCHEMAS, UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
 )  # fmt: skip
 
 
@@ -119,6 +120,11 @@ def non_persistent_partitioned(tenant: str, name_space: str, local_name: str) ->
 def topic_policies(tenant: str, name_space: str, local_name: str) -> str:
     """TopicPolicies of a topic; of a partitioned one under its own name, for all its partitions."""
     return f"{TOPIC_POLICIES}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
+
+
+def non_persistent_policies(tenant: str, name_space: str, local_name: str) -> str:
+    """TopicPolicies of a topic that stores nothing."""
+    return f"{NON_PERSISTENT_POLICIES}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
 
 
 def schemas(tenant: str, name_space: str, local_name: str) -> str:

@@ -47,7 +47,7 @@ def topic_dataframe(
     start: Mapping[int, Position] | None = None,
     end: Mapping[int, Position] | None = None,
     parallelism: int | None = None,
-    namespace: str = "heliograph",
+    namespace: str | None = None,
 ) -> DataFrame:
     """Everything acknowledged of a topic now, as a DataFrame.
 
@@ -60,7 +60,7 @@ def topic_dataframe(
         start, end: per partition (-1 for a topic without partitions) the first position (ledger id, entry id) wanted,
             and the first no longer wanted.
         parallelism: Spark tasks to cut the work into, at least; None: two for each core.
-        namespace: the cluster's Ray namespace.
+        namespace: the cluster's Ray namespace; None: as ``heliograph.connect``.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
@@ -115,7 +115,7 @@ def write_dataframe(
     value: str | None = VALUE,
     key: str | None = None,
     address: str | None = None,
-    namespace: str = "heliograph",
+    namespace: str | None = None,
 ) -> int:
     """Publish every row of a DataFrame, from its executors, each Spark partition in its order.
 

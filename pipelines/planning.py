@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from heliograph import discovery
 from heliograph.admin import Admin
-from heliograph.cluster.home import ClusterHome
-from heliograph.config import default_state_root
 from heliograph.errors import ClusterNotFoundError
 from heliograph.protocol.topic_name import TopicName
 from metadata import paths
@@ -32,23 +30,23 @@ def plan_topic(
     *,
     start: Mapping[int, Position] | None = None,
     end: Mapping[int, Position] | None = None,
-    namespace: str = "heliograph",
+    namespace: str | None = None,
 ) -> list[LedgerRange]:
     """Everything acknowledged of a topic now, from ``start`` (included) to ``end`` (excluded), as ranges.
 
     Args:
         topic: a topic or partitioned topic.
         start, end: positions (ledger id, entry id) per partition, -1 for a topic without partitions.
-        namespace: the cluster's Ray namespace.
+        namespace: the cluster's Ray namespace; None: as ``heliograph.connect``.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
     """
-    discovery.attach(namespace)
-    return _run(_plan(topic, start, end, namespace, _metadata_url(namespace)))
+    named = _attached(namespace)
+    return _run(_plan(topic, start, end, named, _metadata_url(named)))
 
 
-def refresh_addresses(ranges: Sequence[LedgerRange], *, namespace: str = "heliograph") -> list[LedgerRange]:
+def refresh_addresses(ranges: Sequence[LedgerRange], *, namespace: str | None = None) -> list[LedgerRange]:
     """The same ranges with their ledgers' bookies and addresses of now, for plans that were kept.
 
     Raises:
@@ -57,8 +55,13 @@ def refresh_addresses(ranges: Sequence[LedgerRange], *, namespace: str = "heliog
     """
     if not ranges:
         return []
-    discovery.attach(namespace)
-    return _run(_refresh(ranges, _metadata_url(namespace)))
+    return _run(_refresh(ranges, _metadata_url(_attached(namespace))))
+
+
+def _attached(namespace: str | None) -> str:
+    named = discovery.namespace_or_noted(namespace)
+    discovery.attach(named)
+    return named
 
 
 async def _plan(
@@ -137,7 +140,7 @@ def _metadata_url(namespace: str) -> str:
         address = _ask(discovery.actor(discovery.METADATA, namespace).address)
         return f"embedded://{address}"
     except ClusterNotFoundError:
-        state = ClusterHome(default_state_root() / namespace).load()  # the store is none of our actors
+        state = discovery.noted_state(namespace)  # the store is none of our actors
         if state is None or not state.metadata_url:
             raise
         return state.metadata_url

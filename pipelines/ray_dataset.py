@@ -28,7 +28,7 @@ def read_topic(
     end: Mapping[int, Position] | None = None,
     columns: Sequence[str] | None = None,
     parallelism: int | None = None,
-    namespace: str = "heliograph",
+    namespace: str | None = None,
 ) -> Dataset:
     """Everything acknowledged of a topic now, as a Dataset with the columns of ``pipelines.columns``.
 
@@ -39,7 +39,7 @@ def read_topic(
             and the first no longer wanted.
         columns: those wanted, all by default: what is left out is not built.
         parallelism: read tasks, at least; None: as many as Ray Data finds right.
-        namespace: the cluster's Ray namespace.
+        namespace: the cluster's Ray namespace; None: as ``heliograph.connect``.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
@@ -66,7 +66,7 @@ def write_dataset(
     value: str = "value",
     key: str | None = None,
     address: str | None = None,
-    namespace: str = "heliograph",
+    namespace: str | None = None,
 ) -> None:
     """Publish every row of a Dataset, each block in its order.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from heliograph import discovery
 from heliograph.errors import ResourceError
 from heliograph.java import java_environment
 
@@ -59,8 +60,11 @@ def start_spark(
     executor_cores: int = EXECUTOR_CORES,
     executor_memory: str = EXECUTOR_MEMORY,
     configs: Mapping[str, str] | None = None,
+    namespace: str | None = None,
 ) -> SparkSession:
-    """A Spark session whose executors are Ray actors. Ray must be initialised; one session per process.
+    """A Spark session whose executors are Ray actors; one per process.
+
+    They run in the Ray that this process is in, or else in that of the Heliograph cluster, which it then joins.
 
     ``JAVA_HOME``, ``PATH`` and ``PYSPARK_PYTHON`` are set in this process's environment, where Spark's driver looks
     for them. What Java 17 must be told goes through Spark's own settings, so that it also holds for executors on nodes
@@ -70,13 +74,16 @@ def start_spark(
         executors: Ray actors to run, each with ``executor_cores`` CPUs of Ray's and ``executor_memory`` (Java's way
             of writing: ``512M``, ``2G``).
         configs: Spark settings, which win over the defaults here.
+        namespace: the cluster's Ray namespace; None: as ``heliograph.connect``.
 
     Raises:
         ResourceError: the extra [spark] is not installed, no Java can be found, or a Ray node was started without
             one; names what is missing. Nothing was started.
+        ClusterNotFoundError: this process is in no Ray, and no cluster was found.
     """
     require_spark()
     _prepare_environment()
+    discovery.attach(discovery.namespace_or_noted(namespace))
     _require_java_on_nodes()
     import raydp  # only now: it brings Spark's JVM gateway along
 
@@ -135,8 +142,6 @@ def _prepare_environment() -> None:
 
 def _require_java_on_nodes() -> None:
     """A raylet that was started without Java aborts, and takes its node down, when a Java driver registers with it."""
-    if not ray.is_initialized():
-        raise ResourceError("Ray is not initialised: call ray.init() before Spark is started", field="ray")
     check = ray.remote(num_cpus=0)(_node_runs_java)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     pins = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]

@@ -26,7 +26,7 @@ def stream(
     columns: Sequence[str] | None = None,
     entries_per_batch: int = ENTRIES_PER_BATCH,
     until_caught_up: bool = False,
-    namespace: str = "heliograph",
+    namespace: str | None = None,
 ) -> int:
     """Have ``handle(frame, batch_id)`` called with all rows of a topic, from its beginning and as they come.
 

@@ -7,20 +7,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from heliograph import connect
-from heliograph.discovery import service_urls
+from heliograph import connect, discovery
 from heliograph.errors import BadRequestError
 
 SEND_ROWS_MAX = 1000  # rows of one batch, sent and waited for together (I15)
 
 
-def service_address(namespace: str) -> str:
+def service_address(namespace: str | None) -> str:
     """One address that names every broker now, for processes that cannot ask Ray.
 
     Raises:
         ClusterNotFoundError: there is no cluster, or no broker answers.
     """
-    hosts = [url.removeprefix("pulsar://") for url in service_urls(namespace)]
+    hosts = [url.removeprefix("pulsar://") for url in discovery.service_urls(discovery.namespace_or_noted(namespace))]
     return "pulsar://" + ",".join(hosts)
 
 

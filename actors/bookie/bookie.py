@@ -224,8 +224,10 @@ class Bookie:
     async def _enter_limbo(self, storage: Storage) -> None:
         if self._store is None:
             raise CookieMismatchError("without metadata nothing says which ledgers a lost directory held")
-        async for ledger_id, is_writable in ledger_listing.ledgers_on(self._store, self._config.bookie_id):
-            storage.put_into_limbo(ledger_id, is_fenced=is_writable)  # I6: before anything is served
+        last_ledger_id = await ledger_listing.last_ledger_id(self._store)
+        async for ledger_id, may_be_fenced in ledger_listing.ledgers_on(self._store, self._config.bookie_id):
+            storage.put_into_limbo(ledger_id, is_fenced=may_be_fenced)  # I6: before anything is served
+        await asyncio.to_thread(storage.doubt, last_ledger_id)  # I4: also ledgers that were placed elsewhere since
 
     async def _watch_space(self) -> None:
         while True:

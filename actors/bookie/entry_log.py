@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from pathlib import Path
@@ -24,7 +24,7 @@ from actors.bookie.blocks import BLOCK_BYTES, BlockBuffer, own_memory, up_to_blo
 from actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
 from actors.bookie.disk import Disk, DiskFile
 from actors.errors import BookieStorageError, EntryDamagedError
-from actors.wire.entry import ENTRY_HEADER_BYTES, check_entry, entry_head
+from actors.wire.entry import ENTRY_HEADER_BYTES, EntryBytes, check_entry, entry_head
 
 ENTRY_LOG_VERSION = 2
 _VERSIONS_READ = (1, 2)  # version 1 had no zeros between records
@@ -40,6 +40,7 @@ _MAP_PAIR = struct.Struct(">qQ")
 _MAP_TAIL = struct.Struct(">Q8s")  # offset of the map, magic
 _MAP_END = b"HELIOEND"
 _WRITE_BYTES = 1 << 20  # of one write: a journal on the same disk waits for no more than that
+_SMALL_BYTES = 4 << 10  # a run of entries of this size or less is put together before it is put into the buffer
 _SCAN_BYTES = 4 << 20
 _DIRECT_BYTES_MIN = 128 << 10  # less is read by way of the kernel's cache, which then has what lies around it
 
@@ -73,7 +74,7 @@ class EntryLogWriter:
         self._usage: dict[int, int] = {}
         self.log_id = -1
 
-    def append(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> list[EntryRun]:
+    def append(self, ledger_id: int, entries: Sequence[tuple[int, EntryBytes]]) -> list[EntryRun]:
         """Write entries of one ledger, ascending, and return where they are. Durable after ``sync``."""
         return [
             self._append_run(ledger_id, row[start : start + RUN_ENTRIES_MAX])
@@ -107,16 +108,16 @@ class EntryLogWriter:
         """Bytes of each ledger in the log that is being written."""
         return dict(self._usage)
 
-    def _append_run(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> EntryRun:
+    def _append_run(self, ledger_id: int, entries: Sequence[tuple[int, EntryBytes]]) -> EntryRun:
         if self._file is None or self._offset + self._buffered >= self._log_bytes:
             self._rotate()
         offset = self._offset + self._buffered
         sizes = [_SIZE.size + len(data) for _, data in entries]
-        parts: list[bytes] = []
+        parts: list[EntryBytes] = []
         for _, data in entries:
             parts += (_SIZE.pack(len(data)), data)
-        if sum(sizes) <= _WRITE_BYTES:
-            parts = [b"".join(parts)]  # faster by far than small pieces one by one
+        if sum(sizes) <= len(sizes) * _SMALL_BYTES:
+            parts = [b"".join(parts)]  # faster by far than small pieces one by one; large ones are copied once only
         for part in parts:
             self._put(part)
             if self._buffered >= _WRITE_BYTES:
@@ -150,7 +151,7 @@ class EntryLogWriter:
         self._file.close()
         self._file = None
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: EntryBytes) -> None:
         start, end = self._buffered, self._buffered + len(data)
         self._buffer.reserve(end, kept=start)
         self._buffer.memory[start:end] = data
@@ -324,7 +325,7 @@ def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, in
         file.close()
 
 
-def _rows(entries: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+def _rows(entries: Sequence[tuple[int, EntryBytes]]) -> Iterator[Sequence[tuple[int, EntryBytes]]]:
     """The entries, which ascend, cut where an id is not one above the one before."""
     if entries and entries[-1][0] - entries[0][0] == len(entries) - 1:  # no gap: no need to look for one
         yield entries

@@ -27,6 +27,8 @@ _LEDGER_KEY = struct.Struct(">cQ")  # b"L", ledger id
 _LEDGER_VALUE = struct.Struct(">BB2xqq")  # version, flags, LAC, last entry id
 _CHECKPOINT_KEY = b"C"
 _CHECKPOINT_VALUE = struct.Struct(">BQ")  # version, number
+_DOUBT_KEY = b"D"
+_DOUBT_VALUE = struct.Struct(">BQ")  # version, ledger id
 _VERSION = 1
 _FENCED, _LIMBO, _DELETED = 1, 2, 4
 _ID_MAX = (1 << 64) - 1
@@ -50,6 +52,7 @@ class IndexBatch:
     """Changes that happen together or not at all."""
 
     checkpoint: int | None = None
+    doubtful_to: int | None = None  # ledger id; see LocationIndex.doubtful_to
     runs: list[EntryRun] = field(default_factory=list)
     removed_runs: list[EntryRun] = field(default_factory=list)
     ledgers: list[LedgerRecord] = field(default_factory=list)
@@ -98,6 +101,8 @@ class LocationIndex:
             changes.put(_LEDGER_KEY.pack(b"L", ledger.ledger_id), _ledger_value(ledger))
         if batch.checkpoint is not None:
             changes.put(_CHECKPOINT_KEY, _CHECKPOINT_VALUE.pack(_VERSION, batch.checkpoint))
+        if batch.doubtful_to is not None:
+            changes.put(_DOUBT_KEY, _DOUBT_VALUE.pack(_VERSION, batch.doubtful_to))
         try:
             self._db.write(changes, self._write_options)
         except Exception as error:  # rocksdict raises bare Exception
@@ -179,15 +184,15 @@ class LocationIndex:
         Raises:
             BookieStorageError: the index cannot be read.
         """
-        try:
-            value = self._db.get(_CHECKPOINT_KEY)
-        except Exception as error:  # rocksdict raises bare Exception
-            raise self._failure("read", error) from error
-        if value is None:
-            return 0
-        version, number = _CHECKPOINT_VALUE.unpack(value)
-        self._check_version(version)
-        return int(number)
+        return self._number(_CHECKPOINT_KEY, _CHECKPOINT_VALUE)
+
+    def doubtful_to(self) -> int:
+        """The last ledger that was made before this bookie lost something for good; 0 when it never did.
+
+        Raises:
+            BookieStorageError: the index cannot be read.
+        """
+        return self._number(_DOUBT_KEY, _DOUBT_VALUE)
 
     def close(self) -> None:
         """Close the files. Idempotent. Nothing can be lost by it: every change was synced when it was made."""
@@ -220,6 +225,17 @@ class LocationIndex:
             raise
         except Exception as error:  # rocksdict raises bare Exception
             raise self._failure("read", error) from error
+
+    def _number(self, key: bytes, layout: struct.Struct) -> int:
+        try:
+            value = self._db.get(key)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise self._failure("read", error) from error
+        if value is None:
+            return 0
+        version, number = layout.unpack(value)
+        self._check_version(version)
+        return int(number)
 
     def _check_version(self, version: int) -> None:
         if version != _VERSION:

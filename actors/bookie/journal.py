@@ -24,6 +24,7 @@ from actors.bookie.disk import DiskFile
 from actors.bookie.journal_files import JournalFiles
 from actors.bookie.journal_format import batch_bytes, encode_batch, encode_file_header
 from actors.errors import BookieStorageError, DiskPoisonedError
+from actors.wire.entry import EntryBytes
 
 _BUFFER_BYTES = 1 << 20  # of the memory that a batch is put together in; it grows with the largest batch
 
@@ -42,7 +43,7 @@ class DurabilityWaiter(Protocol):
         """The records queued under ``tokens`` are durable, or with ``error`` were not written. On the event loop."""
 
 
-JournalItem = tuple[int, bytes, DurabilityWaiter, Any]  # a queued record: kind, payload, waiter, token
+JournalItem = tuple[int, EntryBytes, DurabilityWaiter, Any]  # a queued record: kind, payload, waiter, token
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ import crc32c
 
 from actors.bookie.blocks import BLOCK_BYTES, up_to_block
 from actors.errors import JournalCorruptError
+from actors.wire.entry import checksum_with_entry
 
 JOURNAL_VERSION = 1
 RECORD_HEADER_BYTES = 32
@@ -37,6 +38,7 @@ _MAGIC = b"HELIOJNL"
 # magic, version, CRC32C of the block with this field zero, id, first sequence, bytes of the file when it was begun
 _FILE_HEADER = struct.Struct(">8sIIQQQ")
 CHECKSUM_BYTES = 4
+CHECKED_ONCE_BYTES_MIN = 16 << 10  # of an entry whose own checksum is used; a smaller one is as soon gone through
 _REST = struct.Struct(">IQQIB3x")
 RECORD = struct.Struct(">IIQQIB3x")
 _LEDGER = struct.Struct(">q")
@@ -103,14 +105,17 @@ def encode_batch(
 
     Args:
         memory: has room for ``batch_bytes``.
-        records: kind and payload are the first two items of each (more are ignored, so that a queue's items fit).
+        records: kind and payload are the first two items of each (more are ignored, so that a queue's items fit). The
+            payload of an ENTRY is a sound entry.
         sequence: of the first record.
     """
     pack, pack_all, crc = _REST.pack, RECORD.pack_into, crc32c.crc32c
     at = start
     for kind, payload, *_ in records:
         size = len(payload)
-        checksum = crc(payload, crc(pack(size, file_id, sequence, batch, kind)))
+        checksum = crc(pack(size, file_id, sequence, batch, kind))
+        is_checked = kind == Kind.ENTRY and size >= CHECKED_ONCE_BYTES_MIN
+        checksum = checksum_with_entry(checksum, payload) if is_checked else crc(payload, checksum)
         pack_all(memory, at, checksum, size, file_id, sequence, batch, kind)
         at += RECORD_HEADER_BYTES
         memory[at : at + size] = payload

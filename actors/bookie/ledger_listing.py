@@ -36,7 +36,10 @@ async def exists(store: MetadataStore, ledger_id: int) -> bool:
 
 
 async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tuple[int, bool]]:
-    """Ledgers with a segment on the bookie, each with whether that bookie may still be asked to take its entries.
+    """Ledgers with a segment on the bookie, each with whether a recovery may have fenced it there, or will.
+
+    Only of an OPEN ledger's earlier segments no bookie was fenced: a recovery says first that it begins, and then goes to
+    the last one.
 
     Raises:
         MetadataError: the store could not be asked, or a record is damaged.
@@ -49,8 +52,22 @@ async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tupl
                 continue  # deleted meanwhile
             ledger = codec.decode(LedgerMetadata, value)
             if any(bookie_id in segment.bookies for segment in ledger.segments):
-                is_writable = ledger.state is not LedgerState.CLOSED and bookie_id in ledger.last_segment.bookies
-                yield ledger_id, is_writable
+                is_open = ledger.state is LedgerState.OPEN
+                yield ledger_id, not is_open or bookie_id in ledger.last_segment.bookies
+
+
+async def last_ledger_id(store: MetadataStore) -> int:
+    """The last ledger id that was given out before the call; 0 for none.
+
+    Raises:
+        MetadataError: the store could not be asked.
+    """
+    await store.sync()
+    try:
+        _, stat = await store.get(paths.LEDGER_IDS)
+    except NoNodeError:
+        return 0
+    return stat.version  # metadata/ids.py
 
 
 async def _children(store: MetadataStore, path: str) -> list[str]:

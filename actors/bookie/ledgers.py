@@ -87,6 +87,7 @@ class LedgerTable:
         self._watched: set[int] = set()
         self._limbo_seen = -1
         self.deleted = DeletedLedgers()
+        self.doubtful_to = 0  # ledgers up to this one may have had a fence here that was lost with a disk
 
     def __len__(self) -> int:
         return len(self._states)
@@ -105,8 +106,11 @@ class LedgerTable:
                 state.fence.restore()  # I4
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """The ledger, if anything is known of it."""
-        return self._states.get(ledger_id)
+        """The ledger, if anything is known of it: of one from before a loss, that nothing is certain."""
+        state = self._states.get(ledger_id)
+        if state is None and 0 < ledger_id <= self.doubtful_to and ledger_id not in self.deleted:
+            return self.make(ledger_id)
+        return state
 
     def make(self, ledger_id: int) -> LedgerState:
         """The ledger, known from now on."""
@@ -114,6 +118,9 @@ class LedgerTable:
         if state is None:
             assert ledger_id not in self.deleted, "a deleted ledger does not come back"  # I4
             state = self._states[ledger_id] = LedgerState(ledger_id)
+            if 0 < ledger_id <= self.doubtful_to:
+                state.is_limbo = True  # I6
+                state.fence.restore()  # I4
         return state
 
     def ids(self) -> list[int]:

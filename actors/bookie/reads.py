@@ -23,6 +23,7 @@ from actors.bookie.data_directory import LENGTH_BYTES
 from actors.bookie.index import merge_runs
 from actors.bookie.storage import ENTRY_ID_MAX, Storage
 from actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError
+from actors.wire.entry import EntryBytes
 from actors.wire.messages import LIST_RUNS_MAX, Answer, Flag, Request, Status
 
 _log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Reads:
             self._buffers.put_nowait(ReadBuffer())
         self.statistics = ReadStatistics()
 
-    def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> bytes | None:
+    def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> EntryBytes | None:
         """The entry, when it can be answered at once: no fence to wait for, and a cache holds it."""
         if flags & Flag.FENCE and not self._storage.is_fence_durable(ledger_id):
             return None
@@ -177,7 +178,7 @@ class Reads:
         if request.flags & Flag.FENCE:
             await self._storage.fence(request.ledger_id)  # I4, I6: durable before any answer
 
-    async def _from_disk(self, ledger_id: int, entry_id: int) -> bytes | None:
+    async def _from_disk(self, ledger_id: int, entry_id: int) -> EntryBytes | None:
         storage = self._storage
         if not storage.has_ledger(ledger_id):
             return None
@@ -234,7 +235,7 @@ class Reads:
         self._buffers.put_nowait(buffer)
 
     def _cached_batch(self, ledger_id: int, first: int, last: int, limit: int) -> Body:
-        pieces: list[bytes] = []
+        pieces: list[EntryBytes] = []
         size = 0
         for entry_id in range(first, last + 1):
             data = self._storage.write_cache.get(ledger_id, entry_id)

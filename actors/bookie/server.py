@@ -9,8 +9,9 @@ import msgpack
 
 from actors.bookie.bodies import NO_BODY, Body
 from actors.bookie.checkpointer import Checkpointer
-from actors.bookie.config import CONNECTIONS_MAX, RECEIVE_BYTES
+from actors.bookie.config import CONNECTIONS_MAX
 from actors.bookie.connection import BookieConnection
+from actors.bookie.frame_memory import FrameMemory
 from actors.bookie.reads import Reads, Reply
 from actors.bookie.space import Space
 from actors.bookie.storage import Storage
@@ -39,7 +40,7 @@ class BookieServer:
         self.storage = storage
         self.reads = reads
         self.space = space
-        self.receive_memory = memoryview(bytearray(RECEIVE_BYTES))  # one read is worked off before the next
+        self.frame_memory = FrameMemory()
         self._checkpointer = checkpointer
         self.adds_refused = 0
         self.clients_refused = 0

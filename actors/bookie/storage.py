@@ -18,13 +18,14 @@ from actors.bookie.config import JOURNAL_QUEUE_BYTES_MAX, BookieConfig
 from actors.bookie.data_directory import LENGTH_BYTES, DataDirectory
 from actors.bookie.disk import Disk
 from actors.bookie.fencing import FenceEffect
-from actors.bookie.index import merge_runs
+from actors.bookie.index import IndexBatch, merge_runs
 from actors.bookie.journal import Journal
 from actors.bookie.journal_format import Kind, encode_fence, encode_lac
 from actors.bookie.ledgers import LedgerState, LedgerTable
 from actors.bookie.read_cache import ReadCache
 from actors.bookie.write_cache import WriteCache
 from actors.errors import BookieStorageError
+from actors.wire.entry import EntryBytes
 from actors.wire.messages import LIST_RUNS_MAX, Status
 
 ENTRY_ID_MAX = (1 << 63) - 1
@@ -49,6 +50,7 @@ class Storage:
         self._flushed_directories: set[int] = set()
         for directory in directories:
             self.ledgers.load(directory.index.ledgers())
+            self.ledgers.doubtful_to = max(self.ledgers.doubtful_to, directory.index.doubtful_to())
 
     def directory_of(self, ledger_id: int) -> DataDirectory:
         """Where a ledger's entries go."""
@@ -65,7 +67,7 @@ class Storage:
         ledger_id: int,
         entry_id: int,
         last_add_confirmed: int,
-        data: bytes,
+        data: EntryBytes,
         *,
         is_recovery: bool,
     ) -> Status:
@@ -177,9 +179,19 @@ class Storage:
             state.fence.restore()
         self.ledgers.mark_changed(ledger_id)
 
+    def doubt(self, last_ledger_id: int) -> None:
+        """Every ledger up to this one of which nothing is known is fenced and in limbo from now on, durably (I4, I6).
+
+        Raises:
+            BookieStorageError: it could not be made durable.
+        """
+        for directory in self.directories:
+            directory.commit(IndexBatch(doubtful_to=last_ledger_id))
+        self.ledgers.doubtful_to = last_ledger_id
+
     # Reads
 
-    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+    def cached(self, ledger_id: int, entry_id: int) -> EntryBytes | None:
         """The entry if a cache holds it."""
         data = self.write_cache.get(ledger_id, entry_id)
         if data is None:

@@ -70,12 +70,14 @@ class OwnedTopics:
         return await internal_stats(await self._context.topics.get(name), self._ledgers)
 
     async def _subscriptions(self, name: TopicName, is_lasting: bool = False) -> list[str]:
-        found = (await self._context.topics.get(name)).subscriptions.values()
-        return sorted(one.name for one in found if not is_lasting or (one.is_durable and not one.is_internal))
+        topic = await self._context.topics.get(name)
+        found = topic.subscriptions.values()
+        names = [one.name for one in found if not is_lasting or (one.is_durable and not one.is_internal)]
+        return sorted([*names, *topic.unavailable])
 
     async def _create_subscription(self, topic_name: TopicName, name: str, position: str) -> None:
         topic = await self._context.topics.get(topic_name, may_create=True)
-        if name in topic.subscriptions:
+        if name in topic.subscriptions or name in topic.unavailable:
             raise SubscriptionExistsError(f"{topic_name} has a subscription {name}", field="subscription")
         chain = topic.ledger.chain
         wanted = MessageId.parse(position)
@@ -86,7 +88,7 @@ class OwnedTopics:
 
     async def _delete_subscription(self, topic_name: TopicName, name: str, force: bool) -> None:
         topic = await self._context.topics.get(topic_name)
-        if topic.subscription(name).consumers and not force:
+        if name not in topic.unavailable and topic.subscription(name).consumers and not force:
             raise ConflictError(f"subscription {name} has consumers: close them, or force it", field="subscription")
         await topic.unsubscribe(name)
 

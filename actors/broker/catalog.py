@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from actors.broker.bundles import Bundle, bundle_path
 from actors.broker.session_guard import needs_session
-from actors.broker.topic_record import now_ms
+from actors.broker.topic_record import WHOLE, now_ms
 from heliograph.errors import (
     BadRequestError,
     NamespaceNotFoundError,
@@ -87,31 +87,52 @@ class Catalog:
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
         """What a topic, a partition's partitioned topic, overrides of its namespace's policies."""
-        try:
-            with needs_session():
-                return (await read(self._store, self.policies_path(topic), TopicPolicies)).record
-        except NoNodeError:
-            return TopicPolicies()
+        for path in self._policies_places(topic):
+            with contextlib.suppress(NoNodeError), needs_session():
+                found = (await read(self._store, path, TopicPolicies)).record
+                if path == self.policies_path(topic) or not await self._is_persistent_too(topic):
+                    return found
+        return TopicPolicies()
 
     async def topics_with_policies(self, topic: TopicName) -> set[str]:
-        """Nodes of policies of the topics' own in the namespace of ``topic``."""
-        folder = self.policies_path(topic).rpartition("/")[0]
-        try:
-            with needs_session():
-                return {f"{folder}/{name}" for name in await self._store.children(folder)}
-        except NoNodeError:
-            return set()
+        """Nodes of policies of the topics' own in the namespace of ``topic``, for ``may_override``."""
+        found: set[str] = set()
+        for family in (paths.topic_policies, paths.non_persistent_policies):
+            folder = family(topic.tenant, topic.namespace_name, "any").rpartition("/")[0]
+            with contextlib.suppress(NoNodeError), needs_session():
+                found |= {f"{folder}/{name}" for name in await self._store.children(folder)}
+        return found
+
+    def may_override(self, topic: TopicName, found: Collection[str]) -> bool:
+        """Whether a topic may have policies of its own, when ``topics_with_policies`` gave these."""
+        return any(path in found for path in self._policies_places(topic))
 
     async def forget_topic_policies(self, topic: TopicName) -> None:
         """A topic that goes overrides nothing any more, should there be another of its name."""
-        with contextlib.suppress(NoNodeError), needs_session():
-            await self._store.delete(self.policies_path(topic))
+        for path in self._policies_places(topic):
+            if path == self.policies_path(topic) or not await self._is_persistent_too(topic):
+                with contextlib.suppress(NoNodeError), needs_session():
+                    await self._store.delete(path)
 
     @staticmethod
     def policies_path(topic: TopicName) -> str:
         """The node of a topic's own policies; a partition's are those of the partitioned topic."""
+        family = paths.topic_policies if topic.is_persistent else paths.non_persistent_policies
         whole = TopicName.parse(topic.partitioned_name)
-        return paths.topic_policies(whole.tenant, whole.namespace_name, whole.local_name)
+        return family(whole.tenant, whole.namespace_name, whole.local_name)
+
+    def _policies_places(self, topic: TopicName) -> list[str]:
+        """Where a topic's own policies may be, the newest first: older versions kept those of topics that store
+        nothing where those of persistent ones are."""
+        whole = TopicName.parse(topic.partitioned_name)
+        older = paths.topic_policies(whole.tenant, whole.namespace_name, whole.local_name)
+        return list(dict.fromkeys((self.policies_path(topic), older)))
+
+    async def _is_persistent_too(self, topic: TopicName) -> bool:
+        """Whether there is a persistent topic of the name of one that stores nothing."""
+        whole = TopicName.parse(topic.partitioned_name)
+        other = replace(whole, domain=PERSISTENT)
+        return await self.exists(other) or await self.partitions(other) > 0
 
     async def exists(self, topic: TopicName) -> bool:
         """Whether there is an (unpartitioned) topic or partition of that name."""
@@ -301,7 +322,8 @@ class Catalog:
         await asyncio.gather(*(create_partition(name) for name in names))
 
     async def _create_record(self, topic: TopicName, persistence: Persistence | None) -> None:
-        record = TopicRecord(str(topic), created_ms=now_ms(), persistence=persistence)
+        properties = {WHOLE: "true"} if topic.is_persistent else {}
+        record = TopicRecord(str(topic), created_ms=now_ms(), persistence=persistence, properties=properties)
         try:
             await self._create_node(topic, self.topic_path(topic), codec.encode(record))
         except NodeExistsError:

@@ -1,8 +1,8 @@
 """Compacting a topic: its latest message of each key goes to a ledger of its own, which the topic's record then names.
 
 Two passes over the topic (``compaction_plan.py``), each reading what the last compaction kept and everything published
-since. Nothing is visible before the record names the new ledger (I9), and the old one is deleted after that. The cursor
-of the subscription ``__compaction`` stands at the horizon, so that no ledger is trimmed that was not compacted (I14).
+since. Nothing is visible before the record names the new ledger (I9), and the old one is deleted after that. The
+subscription ``__compaction`` says that no ledger is to be trimmed that was not compacted (I14).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from actors.broker.chain import Chain
 from actors.broker.compacted_chain import Positions
@@ -24,10 +24,12 @@ from actors.broker.position import EARLIEST, Position
 from actors.broker.subscription import OWN_PROPERTIES, Subscription
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
-from actors.broker.topic_record import create_topic_ledger, deletable_ledgers, now_ms, with_deletable
-from heliograph.errors import ConflictError, HeliographError
-from metadata.model import CompactedLedger, TopicRecord
+from actors.broker.topic_record import WHOLE, create_topic_ledger, now_ms, with_compacted
+from actors.errors import EntryDamagedError, NoSuchLedgerError
+from heliograph.errors import CompactedLostError, ConflictError, HeliographError
+from metadata.model import CompactedLedger
 
+RETRY_SECONDS = 5.0  # after the compacted ledger could not be opened: whoever asks meanwhile is told the same
 READ_COMPACTED = OWN_PROPERTIES + "readCompacted"  # property of a durable subscription that reads the compacted form
 READ_ENTRIES_MAX = 500  # of one read
 READ_BYTES_MAX = 4 << 20
@@ -71,6 +73,8 @@ class Compaction:
         self._task: asyncio.Task[None] | None = None
         self._view: tuple[Chain, TopicReader] | None = None
         self._opening = asyncio.Lock()
+        self._refusal: HeliographError | None = None  # why the compacted ledger could not be opened
+        self._retry_at = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -92,18 +96,58 @@ class Compaction:
         entries = chain.end - chain.at_or_after(Position(horizon.ledger_id, 0))
         return total * (chain.end - chain.after(horizon)) // entries if entries else 0
 
+    def needed_from(self, *, is_kept: bool) -> int | None:
+        """The first entry of the topic that readers of the compacted form, or the next compaction, need (I14).
+
+        Args:
+            is_kept: whether there is the subscription ``__compaction``. Where its cursor stands means nothing: somebody
+                may have moved it.
+        """
+        if self.compacted is not None:
+            return self._ledger.chain.after(Position(*self.compacted.horizon))
+        return self._ledger.chain.first if is_kept else None
+
     async def view(self) -> tuple[Chain, TopicReader]:
         """Chain and reader of the compacted form; those of the topic itself while it was never compacted.
 
         Raises:
             QuorumLostError, BookieError: not now; try again.
+            CompactedLostError: the compacted ledger is gone, and so is some of what it was made of.
         """
         async with self._opening:
+            if self.compacted is None:
+                return self._ledger.chain, self._reader
             if self._view is None:
-                if self.compacted is None:
-                    return self._ledger.chain, self._reader
-                self._view = await open_compacted(self.compacted, self._ledger.chain, self._reader, self._ledgers)
+                self._view = await self._open(self.compacted)
             return self._view
+
+    async def _open(self, compacted: CompactedLedger) -> tuple[Chain, TopicReader]:
+        loop = asyncio.get_running_loop()
+        if self._refusal is not None and loop.time() < self._retry_at:
+            raise self._refusal
+        try:
+            return await open_compacted(compacted, self._ledger.chain, self._reader, self._ledgers)
+        except (NoSuchLedgerError, EntryDamagedError) as error:
+            text = f"the compacted form of {self._ledger.name}, ledger {compacted.ledger_id}, is lost: {error}"
+            log.error("%s", text)
+            self.status = CompactionStatus("ERROR", text)
+            if WHOLE in self._ledger.record.properties:  # what it was made of is there: read, and compact, that again
+                await self.forget()
+                return self._ledger.chain, self._reader
+            self._refusal = CompactedLostError(text)
+        except HeliographError as error:
+            self._refusal = error
+        self._retry_at = loop.time() + RETRY_SECONDS
+        raise self._refusal
+
+    async def forget(self) -> None:
+        """Have no compacted form from now on. Who reads it still has to start anew.
+
+        Raises:
+            ServiceNotReadyError: the topic is another's.
+        """
+        await self._ledger.change_record(lambda record: with_compacted(record, None))
+        await self._let_go()
 
     def start(self) -> None:
         """Begin in the background; ``status`` tells how it goes.
@@ -165,7 +209,7 @@ class Compaction:
         compacted = CompactedLedger(
             writer.ledger_id, len(kept), (horizon.ledger_id, horizon.entry_id), metadata.length, now_ms()
         )  # from here on the record may name it, even if we do not hear of that
-        await self._ledger.change_record(lambda record: _with_compacted(record, compacted))
+        await self._ledger.change_record(lambda record: with_compacted(record, compacted))
         await self._let_go()
         await self._on_switched()  # first: what readers of the old one need goes with the next trim
         done = mark.acknowledge_cumulative(horizon)
@@ -211,6 +255,7 @@ class Compaction:
 
     async def _let_go(self) -> None:
         """The next reader opens the compacted ledger anew."""
+        self._refusal = None
         view, self._view = self._view, None
         if view is not None and isinstance(view[1], CompactedReader):
             await view[1].close()
@@ -238,10 +283,3 @@ def _observe(plan: CompactionPlan, entries: list[tuple[int, TopicEntry]]) -> Non
 def _retained(plan: CompactionPlan, entries: list[tuple[int, TopicEntry]]) -> list[tuple[int, bytes | memoryview]]:
     left = ((index, plan.retained(index, entry.payload)) for index, entry in entries)
     return [(index, section) for index, section in left if section is not None]
-
-
-def _with_compacted(record: TopicRecord, compacted: CompactedLedger) -> TopicRecord:
-    """The record with another compacted ledger; the one before it is to be deleted."""
-    if record.compacted is not None:
-        record = with_deletable(record, [*deletable_ledgers(record), record.compacted.ledger_id])
-    return replace(record, compacted=compacted)

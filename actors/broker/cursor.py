@@ -42,7 +42,7 @@ class Cursor:
     @property
     def holes(self) -> int:
         """How many unbroken runs of acknowledged entries lie above the mark."""
-        return sum(1 for _ in self._acknowledged.runs())
+        return self._acknowledged.run_count
 
     @property
     def acknowledged_above_mark(self) -> int:

@@ -21,9 +21,10 @@ from actors.broker.chain import Chain
 from actors.broker.cursor import Cursor
 from actors.broker.ledgers import Ledgers, LedgerWriter
 from actors.broker.owned_record import OwnedRecord
+from actors.broker.topic_record import create_topic_ledger
 from actors.errors import LedgerFencedError
 from heliograph.errors import Advice, HeliographError, PersistenceError, ServiceNotReadyError
-from metadata.model import CursorRecord, Persistence
+from metadata.model import CursorRecord, Policies
 
 LEDGER_ENTRIES_MAX = 50_000  # writes to one cursor ledger before it is replaced
 SNAPSHOT_BYTES_MIN = 64 * 1024  # deltas of fewer bytes never cause a snapshot
@@ -35,12 +36,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CursorPlace:
-    """Where a durable cursor lives and how many copies its ledger gets."""
+    """Where a durable cursor lives; its ledgers follow the topic's ``policies`` as these are when they are made."""
 
     topic: str
     subscription: str
     path: str  # of the CursorRecord
-    persistence: Persistence
+    policies: Callable[[], Policies]
 
 
 class CursorLog:
@@ -128,18 +129,14 @@ class CursorLog:
         return done
 
     async def new_ledger(self, use: str) -> LedgerWriter:
-        """A ledger with as many copies as the cursor's own, and properties that say whose it is.
+        """A ledger with copies and bookies as the topic's own have them, and properties that say whose it is.
 
         Raises:
             NotEnoughBookiesError: fewer usable bookies than the ensemble size.
+            InvalidConfigError: the policies name a placement that this broker does not have.
         """
-        numbers = self._place.persistence
-        return await self._ledgers.create(
-            ensemble_size=numbers.ensemble_size,
-            write_quorum=numbers.write_quorum,
-            ack_quorum=numbers.ack_quorum,
-            properties={"use": use, "topic": self._place.topic, "subscription": self._place.subscription},
-        )
+        place = self._place
+        return await create_topic_ledger(self._ledgers, place.topic, place.policies(), use, place.subscription)
 
     async def close(self) -> None:
         """Write what is left and close the cursor ledger. Failures are left to the next owner's recovery."""

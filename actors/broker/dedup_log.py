@@ -23,6 +23,7 @@ from actors.broker.dedup_record import DedupPart
 from actors.broker.ledgers import LedgerReader, Ledgers, LedgerWriter
 from actors.broker.owned_record import OwnedRecord
 from actors.broker.position import Position
+from actors.broker.topic_record import create_topic_ledger
 from actors.errors import EntryDamagedError, LedgerFencedError, NoSuchLedgerError
 from heliograph.errors import HeliographError, ServiceNotReadyError
 from metadata import codec
@@ -120,13 +121,8 @@ class DedupLog:
         self._writes += len(records)
 
     async def _start_ledger(self, snapshot: Sequence[Remembered], end: int) -> None:
-        numbers = self._place.persistence
-        writer = await self._ledgers.create(
-            ensemble_size=numbers.ensemble_size,
-            write_quorum=numbers.write_quorum,
-            ack_quorum=numbers.ack_quorum,
-            properties={"use": "deduplication", "topic": self._place.topic},
-        )
+        place = self._place
+        writer = await create_topic_ledger(self._ledgers, place.topic, place.policies(), "deduplication")
         self._base, self._writes = -1, 0
         await self._append(writer, snapshot, end)
         old, record = self._owned.record.cursor_ledger_id, self._owned.record

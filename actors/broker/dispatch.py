@@ -82,6 +82,10 @@ class Dispatcher(Protocol):
         """Entries waiting to be delivered again."""
 
     @property
+    def due_count(self) -> int:
+        """Those of them that nobody has looked at since their time came."""
+
+    @property
     def is_blocked(self) -> bool:
         """Whether too many messages are unacknowledged to deliver more."""
 

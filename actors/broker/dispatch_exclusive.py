@@ -40,6 +40,11 @@ class ExclusiveDispatcher:
         return 0
 
     @property
+    def due_count(self) -> int:
+        """See Dispatcher."""
+        return 0
+
+    @property
     def is_blocked(self) -> bool:
         """See Dispatcher."""
         return False

@@ -61,6 +61,11 @@ class KeySharedDispatcher:
         return self._parked_count + len(self._due)
 
     @property
+    def due_count(self) -> int:
+        """See Dispatcher. What is parked was looked at, and may stay so for long."""
+        return len(self._due)
+
+    @property
     def is_blocked(self) -> bool:
         """See Dispatcher."""
         return self._held.is_blocked

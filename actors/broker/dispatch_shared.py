@@ -46,6 +46,11 @@ class SharedDispatcher:
         return len(self._replay)
 
     @property
+    def due_count(self) -> int:
+        """See Dispatcher. Whoever takes something takes these first."""
+        return len(self._replay)
+
+    @property
     def is_blocked(self) -> bool:
         """See Dispatcher."""
         return self._held.is_blocked

@@ -98,8 +98,7 @@ class IdleTopics:
         idle = now - seen.since
         if idle < min(policies.inactive_delete_seconds or float("inf"), self._unload_seconds or float("inf")):
             return Fate.KEEP
-        subscriptions = sum(not one.is_internal for one in topic.subscriptions.values())
-        standing = Standing(idle, subscriptions, has_backlog(topic), topic.has_old_ledgers())
+        standing = Standing(idle, topic.users, has_backlog(topic), topic.has_old_ledgers())
         return fate_of(standing, policies, self._unload_seconds)
 
 
@@ -111,4 +110,5 @@ def is_in_use(topic: Topic) -> bool:
 
 def has_backlog(topic: Topic) -> bool:
     """Whether a subscription has something to deliver."""
-    return any(s.is_durable and not s.is_internal and s.backlog > 0 for s in topic.subscriptions.values())
+    of_users = (s for s in topic.subscriptions.values() if s.is_durable and not s.is_internal)
+    return bool(topic.unavailable) or any(s.backlog > 0 for s in of_users)

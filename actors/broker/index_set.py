@@ -22,6 +22,7 @@ class IndexSet:
     def __init__(self) -> None:
         self._chunks: dict[int, int] = {}  # chunk number -> bits, never 0
         self._count = 0
+        self._runs = 0
 
     def __len__(self) -> int:
         return self._count
@@ -29,14 +30,21 @@ class IndexSet:
     def __contains__(self, index: int) -> bool:
         return bool(self._chunks.get(index >> _SHIFT, 0) >> (index & _MASK) & 1)
 
+    @property
+    def run_count(self) -> int:
+        """How many unbroken runs there are; known without a walk over them."""
+        return self._runs
+
     def add(self, index: int) -> bool:
         """Add one index; False when it was there."""
-        number, bit = index >> _SHIFT, 1 << (index & _MASK)
+        number, place = index >> _SHIFT, index & _MASK
         chunk = self._chunks.get(number, 0)
-        if chunk & bit:
+        near = chunk << 1 >> place & 7  # the place before, the place itself, the place behind
+        if near & 2:
             return False
-        self._chunks[number] = chunk | bit
+        self._chunks[number] = chunk | 1 << place
         self._count += 1
+        self._runs += 1 - self._neighbours(number, place, near)
         return True
 
     def add_bits(self, base: int, bits: int) -> None:
@@ -47,18 +55,19 @@ class IndexSet:
             part = bits & _FULL
             if part:
                 old = self._chunks.get(number, 0)
-                self._chunks[number] = old | part
-                self._count += (old | part).bit_count() - old.bit_count()
+                self._replace(number, old, old | part)
             bits >>= CHUNK_BITS
             number += 1
 
     def remove(self, index: int) -> None:
         """Remove one index if it is there."""
-        number, bit = index >> _SHIFT, 1 << (index & _MASK)
+        number, place = index >> _SHIFT, index & _MASK
         chunk = self._chunks.get(number, 0)
-        if chunk & bit:
+        near = chunk << 1 >> place & 7
+        if near & 2:
             self._count -= 1
-            self._put(number, chunk & ~bit)
+            self._runs += self._neighbours(number, place, near) - 1
+            self._put(number, chunk ^ 1 << place)
 
     def drop_range(self, first: int, stop: int) -> None:
         """Remove everything from ``first`` to before ``stop``; the caller knows that nothing lies below ``first``."""
@@ -68,15 +77,15 @@ class IndexSet:
         else:
             numbers = [number for number in self._chunks if number < edge]
         for number in numbers:
-            self._count -= self._chunks.pop(number).bit_count()
+            self._replace(number, self._chunks[number], 0)
         chunk = self._chunks.get(edge, 0)
         below = chunk & ((1 << (stop & _MASK)) - 1)
         if below:
-            self._count -= below.bit_count()
-            self._put(edge, chunk & ~below)
+            self._replace(edge, chunk, chunk & ~below)
 
     def pop_run(self, index: int) -> int:
         """Remove the unbroken run that starts at ``index``; returns the first index not in it (``index``: no run)."""
+        first = index
         while True:
             number, offset = index >> _SHIFT, index & _MASK
             chunk = self._chunks.get(number, 0)
@@ -84,6 +93,8 @@ class IndexSet:
             ones = (~shifted & (shifted + 1)).bit_length() - 1
             if ones == 0:
                 return index
+            if index == first and (first - 1) not in self:
+                self._runs -= 1
             self._count -= ones
             self._put(number, chunk & ~(((1 << ones) - 1) << offset))
             index += ones
@@ -103,7 +114,7 @@ class IndexSet:
     def clear(self) -> None:
         """Remove everything."""
         self._chunks.clear()
-        self._count = 0
+        self._count = self._runs = 0
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """(first index, bits) of each chunk that is not empty, in order."""
@@ -130,8 +141,31 @@ class IndexSet:
         if stop > start:
             yield start, stop
 
+    def _neighbours(self, number: int, place: int, near: int) -> int:
+        """How many of the two places beside one are in the set, which ``near`` tells of those in the same chunk."""
+        if place == 0:
+            near |= self._chunks.get(number - 1, 0) >> _MASK
+        elif place == _MASK:
+            near |= (self._chunks.get(number + 1, 0) & 1) << 2
+        return (near & 1) + (near >> 2)
+
+    def _replace(self, number: int, old: int, new: int) -> None:
+        """Have other bits in a chunk, and count."""
+        before = self._chunks.get(number - 1, 0) >> _MASK
+        behind = self._chunks.get(number + 1, 0) & 1
+        self._count += new.bit_count() - old.bit_count()
+        self._runs += _starts(new, before) - _starts(old, before)
+        if behind:  # a run starts there where our last bit is clear
+            self._runs += (old >> _MASK) - (new >> _MASK)
+        self._put(number, new)
+
     def _put(self, number: int, bits: int) -> None:
         if bits:
             self._chunks[number] = bits
         else:
             self._chunks.pop(number, None)
+
+
+def _starts(bits: int, before: int) -> int:
+    """How many runs start in a chunk; ``before`` is the bit in front of its first."""
+    return (bits & ~(bits << 1 | before)).bit_count()

@@ -29,12 +29,13 @@ from actors.broker.topic_record import (
     create_topic_ledger,
     deletable_ledgers,
     with_deletable,
+    with_head_trimmed,
     with_ledger_appended,
     with_ledger_closed,
 )
 from actors.errors import LedgerFencedError
 from heliograph.errors import HeliographError, PersistenceError, ServiceNotReadyError, TopicTerminatedError
-from metadata.model import Persistence, Policies, TopicRecord
+from metadata.model import Policies, TopicRecord
 
 ADDS_IN_FLIGHT_MAX = 5_000  # entries handed to one ledger writer and not confirmed; more wait here
 ADD_BYTES_IN_FLIGHT_MAX = 16 << 20  # their bytes; one entry is always handed on
@@ -92,11 +93,6 @@ class ManagedLedger:
     def record(self) -> TopicRecord:
         """The topic's record as last stored."""
         return self._owned.record
-
-    @property
-    def persistence(self) -> Persistence:
-        """How many copies new ledgers get."""
-        return self.policies.persistence
 
     @property
     def writer(self) -> LedgerWriter:
@@ -214,14 +210,8 @@ class ManagedLedger:
                 return 0
             count = self.expendable_at(needed_from(), now_ms)  # a cursor may have come while we waited
             if count:
-                gone = [info.ledger_id for info in self.record.ledgers[:count]]
-                await self._replace(
-                    replace(
-                        with_deletable(self.record, [*deletable_ledgers(self.record), *gone]),
-                        ledgers=self.record.ledgers[count:],
-                    )
-                )
-                for _ in gone:
+                await self._replace(with_head_trimmed(self.record, count))
+                for _ in range(count):
                     self.chain.drop_head()
             left = deletable_ledgers(self.record)
             for ledger_id in left:

@@ -6,7 +6,7 @@ All answers are plain data (JSON); policies go by the names of ``policies.py``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from metadata.store import MetadataStore
 from metadata.update_loop import update
 
 Json = dict[str, Any]
+Overrides = dict[str, PolicyValue]
 
 
 class NamespaceRecords:
@@ -165,7 +166,8 @@ class NamespaceRecords:
         """Delete an empty namespace that is marked deleted."""
         name = probe_of(namespace)
         path = paths.namespace(name.tenant, name.namespace_name)
-        await self._remove_below(paths.topic_policies(name.tenant, name.namespace_name, "x").rpartition("/")[0])
+        for family in (paths.topic_policies, paths.non_persistent_policies):
+            await self._remove_below(family(name.tenant, name.namespace_name, "x").rpartition("/")[0])
         with contextlib.suppress(NoNodeError), needs_session():
             await self._store.delete(path)
 
@@ -224,27 +226,30 @@ class NamespaceRecords:
         """
         name = await self._existing(topic)
         _check(values, of_namespace=False)
-        path = self._catalog.policies_path(name)
-        with contextlib.suppress(NodeExistsError), needs_session():
-            await self._store.create(path, codec.encode(TopicPolicies(dict(values))), parents=True)
-            return
-        await self._change_topic(path, lambda found: {**found, **values})
+        await self._change_topic(name, lambda found: {**found, **values})
 
     async def remove_topic_policies(self, topic: str, names: Sequence[str]) -> None:
         """Let a topic go by its namespace's policies again; raises as ``set_topic_policies``."""
         name = await self._existing(topic)
         known_policies(names)
-        with contextlib.suppress(NoNodeError):
-            await self._change_topic(
-                self._catalog.policies_path(name),
-                lambda found: {key: value for key, value in found.items() if key not in names},
-            )
+        await self._change_topic(name, lambda found: {key: value for key, value in found.items() if key not in names})
 
-    async def _change_topic(self, path: str, change: Any) -> None:
+    async def _change_topic(self, topic: TopicName, change: Callable[[Overrides], Overrides]) -> None:
+        path = self._catalog.policies_path(topic)
+
         def changed(record: TopicPolicies) -> TopicPolicies | None:
             overrides = change(record.overrides)
             return None if overrides == record.overrides else TopicPolicies(overrides)
 
+        with contextlib.suppress(NoNodeError), needs_session():
+            await update(self._store, path, TopicPolicies, changed)
+            return
+        first = changed(await self._catalog.topic_policies(topic))  # none, or what an older version kept elsewhere
+        if first is None:
+            return
+        with contextlib.suppress(NodeExistsError), needs_session():
+            await self._store.create(path, codec.encode(first), parents=True)
+            return
         with needs_session():
             await update(self._store, path, TopicPolicies, changed)
 

@@ -150,6 +150,7 @@ class NonPersistentTopic(Topic):
         is_durable: bool = True,
         properties: Mapping[str, str] | None = None,
         may_create: bool = True,
+        is_internal: bool = False,
         view: tuple[Chain, TopicReader] | None = None,
     ) -> Subscription:
         """The subscription of that name, durable or not: it gets what comes while it has consumers."""

@@ -32,7 +32,7 @@ class PolicyWatch:
         self._topics = topics
         self._dirty: set[str] = set()  # namespaces, "tenant/namespace"
         self._wake = asyncio.Event()
-        trees = (paths.NAMESPACES, paths.TOPIC_POLICIES)
+        trees = (paths.NAMESPACES, paths.TOPIC_POLICIES, paths.NON_PERSISTENT_POLICIES)
         self._changes = Changes(store, trees, self._changed, self._missed)
         self._task: asyncio.Task[None] | None = None
 
@@ -99,7 +99,7 @@ class PolicyWatch:
             if number % TOPICS_BETWEEN_TURNS == 0:
                 await asyncio.sleep(0)
             overrides = {}
-            if self._catalog.policies_path(topic.name) in own:
+            if self._catalog.may_override(topic.name, own):
                 overrides = (await self._catalog.topic_policies(topic.name)).overrides
             applied = effective(policies, overrides, topic.created_with)
             if applied != topic.policies and topic.is_open:

@@ -43,6 +43,7 @@ def topic_stats(topic: Topic, rates: Rates, broker_id: str) -> Json:
         "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
         "waitingPublishers": len(topic.write_side.members.access.waiting),
         "subscriptions": subscriptions,
+        "unavailableSubscriptions": {name: str(error) for name, error in topic.unavailable.items()},
         "replication": {},
         "deduplicationStatus": "Disabled" if topic.write_side.dedup.current is None else "Enabled",
         "topicEpoch": epoch if (epoch := topic.write_side.members.access.epoch) >= 0 else None,

@@ -30,11 +30,17 @@ from actors.broker.subscription_type import SubscriptionType, make_dispatcher
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
 from actors.broker.topic_record import now_ms
-from heliograph.errors import ConflictError, ConsumerBusyError, HeliographError, ServiceNotReadyError
+from heliograph.errors import (
+    ConflictError,
+    ConsumerAssignError,
+    ConsumerBusyError,
+    HeliographError,
+    ServiceNotReadyError,
+)
 from metadata.model import Policies
 
 TURN_ENTRIES_MAX = 200
-REPLAY_MAX = 1_000  # entries waiting to be delivered again, before more whose time has come join them
+DUE_MAX = 1_000  # entries whose time has come that nobody looked at yet, before more join them
 FULL_DELAY_SECONDS = 1.0  # between looks while no further entry can be held back
 COMPACTION = "__compaction"  # the subscription that holds ledgers until they are compacted
 OWN_PROPERTIES = "heliograph."  # properties of the cursor's record that are not the user's
@@ -175,7 +181,7 @@ class Subscription:
         before = self.dispatcher.active
         try:
             self.dispatcher.add(consumer.state)
-        except ConsumerBusyError:
+        except (ConsumerBusyError, ConsumerAssignError):
             for other in self.consumers.values():
                 other.channel.probe()
             raise
@@ -296,6 +302,7 @@ class Subscription:
             if bits and mark == self.cursor.mark and mark < self.chain.end:
                 self.cursor.acknowledge_messages(mark, bits)
             self.dispatcher.rewind()
+            self.delays.forget_below(self.cursor.mark)
             self._ahead.drop()
             if self.log is not None:
                 await asyncio.shield(self.log.persist())
@@ -347,9 +354,9 @@ class Subscription:
         end, dispatcher, delays = self.chain.end, self.dispatcher, self.delays
         is_limited = self._is_limited = self._rate.is_limited or self._setting.topic_rate.is_limited
         if self.kind.is_shared:
-            if not delays.ensure_loaded():
+            if self._policies.delayed_delivery and not delays.ensure_loaded():
                 return
-            if delays.index.count and dispatcher.replay_count < REPLAY_MAX:
+            if delays.index.count and dispatcher.due_count < DUE_MAX:
                 dispatcher.make_due(delays.take_due())
         for _ in range(TURN_ENTRIES_MAX):
             index = dispatcher.next_wanted(end)

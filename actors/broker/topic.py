@@ -28,6 +28,7 @@ from actors.broker.topic_record import now_ms
 from actors.broker.write_side import WriteSide
 from heliograph.errors import (
     BadRequestError,
+    ConflictError,
     ConsumerBusyError,
     HeliographError,
     ServiceNotReadyError,
@@ -55,6 +56,7 @@ class Topic:
 
     Attributes:
         policies: what holds for it now; changed by ``apply_policies`` only.
+        unavailable: durable subscriptions that read the compacted form, while that cannot be read, and why.
         on_lost: called once when the topic is not ours any more and everybody was told.
     """
 
@@ -77,6 +79,7 @@ class Topic:
         self.reader = reader
         self.policies = policies
         self.subscriptions: dict[str, Subscription] = {}
+        self.unavailable: dict[str, HeliographError] = {}
         self.on_lost: Callable[[], None] = lambda: None
         self.opened_ms = now_ms()
         self.expiry_hint = (-1, 0)  # an entry at the head of a backlog and its publish time
@@ -110,6 +113,11 @@ class Topic:
         return any(subscription.consumers for subscription in self.subscriptions.values())
 
     @property
+    def users(self) -> int:
+        """How many subscriptions it has that are not the broker's own."""
+        return len(self.unavailable) + sum(not one.is_internal for one in self.subscriptions.values())
+
+    @property
     def has_entries(self) -> bool:
         """Whether anything that was published is still there."""
         return self.ledger.chain.end > self.ledger.chain.first
@@ -124,15 +132,39 @@ class Topic:
         await self.write_side.load(is_deduplicated=is_deduplicated)
         await self.ledger.check_ownership()  # I11: whoever takes the topic over later, takes the cursors over later
 
-    async def _load_subscription(self, name: str) -> None:
-        is_compacted = False
-        if self.ledger.record.compacted is not None:
-            record = (await read(self._store, paths.cursor(self.path, name), CursorRecord)).record
-            is_compacted = READ_COMPACTED in record.properties
-        view = await self.view(is_compacted)
+    async def _load_subscription(self, name: str, view: View | None = None) -> None:
+        """Take a durable cursor over, which counts by ``view``; where that cannot be had, by and by."""
+        if view is None:
+            try:
+                view = await self.view(await self._reads_compacted(name))
+            except HeliographError as error:
+                log.error("%s: subscription %s cannot be used: %s", self.name, name, error)
+                self.unavailable[name] = error
+                return
         cursor_log = await recover_cursor(self._place(name), view[0], self._store, self._ledgers)
         cursor_log.on_lost = self.ledger.lose
+        self.unavailable.pop(name, None)
         self._keep(name, cursor_log.cursor, cursor_log, view, READ_COMPACTED in cursor_log.properties)
+
+    async def _reads_compacted(self, name: str) -> bool:
+        if self.ledger.record.compacted is None:
+            return False
+        record = (await read(self._store, paths.cursor(self.path, name), CursorRecord)).record
+        return READ_COMPACTED in record.properties
+
+    async def _load_unavailable(self) -> None:
+        """Look again whether what could not be used can be."""
+        async with self._subscribing:
+            for name in list(self.unavailable):
+                await self._load_late(name)
+
+    async def _load_late(self, name: str, view: View | None = None) -> None:
+        self._check_open()
+        try:
+            await self._load_subscription(name, view)
+        except HeliographError as error:  # its cursor is still where it was
+            self.unavailable[name] = error
+        await self.ledger.check_ownership()
 
     # Producers
 
@@ -160,11 +192,13 @@ class Topic:
         is_durable: bool = True,
         properties: Mapping[str, str] | None = None,
         may_create: bool = True,
+        is_internal: bool = False,
         view: View | None = None,
     ) -> Subscription:
         """The subscription of that name; a new one starts at the entry ``start``, None: behind the last.
 
         Args:
+            is_internal: it is the broker's own.
             view: what ``view`` gave for a subscription that reads the compacted form; ``start`` counts by its chain.
 
         Raises:
@@ -172,12 +206,15 @@ class Topic:
             SubscriptionNotFoundError: there is none, and it may not be created.
             UnsupportedError: the topic has as many as it may.
             ServiceNotReadyError: the topic is being closed, or was compacted anew since ``view`` was given.
+            QuorumLostError, BookieError, CompactedLostError: it reads the compacted form, which cannot be read.
         """
         async with self._subscribing:
             self._check_open()
-            if name == DEDUP_CURSOR:
+            if name == DEDUP_CURSOR or (name == COMPACTION and not is_internal):
                 raise BadRequestError(f"{name} is no name for a subscription", field="subscription")
-            found = self.subscriptions.get(name)
+            if name in self.unavailable:
+                await self._load_late(name)
+            found = self._find(name)
             if found is not None:
                 if found.is_durable != is_durable:
                     raise SubscriptionExistsError(f"{name} exists and is {'not ' * (not found.is_durable)}durable")
@@ -206,17 +243,35 @@ class Topic:
             return self._keep(name, cursor_log.cursor, cursor_log, (chain, reader), view is not None)
 
     def subscription(self, name: str) -> Subscription:
-        """Raises SubscriptionNotFoundError."""
-        try:
-            return self.subscriptions[name]
-        except KeyError:
-            raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription") from None
+        """Raises SubscriptionNotFoundError; or what keeps it from being used."""
+        found = self._find(name)
+        if found is None:
+            raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription")
+        return found
+
+    def _find(self, name: str) -> Subscription | None:
+        if name in self.unavailable:
+            raise self.unavailable[name]
+        return self.subscriptions.get(name)
 
     async def unsubscribe(self, name: str) -> None:
-        """Remove a subscription for good. Where that fails, the topic is given up: the next to open it finds out."""
+        """Remove a subscription for good; with ``__compaction`` the compacted form, whose readers read the topic itself
+        from then on. Where that fails, the topic is given up: the next to open it finds out.
+
+        Raises:
+            SubscriptionNotFoundError.
+            ConflictError: it is ``__compaction``, and the topic is being compacted.
+        """
         async with self._subscribing:
+            if name in self.unavailable:
+                await self._load_late(name, (self.ledger.chain, self.reader))  # to be deleted, never to be read
             subscription = self.subscription(name)
+            if subscription.is_internal and self.compaction.is_running:
+                raise ConflictError(f"{self.name} is being compacted", field="subscription")
             try:
+                if subscription.is_internal:
+                    await self.compaction.forget()
+                    await self._start_anew()
                 await subscription.delete()
             except HeliographError as error:
                 self.ledger.lose(error)
@@ -279,7 +334,10 @@ class Topic:
         """The oldest ledger that a durable cursor or deduplication needs."""
         if not self.is_open:  # its subscriptions are not on the list any more
             return 0
-        marks = [s.topic_mark for s in self.subscriptions.values() if s.is_durable]
+        marks = [s.topic_mark for s in self.subscriptions.values() if s.is_durable and not s.is_internal]
+        compacted = self.compaction.needed_from(is_kept=COMPACTION in self.subscriptions)
+        if compacted is not None:  # those that read it and are not available need nothing before it either
+            marks.append(compacted)
         if self.write_side.needed_from < self.ledger.chain.end:
             marks.append(self.write_side.needed_from)
         if not marks:
@@ -301,8 +359,10 @@ class Topic:
         return position
 
     async def housekeep(self) -> None:
-        """What producers wait for: quotas and the state of deduplication."""
+        """What producers wait for, quotas and the state of deduplication; and what could not be used so far."""
         await self.write_side.housekeep()
+        if self.unavailable:
+            await self._load_unavailable()
 
     def begin_close(self) -> None:
         """Take no more producers, consumers and entries; ``close`` has to follow."""
@@ -365,20 +425,24 @@ class Topic:
         subscription.schedule_pump()
 
     async def _compaction_mark(self) -> Subscription:
-        return await self.subscribe(COMPACTION, start=self.ledger.chain.first)
+        return await self.subscribe(COMPACTION, start=self.ledger.chain.first, is_internal=True)
 
     async def _compacted(self) -> None:
         """Have those who read the compacted form read the new one, from where they are."""
         async with self._subscribing:
-            for old in [s for s in self.subscriptions.values() if s.reads_compacted]:
-                self._check_open()
-                try:
-                    await old.close()
-                    if self.subscriptions.pop(old.name, None) is old and old.is_durable:
-                        await self._load_subscription(old.name)
-                except HeliographError as error:
-                    self.ledger.lose(error)
-                    raise
+            self._check_open()
+            try:
+                await self._start_anew()
+            except HeliographError as error:
+                self.ledger.lose(error)
+                raise
+
+    async def _start_anew(self) -> None:
+        for old in [s for s in self.subscriptions.values() if s.reads_compacted]:
+            await old.close()
+            if self.subscriptions.pop(old.name, None) is old and old.is_durable:
+                await self._load_subscription(old.name)
 
     def _place(self, subscription: str) -> CursorPlace:
-        return CursorPlace(str(self.name), subscription, paths.cursor(self.path, subscription), self.ledger.persistence)
+        path = paths.cursor(self.path, subscription)
+        return CursorPlace(str(self.name), subscription, path, lambda: self.ledger.policies)

@@ -46,7 +46,7 @@ async def delete_topic(
         raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
     if DELETING not in record.properties:
         topic = await topics.get(name)
-        subscriptions = sum(not one.is_internal for one in topic.subscriptions.values())
+        subscriptions = topic.users
         if not force and (topic.producers or subscriptions):
             raise TopicBusyError(
                 f"{name} has {len(topic.producers)} producers and {subscriptions} subscriptions: "

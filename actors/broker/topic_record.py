@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from actors.broker.ledgers import Ledgers, LedgerWriter
-from metadata.model import LedgerInfo, LedgerMetadata, Policies, TopicRecord
+from metadata.model import CompactedLedger, LedgerInfo, LedgerMetadata, Policies, TopicRecord
 
 DELETABLE = "deletable"  # property of the record: ledgers out of the chain whose deletion is not known to be complete
 DELETING = "deleting"  # property of the record: the whole topic is on its way out
+WHOLE = "whole"  # property of the record: nothing of the topic was ever trimmed
 
 
 def with_ledger_appended(record: TopicRecord, ledger_id: int) -> TopicRecord:
@@ -46,6 +47,21 @@ def with_deletable(record: TopicRecord, ledger_ids: Sequence[int]) -> TopicRecor
     return replace(record, properties=properties)
 
 
+def with_head_trimmed(record: TopicRecord, count: int) -> TopicRecord:
+    """The record without its first ledgers, which are to be deleted."""
+    gone = [info.ledger_id for info in record.ledgers[:count]]
+    kept = {name: value for name, value in record.properties.items() if name != WHOLE}
+    record = replace(record, ledgers=record.ledgers[count:], properties=kept)
+    return with_deletable(record, [*deletable_ledgers(record), *gone])
+
+
+def with_compacted(record: TopicRecord, compacted: CompactedLedger | None) -> TopicRecord:
+    """The record with another compacted ledger, or none; the one before it is to be deleted."""
+    if record.compacted is not None:
+        record = with_deletable(record, [*deletable_ledgers(record), record.compacted.ledger_id])
+    return replace(record, compacted=compacted)
+
+
 def without_empty_ledgers(record: TopicRecord) -> TopicRecord:
     """The record without ledgers that were closed before they got an entry: each opening would leave one behind."""
     empty = [info.ledger_id for info in record.ledgers if info.closed_ms and info.entries == 0]
@@ -55,14 +71,21 @@ def without_empty_ledgers(record: TopicRecord) -> TopicRecord:
     return replace(with_deletable(record, [*deletable_ledgers(record), *empty]), ledgers=kept)
 
 
-async def create_topic_ledger(ledgers: Ledgers, topic: str, policies: Policies, use: str = "topic") -> LedgerWriter:
-    """A new ledger for a topic's entries; it counts for nothing before the topic's record names it.
+async def create_topic_ledger(
+    ledgers: Ledgers, topic: str, policies: Policies, use: str = "topic", subscription: str = ""
+) -> LedgerWriter:
+    """A new ledger for a topic's entries, or what else is kept of it; it counts for nothing before a record names it.
+
+    Args:
+        use: what it is for, and ``subscription`` of which one, as its properties say.
 
     Raises:
         NotEnoughBookiesError: fewer usable bookies than the ensemble size.
         InvalidConfigError: the policies name a placement that this broker does not have.
     """
     properties = {"use": use, "topic": topic}
+    if subscription:
+        properties["subscription"] = subscription
     if policies.placement:
         properties["placement"] = policies.placement
     persistence = policies.persistence

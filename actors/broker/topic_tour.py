@@ -104,7 +104,7 @@ class TopicTour:
             name = TopicName.parse(f"persistent://{namespace}/{paths.last_part('/' + child)}")
             if name in self._visited:
                 continue
-            has_own = self._catalog.policies_path(name) in own
+            has_own = self._catalog.may_override(name, own)
             overrides = (await self._catalog.topic_policies(name)).overrides if has_own else {}
             if await self._is_due(f"{folder}/{child}", effective(policies, overrides)):
                 visits += await self._try(name)

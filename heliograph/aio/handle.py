@@ -13,11 +13,13 @@ from heliograph.errors import AlreadyClosedError
 class AsyncHandle:
     """A handle that opens at its first use and can be opened ahead by awaiting it.
 
-    A failed opening is tried again at the next use. A closed handle stays closed.
+    A failed opening is tried again at the next use; one that nobody waits for any more is given up. A closed handle
+    stays closed.
     """
 
     def __init__(self) -> None:
         self._opening: asyncio.Task[None] | None = None
+        self._openers = 0  # callers that wait for it
         self._is_open = False
         self._is_closed = False
 
@@ -37,9 +39,22 @@ class AsyncHandle:
         if not self._is_open:
             if self._opening is None or (self._opening.done() and not self._is_open):
                 self._opening = asyncio.get_running_loop().create_task(self._do_open())
-            await asyncio.shield(self._opening)
+            await self._wait_for(self._opening)
             self._is_open = True
         return self
+
+    async def _wait_for(self, opening: asyncio.Task[None]) -> None:
+        self._openers += 1
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if self._openers == 1 and self._opening is opening and not opening.done():
+                self._opening = None  # who waits for a turn and is gone must not be given it later
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+            raise
+        finally:
+            self._openers -= 1
 
     async def close(self) -> None:
         """Closes the handle; a second call does nothing."""

@@ -215,7 +215,11 @@ class AsyncProducer(AsyncHandle):
 
     async def _open_parts(self, session: Session, names: Sequence[TopicName]) -> list[PartitionProducer]:
         parts = [PartitionProducer(session, name, self.options, self._window) for name in names]
-        results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)
+        try:
+            results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)
+        except asyncio.CancelledError:
+            await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+            raise
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
@@ -301,7 +305,10 @@ class AsyncProducer(AsyncHandle):
         limit = self._parts[0].max_message_bytes
         if len(payload) > limit:
             raise MessageTooLargeError(
-                f"a message of {len(payload)} bytes is above the broker's limit", field="value", limit=f"{limit} bytes"
+                f"a message of {len(payload)} bytes is above the broker's limit of {limit} bytes: split it "
+                "(HELIOGRAPH_MAX_MESSAGE_BYTES sets the limit when a cluster is started, 5 MiB at most)",
+                field="value",
+                limit=f"{limit} bytes",
             )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -21,17 +22,35 @@ from heliograph.cli import (
     topics,
 )
 from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.version import heliograph_version
 
 EXIT_INTERRUPTED = 130
 
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"heliograph {heliograph_version()}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="helio",
-    help="Heliograph: durable, ordered, replicated messaging inside a Ray cluster.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Heliograph: durable, ordered, replicated messaging inside a Ray cluster."""
+
+
 app.command("up")(cluster.up)
 app.command("down")(cluster.down)
 app.command("status")(cluster.status)

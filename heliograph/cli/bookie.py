@@ -24,7 +24,7 @@ SHOWN_BYTES = 60  # of each payload, for people
 MIB = 1 << 20
 
 app = typer.Typer(
-    help="Look into the folders of a bookie that is down; nothing is changed.",
+    help="Look into the folders of a bookie that is down.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -43,9 +43,8 @@ def inspect_(directories: Directories, as_json: Json = False) -> None:
         found = _inspected(folders)
     output.result(found)
     identity = found["cookie"] or {}
-    output.table(
+    output.facts(
         "",
-        ("", ""),
         [
             ("bookie", identity.get("bookie_id", "unknown")),
             ("cluster instance", identity.get("instance_id", "unknown")),
@@ -69,7 +68,7 @@ def inspect_(directories: Directories, as_json: Json = False) -> None:
 
 @app.command()
 def verify(directories: Directories, as_json: Json = False) -> None:
-    """Read every entry, index row and journal record and check them. Exit code 1 when something is damaged."""
+    """Check every entry, index row and journal record. Ends with 1 when something is damaged."""
     output = Output(as_json)
     with _opened(directories) as folders:
         report = inspect.verify(folders.data, folders.journals)
@@ -95,7 +94,7 @@ def verify(directories: Directories, as_json: Json = False) -> None:
 
 @app.command("list-ledgers")
 def list_ledgers(directories: Directories, as_json: Json = False) -> None:
-    """List the ledgers in the index with their flags and spans; entries still in the journals are not counted."""
+    """List the ledgers in the index, flags and spans. Entries still in the journals are not counted."""
     output = Output(as_json)
     with _opened(directories) as folders:
         views = inspect.list_ledgers(folders.data)
@@ -117,7 +116,7 @@ def read(
     limit: Annotated[int, typer.Option(help="Entries at most.", min=1, max=100_000)] = 100,
     as_json: Json = False,
 ) -> None:
-    """Print entries of a ledger, those in the journals included. With --json payloads are in base64."""
+    """Print entries of a ledger. Those in the journals included; with --json payloads are in base64."""
     output = Output(as_json)
     end = last if last >= 0 else (1 << 63) - 1
     with _opened(directories) as folders:

@@ -39,7 +39,7 @@ def load(home: Home = None, namespace: Namespace = None, as_json: Json = False) 
 
 @app.command()
 def drain(broker: Broker, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
-    """Have a broker give all its topics away and take no more, until `undrain` or its restart."""
+    """Have a broker give all its topics away. It takes no more until `undrain` or its restart."""
     output = Output(as_json)
     count = admin_of(namespace, home).brokers.drain(broker)
     output.result({"broker": broker, "bundles": count})

@@ -43,7 +43,7 @@ def up(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start a cluster on this machine, or in the Ray that RAY_ADDRESS names."""
+    """Start a cluster. On this machine, or in the Ray that RAY_ADDRESS names; one that runs already stays as it is."""
     settings = given(**{name: value for name, value in locals().items() if name in ClusterConfig.model_fields})
     from heliograph.cluster.lifecycle import up as start
 
@@ -65,7 +65,7 @@ def _show_started(output: Output, state: ClusterState, seconds: float, option: s
         ("Ray dashboard", _dashboard(state.dashboard_url, state.ray_auth_mode)),
         ("data", state.data_root),
     ]
-    output.table("", ("", ""), rows)
+    output.facts("", rows)
     output.progress(f"up in {seconds} s. Next:")
     output.progress(f"  echo hello | helio produce greetings{option}")
     output.progress(f"  helio consume greetings --from earliest -n 1{option}")
@@ -124,7 +124,7 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
         ("gateway", found.gateway_url or "none"),
         ("Ray dashboard", _dashboard(found.dashboard_url, auth_mode)),
     ]
-    output.table("", ("", ""), rows)
+    output.facts("", rows)
 
 
 def _count(number: int) -> str:

@@ -33,7 +33,7 @@ def consume(
     namespace: Namespace = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per message, one per line.")] = False,
 ) -> None:
-    """Print messages: their text, or one JSON object per line with --json."""
+    """Print messages. Their text, or one JSON object per line with --json."""
     target = Target.of(namespace, home, address)
     limit = messages if messages is not None else sys.maxsize
     work = _consume(target, topic, subscription, position, kind, limit, None if follow else idle, as_json)

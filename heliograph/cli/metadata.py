@@ -30,7 +30,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on. Everybody who reaches it may use it.")] = "127.0.0.1",
     as_json: Json = False,
 ) -> None:
-    """Speak ZooKeeper's client protocol over any metadata store, until interrupted.
+    """Speak ZooKeeper's protocol over a metadata store. Until interrupted.
 
     Stock kazoo, zkCli.sh and Java clients can look inside and coordinate through it. Sessions end with the endpoint.
     """

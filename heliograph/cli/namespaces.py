@@ -9,11 +9,11 @@ import typer
 from heliograph.cli import policy_values
 from heliograph.cli.options import Home, Json, Namespace, admin_of
 from heliograph.cli.output import Output
+from heliograph.cli.policies import NAMESPACE, policies_app
 
 tenants = typer.Typer(help="Create, list and delete tenants.", no_args_is_help=True, rich_markup_mode=None)
-app = typer.Typer(
-    help="Create, list and delete namespaces; their policies and bundles.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Namespaces, their policies and their bundles.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(policies_app(NAMESPACE, "Show, set and remove a namespace's policies."), name="policies")
 
 Name = Annotated[str, typer.Argument(help="tenant/namespace", metavar="TENANT/NAMESPACE")]
 Tenant = Annotated[str, typer.Argument(help="Name of the tenant.")]
@@ -90,46 +90,6 @@ def delete(
 
 
 @app.command()
-def policies(name: Name, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
-    """Show every policy of a namespace."""
-    output = Output(as_json)
-    found = admin_of(namespace, home).namespaces.policies(name)
-    output.result({"namespace": name, "policies": found})
-    policy_values.show(output, name, found)
-
-
-@app.command("set")
-def set_(
-    name: Name,
-    policies: Annotated[list[str], typer.Argument(help="Such as retention_seconds=3600 message_ttl_seconds=60.")],
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
-) -> None:
-    """Set policies; they act within moments."""
-    output = Output(as_json)
-    values = policy_values.parsed(policies)
-    admin_of(namespace, home).namespaces.set_policies(name, values)
-    output.result({"namespace": name, "set": values})
-    output.progress(f"set {', '.join(values)} of {name}")
-
-
-@app.command()
-def remove(
-    name: Name,
-    policies: Annotated[list[str], typer.Argument(help="Names of policies.")],
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
-) -> None:
-    """Have policies as they are by default."""
-    output = Output(as_json)
-    admin_of(namespace, home).namespaces.remove_policies(name, policies)
-    output.result({"namespace": name, "removed": policies})
-    output.progress(f"removed {', '.join(policies)} of {name}")
-
-
-@app.command()
 def bundles(name: Name, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
     """Show a namespace's bundles: who owns each, and how busy it is."""
     output = Output(as_json)
@@ -147,7 +107,7 @@ def unload(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Have bundles given away by their owners; clients find their topics again by themselves."""
+    """Have bundles given away by their owners. Clients find their topics again by themselves."""
     output, brokers = Output(as_json), admin_of(namespace, home).brokers
     count = brokers.unload_namespace(name) if bundle is None else int(brokers.unload_bundle(name, bundle))
     output.result({"namespace": name, "unloaded": count})

@@ -45,10 +45,7 @@ class Target:
         config = ClusterConfig(**given(namespace=namespace, home=home))
         directory = config.home_directory
         os.environ["HELIOGRAPH_HOME"] = str(directory)  # where a client looks when it has to find its brokers anew
-        if namespace is None and "HELIOGRAPH_NAMESPACE" not in os.environ:
-            state = ClusterHome(directory).load()
-            return cls(state.namespace if state else config.namespace, directory, address)
-        return cls(config.namespace, directory, address)
+        return cls(discovery.namespace_or_noted(namespace), directory, address)
 
     def attach(self) -> None:
         """Join the Ray of the cluster.

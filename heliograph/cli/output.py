@@ -42,20 +42,39 @@ class Output:
         """A table, for people."""
         if self.as_json:
             return
-        table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        table = Table(
+            title=title or None,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            show_header=any(columns),
+        )
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
             table.add_row(*("" if cell is None else str(cell) for cell in row))
         self._console.print(table)
 
+    def facts(self, title: str, rows: Sequence[tuple[str, Any]]) -> None:
+        """Names and values, for people."""
+        self.table(title, ("", ""), rows)
+
     def error(self, error: BaseException) -> int:
         """Report a failure; the exit code that fits it."""
         text = " ".join(str(error).split()) or type(error).__name__
+        limit = getattr(error, "limit", None)
+        if limit and limit not in text:
+            text = f"{text} (limit: {limit})"
         if not isinstance(error, HeliographError):
             text = f"unexpected {type(error).__name__}: {text} (HELIOGRAPH_DEBUG=1 shows where)"
         if self.as_json:
-            details = {"type": type(error).__name__, "message": text, "field": getattr(error, "field", None)}
+            details = {
+                "type": type(error).__name__,
+                "message": text,
+                "field": getattr(error, "field", None),
+                "limit": limit,
+            }
             print(json.dumps({"error": details}), flush=True)
         else:
             print(f"error: {text}", file=sys.stderr)

@@ -45,7 +45,7 @@ def produce(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Publish as fast as the cluster acknowledges; latency is from send to acknowledgement of each message."""
+    """Publish as fast as the cluster acknowledges. Latency is from send to acknowledgement of each message."""
     target = Target.of(namespace, home, address)
     persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
     load = Load(messages, size, window, rate, batch_messages, linger_ms)
@@ -69,7 +69,7 @@ def consume(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Consume and acknowledge; latency is from send to receipt, missing and repeated messages are counted."""
+    """Consume and acknowledge. Latency is from send to receipt; missing and repeated messages are counted."""
     target = Target.of(namespace, home, address)
     name = subscription or f"helio-perf-{uuid.uuid4().hex[:12]}"
     work = _measured_consume(
@@ -178,6 +178,6 @@ async def _receive(consumer: AsyncConsumer, run: Run, arrivals: Arrivals, messag
 
 def _show(output: Output, report: dict[str, Any]) -> None:
     output.result(report)
-    output.table("", ("", ""), list(report.items()))
+    output.facts("", list(report.items()))
     if report["errors"]:
         raise typer.Exit(EXIT_FAILED)

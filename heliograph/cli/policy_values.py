@@ -1,11 +1,9 @@
-"""Policies on a command line: ``retention_seconds=3600`` and back into a table."""
+"""Policies on a command line: ``retention_seconds=3600``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from heliograph.cli.output import Output
 from heliograph.errors import BadRequestError
 
 _WORDS = {"true": True, "false": False}
@@ -25,8 +23,3 @@ def parsed(assignments: Sequence[str]) -> dict[str, bool | int | str]:
         number = text.removeprefix("-")
         values[name] = _WORDS[text] if text in _WORDS else int(text) if number.isdigit() else text
     return values
-
-
-def show(output: Output, title: str, policies: Mapping[str, Any]) -> None:
-    """Policies as a table, by name."""
-    output.table(title, ("policy", "value"), [(name, policies[name]) for name in sorted(policies)])

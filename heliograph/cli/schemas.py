@@ -68,7 +68,7 @@ def check(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a definition could follow; ends with 1 when it could not."""
+    """Say whether a definition could follow. Ends with 1 when it could not."""
     output, admin = Output(as_json), admin_of(namespace, home)
     answer = admin.schemas.check(topic, _definition(kind, file))
     output.result(answer)

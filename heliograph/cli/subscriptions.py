@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -16,15 +17,23 @@ Topic = Annotated[str, typer.Argument(help="Name, such as orders or persistent:/
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 
 
+def show_subscriptions(output: Output, title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """What people look for first in a topic's subscriptions; ``--json`` has all of it."""
+    columns = ("type", "msgBacklog", "msgDelayed", "unackedMessages", "msgRateOut", "msgRateRedeliver", "isDurable")
+    rows = [
+        (name, *(found[name].get(column) for column in columns), len(found[name].get("consumers") or ()))
+        for name in sorted(found)
+    ]
+    output.table(title, ("name", *columns, "consumers"), rows)
+
+
 @app.command("list")
 def list_(topic: Topic, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
     """List a topic's subscriptions with their backlogs."""
     output, admin = Output(as_json), admin_of(namespace, home)
     found = admin.topic_stats(topic)["subscriptions"]
-    columns = ("type", "msgBacklog", "msgDelayed", "unackedMessages", "isDurable")
     output.result({"topic": topic, "subscriptions": found})
-    rows = [(name, *(one.get(column) for column in columns), len(one["consumers"])) for name, one in found.items()]
-    output.table("", ("name", *columns, "consumers"), sorted(rows))
+    show_subscriptions(output, "", found)
 
 
 @app.command()

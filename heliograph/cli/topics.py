@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli import topic_policies
 from heliograph.cli.options import Home, Json, Namespace, admin_of, given
 from heliograph.cli.output import Output
+from heliograph.cli.policies import TOPIC, policies_app
+from heliograph.cli.subscriptions import show_subscriptions
 from heliograph.errors import InvalidQuorumError
 
 app = typer.Typer(help="Create, list, delete and inspect topics.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(topic_policies.app, name="policies")
+app.add_typer(policies_app(TOPIC, "Show, set and remove a topic's own policies."), name="policies")
 
 POLL_SECONDS = 0.2
 
@@ -77,7 +78,7 @@ def terminate(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """End a topic: it can be read to its end, and nothing is published to it any more."""
+    """End a topic. It can be read to its end, and nothing is published to it any more."""
     output, admin = Output(as_json), admin_of(namespace, home)
     last = admin.terminate_topic(topic)
     output.result({"topic": topic, "last": last})
@@ -93,7 +94,7 @@ def grow(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Add partitions to a partitioned topic, and make those that are missing; clients notice by themselves."""
+    """Add partitions to a partitioned topic. Missing ones are made; clients notice by themselves."""
     output, admin = Output(as_json), admin_of(namespace, home)
     admin.update_partitions(topic, partitions)
     admin.create_missing_partitions(topic)
@@ -103,7 +104,7 @@ def grow(
 
 @app.command()
 def unload(topic: Topic, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
-    """Have a topic closed where it is served; clients open it again by themselves."""
+    """Have a topic closed and opened again. Clients follow by themselves."""
     output, admin = Output(as_json), admin_of(namespace, home)
     admin.unload_topic(topic)
     output.result({"topic": topic, "unloaded": True})
@@ -118,13 +119,14 @@ def stats(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Show rates, counts and subscriptions of a topic, or its ledgers."""
+    """Show rates, counts and subscriptions. With --internal ledgers and cursors; --json has all of it."""
     output, admin = Output(as_json), admin_of(namespace, home)
     found = admin.topic_internal_stats(topic) if internal else admin.topic_stats(topic)
     output.result(found)
-    output.table(topic, ("", ""), [(name, value) for name, value in found.items() if not _is_nested(value)])
-    for title, key in (("subscriptions", "subscriptions"), ("cursors", "cursors")):
-        _nested_table(output, title, found.get(key) or {})
+    output.facts(topic, [(name, value) for name, value in found.items() if not _is_nested(value)])
+    show_subscriptions(output, "subscriptions", found.get("subscriptions") or {})
+    for name, cursor in sorted((found.get("cursors") or {}).items()):
+        output.facts(f"cursor {name}", [(key, value) for key, value in cursor.items() if not _is_nested(value)])
     ledgers = found.get("ledgers") or []
     if ledgers:
         columns = [name for name, value in ledgers[0].items() if not _is_nested(value)]
@@ -140,7 +142,7 @@ def compact(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Keep the latest message of each key for those who read compacted; ends with 1 when that failed."""
+    """Keep the latest message of each key. For those who read compacted; ends with 1 when that failed."""
     output, admin = Output(as_json), admin_of(namespace, home)
     admin.compact_topic(topic)
     deadline = time.monotonic() + wait
@@ -169,14 +171,6 @@ def persistence_of(
             field="ensemble_size,write_quorum,ack_quorum",
         )
     return numbers or None
-
-
-def _nested_table(output: Output, title: str, entries: dict[str, dict[str, Any]]) -> None:
-    if not entries:
-        return
-    columns = [name for name, value in next(iter(entries.values())).items() if not _is_nested(value)]
-    rows = [[name, *(entry.get(column) for column in columns)] for name, entry in sorted(entries.items())]
-    output.table(title, ["name", *columns], rows)
 
 
 def _bookies_of(ledger: dict[str, Any]) -> str:

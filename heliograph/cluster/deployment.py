@@ -71,7 +71,8 @@ def deploy(config: ClusterConfig, progress: Progress, *, dashboard_url: str = ""
             group = [part for part in parts if part.kind in kinds]
             _start_group(group, config, deployed, dashboard_url)
             for part in group:
-                progress(f"{part.name} serves at {deployed.addresses[part.name]}")
+                address = deployed.addresses[part.name]
+                progress(f"{part.name} serves" + (f" at {address}" if address != part.name else ""))
             if "metadata" in kinds:
                 if group:
                     deployed.metadata_url = f"embedded://{deployed.addresses[METADATA]}"

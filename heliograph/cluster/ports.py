@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import Collection
 
-from heliograph.errors import ResourceError
+from heliograph.errors import InvalidConfigError, ResourceError
 
 # Below the range that Linux uses for outgoing connections (from 32768), so that a port stays free over a restart.
 _FIRST_PORT = 20_000
@@ -39,8 +39,13 @@ def pick_free(host: str = "127.0.0.1", *, taken: Collection[int] = ()) -> int:
 
 
 def require_free(port: int, host: str, setting: str) -> None:
-    """Raise ResourceError if a fixed port is taken, naming the setting that chooses another."""
+    """Raise ResourceError if a fixed port is taken, naming the setting that chooses another; InvalidConfigError if
+
+    no port of the address can be had, for it is no address of ours then.
+    """
     if port and not is_free(port, host):
+        if not is_free(0, host):
+            raise InvalidConfigError(f"{host} is no address of this machine: choose another with --host", field="host")
         raise ResourceError(
             f"port {port} on {host} is in use or not allowed: choose another with --{setting.replace('_', '-')}, "
             "or 0 for a free one",

@@ -1,4 +1,7 @@
-"""One client's connection: bytes in, requests one after the other, answers and events out.
+"""One client's connection: bytes in, requests in their order, answers and events out.
+
+Writes that follow each other are under way together. Whatever else is asked for begins when all before it is answered,
+and is waited for: a read sees the client's own writes before it and none after it.
 
 A request that was begun is finished even when the client is gone; its outcome is as unknown to the client as after
 any lost connection.
@@ -21,8 +24,10 @@ from metadata.endpoint.limits import (
     OUTPUT_BYTES_PAUSE,
     REQUEST_BYTES_QUEUED_MAX,
     REQUESTS_QUEUED_MAX,
+    WRITES_IN_FLIGHT_MAX,
 )
 from metadata.endpoint.operations import Operations
+from metadata.endpoint.pipeline import Outcome, Pipeline
 from metadata.endpoint.requests import ConnectRequest, Request, decode_connect, decode_request
 from metadata.endpoint.session import WireSession
 from metadata.endpoint.sessions import SessionTable
@@ -62,10 +67,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._loop = asyncio.get_running_loop()
         self._cutter = FrameCutter()
         self._transport: asyncio.Transport | None = None
-        self._requests: deque[Request] = deque()
-        self._request_bytes = 0
+        self._requests: deque[Request] = deque()  # not begun
+        self._request_bytes = 0  # of all that are not answered
+        self._unanswered = 0
         self._connect: ConnectRequest | None = None
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
@@ -81,7 +88,7 @@ class Connection(asyncio.Protocol):
     @property
     def waiting(self) -> int:
         """Requests that were read and not answered."""
-        return len(self._requests)
+        return self._unanswered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
@@ -163,14 +170,15 @@ class Connection(asyncio.Protocol):
             return
         if self._connect is None:
             self._connect = decode_connect(frame)
-            self._worker = asyncio.get_running_loop().create_task(self._work(self._connect))
+            self._worker = self._loop.create_task(self._work(self._connect))
             return
         request = decode_request(frame)
         self._requests.append(request)
         self._request_bytes += request.size
+        self._unanswered += 1
 
     def _pause_reading_when_full(self) -> None:
-        full = len(self._requests) >= REQUESTS_QUEUED_MAX or self._request_bytes >= REQUEST_BYTES_QUEUED_MAX
+        full = self._unanswered >= REQUESTS_QUEUED_MAX or self._request_bytes >= REQUEST_BYTES_QUEUED_MAX
         if full and not self._reading_paused and self._transport is not None and not self._closing:
             self._reading_paused = True
             self._transport.pause_reading()
@@ -178,7 +186,7 @@ class Connection(asyncio.Protocol):
     def _resume_reading_when_low(self) -> None:
         if not self._reading_paused or self._transport is None or self._closing:
             return
-        if len(self._requests) <= REQUESTS_QUEUED_MAX // 2 and self._request_bytes <= REQUEST_BYTES_QUEUED_MAX // 2:
+        if self._unanswered <= REQUESTS_QUEUED_MAX // 2 and self._request_bytes <= REQUEST_BYTES_QUEUED_MAX // 2:
             self._reading_paused = False
             self._transport.resume_reading()
 
@@ -193,6 +201,8 @@ class Connection(asyncio.Protocol):
         except Exception:
             _log.exception("the connection of %s fails", self.peer)
         self._finish()
+        if self.is_admitted:
+            await self._pipeline.finish()
 
     async def _admit(self, connect: ConnectRequest) -> bool:
         if not self._host.is_ready:
@@ -209,41 +219,51 @@ class Connection(asyncio.Protocol):
         self.session = session
         self.is_admitted = True
         session.connection = session.latest = self
-        self._operations = Operations(session, self._host.directory, self.peer.rpartition(":")[0])
+        host = self.peer.rpartition(":")[0]
+        self._operations = Operations(session, self._host.directory, host)
+        # What overlaps concerns no ACL. One that is stored at this very moment comes too late for it.
+        self._unguarded = Operations(session, AclDirectory(), host)
+        self._pipeline = Pipeline(
+            lambda request: self._run(request, self._unguarded), self._answer, on_failure=self._arrived.set
+        )
         session.board.attach(self._tell, self.abort)
         self._put(replies.connected(session.timeout_ms, session.session_id, session.password, connect.has_read_only))
         return True
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
+        pipeline = self._pipeline
         while not self._closing:
+            pipeline.check()
             if not self._requests:
                 self._arrived.clear()
                 await self._arrived.wait()
                 continue
-            await self._writable.wait()
-            if self._closing or not self._requests:
+            if not self._writable.is_set():
+                await self._writable.wait()
                 continue
-            request = self._requests[0]
-            begun = loop.time()
+            overlaps = self._operations.may_overlap(self._requests[0])
+            room = WRITES_IN_FLIGHT_MAX if overlaps else 1  # I15
+            if len(pipeline) >= room:
+                await pipeline.until_below(room)
+                continue
+            request = self._requests.popleft()
+            if overlaps:
+                pipeline.begin(request)
+                continue
             if request.op is OpCode.CLOSE_SESSION:
                 await self._close_session(request)
                 return
-            code, body = await self._run(request)
-            self._answer(request, code, body)
-            self._host.statistics.answered_after((loop.time() - begun) * 1000)
-            if self._requests:
-                self._requests.popleft()
-            self._request_bytes -= request.size
-            self._resume_reading_when_low()
-            if request.op is OpCode.AUTH and code is ErrorCode.AUTH_FAILED:
+            begun = self._loop.time()
+            outcome = await self._run(request, self._operations)
+            self._answer(request, outcome, begun)
+            if request.op is OpCode.AUTH and outcome.code is ErrorCode.AUTH_FAILED:
                 return
 
-    async def _run(self, request: Request) -> tuple[ErrorCode, bytes]:
+    async def _run(self, request: Request, operations: Operations) -> Outcome:
         counts = self._host.statistics
         counts.requests[request.op.name.lower() if request.op is not None else "unknown"] += 1
         try:
-            return ErrorCode.OK, await self._operations.run(request)
+            return Outcome(ErrorCode.OK, await operations.run(request))
         except (ConnectionLossError, SessionExpiredError):
             raise
         except HeliographError as error:
@@ -252,15 +272,19 @@ class Connection(asyncio.Protocol):
             _log.exception("a request of %s fails", self.peer)
             code = ErrorCode.SYSTEM_ERROR
         counts.errors[code.name.lower()] += 1
-        return code, b""
+        return Outcome(code)
 
-    def _answer(self, request: Request, code: ErrorCode, body: bytes) -> None:
+    def _answer(self, request: Request, outcome: Outcome, begun: float) -> None:
         session = self.session
         assert session is not None, "only admitted clients are answered"
+        self._unanswered -= 1
+        self._request_bytes -= request.size
+        self._host.statistics.answered_after((self._loop.time() - begun) * 1000)
+        self._resume_reading_when_low()
         if session.connection is not self:
             return
         session.touch(self._host.now_ms())
-        self._put(replies.reply(request.xid, session.zxid, code, body))
+        self._put(replies.reply(request.xid, session.zxid, outcome.code, outcome.body))
         session.board.answered()
 
     async def _close_session(self, request: Request) -> None:

@@ -18,6 +18,7 @@ SESSIONS_MAX = 10_000  # with and without a connection; more get no session
 HANDSHAKE_MS_MAX = 10_000  # how long a connection may stay without a session
 REQUESTS_QUEUED_MAX = 256  # read and not answered, of one connection; then reading pauses
 REQUEST_BYTES_QUEUED_MAX = 16 << 20  # the same in bytes
+WRITES_IN_FLIGHT_MAX = 128  # begun and not answered, of one connection
 OUTPUT_BYTES_PAUSE = 1 << 20  # not taken by the client: no further request is handled
 OUTPUT_BYTES_MAX = 16 << 20  # the same, watch events included: the client is cut off
 WATCHES_PER_SESSION_MAX = 100_000
@@ -35,6 +36,7 @@ SWEEP_SECONDS = 600  # between two looks for ACLs whose nodes are gone
 CLOSE_MS_MAX = 5_000  # for ending the sessions when the endpoint ends
 assert OUTPUT_BYTES_PAUSE < OUTPUT_BYTES_MAX
 assert FRAME_BYTES_MAX <= REQUEST_BYTES_QUEUED_MAX, "one request always fits"
+assert WRITES_IN_FLIGHT_MAX <= REQUESTS_QUEUED_MAX // 2, "reading is resumed before too little is under way"
 
 
 @dataclass(frozen=True, slots=True)

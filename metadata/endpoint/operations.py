@@ -1,4 +1,4 @@
-"""From a request to the body of its answer: one connection's operations, run one after the other."""
+"""From a request to the body of its answer: what one connection may ask for."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from metadata.errors import ConnectionLossError, InvalidPathError, MetadataError
 from metadata.store import Stat
 
 _ENDS_CONNECTION = (ConnectionLossError, SessionExpiredError)
+_OVERLAPPING = frozenset({OpCode.CREATE, OpCode.SET_DATA, OpCode.DELETE, OpCode.MULTI})
 _Handler = Callable[[Body], Awaitable[bytes]]
 
 
@@ -69,6 +70,13 @@ class Operations:
             OpCode.GET_ALL_CHILDREN_NUMBER: self._get_all_children_number,
             OpCode.WHO_AM_I: self._who_am_i,
         }
+
+    def may_overlap(self, request: Request) -> bool:
+        """Whether the request may be begun while others of its kind are under way: it is a write that calls the store
+        once, and before it waits for anything, so that the store has the writes in the order of the requests."""
+        if request.op is OpCode.PING:
+            return True
+        return request.op in _OVERLAPPING and request.body is not None and self._writes.is_one_call(request.body)
 
     async def run(self, request: Request) -> bytes:
         """The body of the answer.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from metadata.endpoint.acl import OPEN_ACL, Acl, allows, settled
 from metadata.endpoint.acl_directory import SAME_TRANSACTION, AclDirectory, NodeAcl, is_reserved
 from metadata.endpoint.codes import CreateFlags, ErrorCode, OpCode, Permission, WireError
-from metadata.endpoint.requests import Body, CreateNode, SetAcl, SetData, Versioned
+from metadata.endpoint.requests import Body, CreateNode, Multi, SetAcl, SetData, Versioned
 from metadata.endpoint.session import WireSession
 from metadata.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
 from metadata.paths import ENDPOINT_ACLS, endpoint_acl
@@ -63,12 +63,29 @@ class Guard:
 
 
 class Writes:
-    """The writes of one connection, one at a time."""
+    """The writes of one connection. Those that are no single call of the store must be alone."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._session = guard.session
         self._directory = guard.directory
+
+    def is_one_call(self, body: Body) -> bool:
+        """Does the write become one call of the store, made before anything is waited for?
+
+        It does where no ACL has to be looked at or stored; the answer holds for a write that is begun at once.
+        """
+        find = self._directory.find
+        match body:
+            case CreateNode():
+                return body.acl == OPEN_ACL and find(parent_of(body.path)) is None
+            case SetData():
+                return find(body.path) is None
+            case Versioned():  # a deletion asks the parent's ACL, a check the node's own
+                return find(body.path) is None and find(parent_of(body.path)) is None
+            case Multi():
+                return all(self.is_one_call(operation) for _, operation in body.operations)
+        return False
 
     async def create(self, body: CreateNode) -> str:
         """Create a node and return its path."""

@@ -27,6 +27,7 @@ WRITERS = 4
 READS_AT_ONCE = 256
 SAMPLE_MAX = 2_000  # older entries that each life looks for; the last look takes them all
 FENCES_MAX = 50  # fences that each life tries, likewise
+LIFE_ENTRIES_MIN = 50  # acknowledged before a kill, so that the load is real on a slow machine too
 KILLED_IN_START_SHARE = 0.1  # of the lives: the kill comes during replay
 ENTRIES_PER_LEDGER_MAX = 100_000
 NEVER_STORED_FROM = 1_000_000  # ledger ids that are only fenced
@@ -113,7 +114,10 @@ async def one_life(process: BookieProcess, history: History, chance: random.Rand
     assert status is Status.NO_LEDGER, f"a fencing read of ledger {never_stored}, which is unknown: {status!r}"
     history.fenced.append(never_stored)
     writers = [asyncio.create_task(write(peer, history, chance)) for _ in range(WRITERS)]
-    await asyncio.sleep(chance.uniform(0.02, 0.5))
+    wanted = chance.randrange(LIFE_ENTRIES_MIN, 4 * LIFE_ENTRIES_MIN)
+    while len(history.in_doubt) < wanted and not any(writer.done() for writer in writers):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(chance.uniform(0.0, 0.5))
     await asyncio.to_thread(process.kill)
     history.kills += 1
     outcomes = await asyncio.gather(*writers, return_exceptions=True)

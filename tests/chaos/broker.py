@@ -37,8 +37,9 @@ from tests.cluster.raw_peer import RawPeer
 TOPIC = "chaos"
 LEDGER_ENTRIES_MAX = 2_000
 PENDING_MAX = 200
-RESUME_SECONDS_MAX = 60.0
+RESUME_SECONDS_MAX = 120.0
 DRAIN_SECONDS_MAX = 120.0
+QUIET_SECONDS = 1.0  # at the end: time for what was acknowledged to come again, which it must not
 _T = pb.BaseCommand
 
 
@@ -107,13 +108,15 @@ class Acknowledger:
         self._chance = random.Random(seed)
         self._finished = threading.Event()
         self._confirmed_at: dict[tuple[heliograph.MessageId, int], float] = {}
+        self._sent = 0
         self.killed_at = 0.0
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="acknowledger", daemon=True)
         self.error: BaseException | None = None
         self._thread.start()
 
-    def finish(self) -> None:
-        """Acknowledge what is left and stop."""
+    def finish(self, sent: int) -> None:
+        """Acknowledge what is left of so many messages, and stop."""
+        self._sent = sent
         self._finished.set()
         self._thread.join(DRAIN_SECONDS_MAX)
         assert not self._thread.is_alive(), "the backlog comes to its end"
@@ -125,13 +128,17 @@ class Acknowledger:
             async with await heliograph.connect_async(self._service_url) as client:
                 consumer = await client.consumer(TOPIC, "s", type="shared", initial_position="earliest")
                 quiet_since = time.monotonic()
-                while not (self._finished.is_set() and time.monotonic() - quiet_since > 3.0):
+                while not (self._has_all and time.monotonic() - quiet_since > QUIET_SECONDS):
                     messages = list(await consumer.receive_many(200, 0.3))
                     if messages:
                         quiet_since = time.monotonic()
                     await self._take(consumer, messages)
         except BaseException as error:
             self.error = error
+
+    @property
+    def _has_all(self) -> bool:
+        return self._finished.is_set() and len(self._history.acknowledged) >= self._sent
 
     async def _take(self, consumer: heliograph.AsyncConsumer, messages: list[heliograph.Message]) -> None:
         history = self._history
@@ -250,7 +257,7 @@ def run(folder: Path, rounds: int, seed: int, *, say: Callable[[str], None] = la
             say(f"kill {number}: served after {history.served[-1]:.2f} s, publishing after {history.gaps[-1]:.2f} s")
         wait_for_more(history, 500)
         publisher.stop()
-        acknowledger.finish()
+        acknowledger.finish(publisher.sent)
         check(client, history, publisher.sent)
     return history
 

@@ -26,7 +26,7 @@ from tests.cluster.raw_peer import RawPeer
 
 T = TypeVar("T")
 BOOKIES, BROKERS = 3, 2
-CALL_SECONDS_MAX = 60.0
+CALL_SECONDS_MAX = 120.0
 
 
 class BrokerProcess:

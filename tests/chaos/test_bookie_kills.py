@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.bookie import run
+from tests.chaos.bookie import LIFE_ENTRIES_MIN, run
 
 ROUNDS = 5
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path) -> None:  # I1, I4
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}: python -m tests.chaos.bookie --rounds {ROUNDS} --seed {seed}")  # shown when this fails
     history = run(tmp_path, ROUNDS, seed, is_quiet=True)
     assert history.kills == ROUNDS
-    assert len(history.acknowledged | history.in_doubt) > 50 * (ROUNDS - history.kills_in_start), "the load was real"
+    assert len(history.acknowledged | history.in_doubt) >= LIFE_ENTRIES_MIN * (ROUNDS - history.kills_in_start)

@@ -158,7 +158,7 @@ class BookieProcess:
         os.kill(process.pid, number)
         assert process.stdout is not None
         process.stdout.close()
-        return process.wait(20)
+        return process.wait(120)
 
 
 async def _serve(home: Path, journal_file_bytes: int) -> None:

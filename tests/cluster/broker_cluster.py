@@ -30,8 +30,8 @@ from metadata.model import NamespacePolicies
 
 T = TypeVar("T")
 
-CALL_SECONDS_MAX = 30.0
-WAIT_SECONDS_MAX = 20.0
+CALL_SECONDS_MAX = 120.0
+WAIT_SECONDS_MAX = 60.0
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -168,7 +168,7 @@ class BrokerCluster:
     def client(self) -> Iterator[pulsar.Client]:
         """A stock client."""
         client = pulsar.Client(
-            self.service_url, operation_timeout_seconds=10, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            self.service_url, operation_timeout_seconds=60, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         try:
             yield client

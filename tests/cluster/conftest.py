@@ -8,6 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.live_cluster import LiveCluster, start
+from tests.patience import patience
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    with patience():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from metadata.store import SessionState, WatchEvent
 from tests.cluster.stalling_proxy import StallingProxy
 from tests.contracts.etcd_server import EtcdServer, free_ports
 
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 # Quick elections, so that leases may be short: etcd grants no less than one and a half election timeouts.
 QUICK = {"heartbeat-interval": "50", "election-timeout": "500"}
 

@@ -62,7 +62,7 @@ async def running_stack(directory: Path, *, brokers: int = 2, **settings: int) -
         stack.push_async_callback(view.close)
         await server.start(create_app(client, started[0].admin, config, view))
         stack.push_async_callback(server.stop)
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=30))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=120))
         yield Stack(started, client, server, http)
 
 

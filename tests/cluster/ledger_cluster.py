@@ -62,17 +62,17 @@ async def ledger_cluster(bookies: int = 3) -> AsyncIterator[LedgerCluster]:
 
 
 def quick(in_flight_entries_max: int = 10_000) -> LedgerClientConfig:
-    """Settings with short waits."""
+    """Settings with short pauses. Bookies that live are given the time that they take."""
     writer = WriterLimits(
         in_flight_entries_max=in_flight_entries_max,
         quorum_wait_ms=500,
         degraded_retry_ms=100,
         explicit_lac_interval_ms=50,
     )
-    return LedgerClientConfig(request_timeout_ms=500, tick_ms=10, hole_search_delay_ms=20, writer=writer)
+    return LedgerClientConfig(request_timeout_ms=60_000, tick_ms=10, hole_search_delay_ms=20, writer=writer)
 
 
-async def until(holds: Callable[[], bool | Awaitable[bool]], seconds: float = 5.0) -> None:
+async def until(holds: Callable[[], bool | Awaitable[bool]], seconds: float = 60.0) -> None:
     """Return when ``holds()``; fail after some seconds."""
     deadline = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < deadline:

@@ -19,7 +19,8 @@ from heliograph.cluster.home import ClusterHome, ClusterState
 from heliograph.cluster.lifecycle import down, up
 from heliograph.config import ClusterConfig
 
-BACK_TIMEOUT_SECONDS = 30.0
+BACK_TIMEOUT_SECONDS = 120.0
+CALL_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
 
@@ -48,7 +49,7 @@ class LiveCluster:
             discovery.detach()
         discovery.attach(self.namespace, address=self.state.ray_address)
 
-    def call(self, actor_name: str, method: str, *arguments: Any, timeout: float = 20.0) -> Any:
+    def call(self, actor_name: str, method: str, *arguments: Any, timeout: float = CALL_TIMEOUT_SECONDS) -> Any:
         """Call an actor's method and wait for its answer."""
         handle = discovery.actor(actor_name, self.namespace)
         return ray.get(getattr(handle, method).remote(*arguments), timeout=timeout)

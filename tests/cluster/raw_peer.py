@@ -10,7 +10,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_entry_of
 from heliograph.protocol.frame import FrameDecoder, encode_command, encode_payload_frame
 
-ANSWER_SECONDS_MAX = 20.0
+ANSWER_SECONDS_MAX = 60.0
 _T = pb.BaseCommand
 
 

@@ -30,7 +30,7 @@ _numbers = itertools.count()
 CONFIG = AuditorConfig(
     lost_bookie_delay_ms=200, audit_interval_ms=500, open_ledger_grace_ms=300, worker_poll_ms=50, task_retry_ms=100
 )
-REPAIR_SECONDS = 30.0
+REPAIR_SECONDS = 60.0
 
 
 class Stage:

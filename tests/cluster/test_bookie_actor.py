@@ -38,7 +38,7 @@ def test_every_number_of_its_statistics_is_a_metric(tmp_path: Path, monkeypatch:
         actor = BookieActor(small_config(tmp_path), f"memory://{tmp_path.name}")
         peer = await BookiePeer.connect(await actor.start())
         assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while RecordingGauge.values.get("bookie_entries_added") != (1.0, {"bookie": "b1"}):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         statistics = await actor.statistics()

@@ -11,8 +11,8 @@ from actors.bookie.disk import RealDisk
 from actors.wire.messages import Op, Status
 from metadata import paths
 from metadata.memory import MemoryServer, MemoryStore
+from tests.cluster.bookie_metadata import fill, make_ledger, stored_bytes
 from tests.cluster.bookie_peer import BookiePeer, serving, small_config
-from tests.cluster.test_bookie_metadata import fill, make_ledger, stored_bytes
 
 SETTINGS: dict[str, Any] = {"entry_log_bytes": 64 << 10, "compaction_headroom_bytes": 0}
 

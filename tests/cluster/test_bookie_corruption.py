@@ -52,7 +52,7 @@ async def write(home: Path, copy: Path) -> None:
                 await bookie.checkpoint()
         assert bookie._opened is not None
         (journal,) = bookie._opened.storage.journals
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not journal.is_sealed:  # noqa: ASYNC110 - a thread's doing
                 await asyncio.sleep(0.005)
         shutil.copytree(home, copy, ignore=shutil.ignore_patterns("LOCK", "*.draft"))

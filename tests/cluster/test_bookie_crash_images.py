@@ -134,7 +134,7 @@ def cut_points(log: list[tuple[object, ...]]) -> list[int]:
     return sorted({*syncs, *(n - 1 for n in syncs)})
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("journals", [1, 2])
 def test_every_cut_keeps_what_was_acknowledged(journals: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with quick_folder() as folder:

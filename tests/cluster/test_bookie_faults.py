@@ -116,7 +116,7 @@ def fail_each(number: int, every: int) -> list[str]:
     return failed
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_one_failed_operation_loses_nothing(number: int) -> None:
     failed = fail_each(number, EVERY)

@@ -86,7 +86,7 @@ def play(home: Path, index: FaultyDisk) -> Run:
     return run
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_one_failed_operation_of_the_index_loses_nothing(number: int) -> None:  # I1, I4
     with quick_folder() as folder:

@@ -54,8 +54,8 @@ def test_a_client_is_told_of_what_a_callback_raised(tmp_path: Path) -> None:
 
         async with serving(small_config(tmp_path)) as (bookie, _):
             one = connection(bookie.address)
-            one.request(Request(Op.READ, 0, 1, 0), b"", on_answer, "an answer", 5_000)
-            await asyncio.wait_for(done.wait(), 10)
+            one.request(Request(Op.READ, 0, 1, 0), b"", on_answer, "an answer", 60_000)
+            await asyncio.wait_for(done.wait(), 60)
             one.request(Request(Op.READ, 0, 1, 0), b"", on_answer, "a late one", -1)
             one.expire(int(loop.time() * 1000))
             one.request(Request(Op.READ, 0, 1, 0), b"", on_answer, "a lost one", 5_000)
@@ -74,6 +74,6 @@ def test_the_process_ends_by_default() -> None:
         "from actors.wire.broken import end_process\n"
         "try:\n    raise AssertionError('a promise')\nexcept AssertionError as error:\n    end_process(error)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == EXIT_BROKEN
     assert "AssertionError: a promise" in ended.stderr

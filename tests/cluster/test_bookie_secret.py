@@ -37,9 +37,9 @@ async def ask(bookie_id: str, address: str, secret: str | None, count: int = 3) 
         future.set_result(answer)
 
     for future in answers:
-        connection.request(Request(Op.READ, 0, 1, 0), b"", on_answer, future, 5_000)
+        connection.request(Request(Op.READ, 0, 1, 0), b"", on_answer, future, 60_000)
     try:
-        return await asyncio.wait_for(asyncio.gather(*answers), 10)
+        return await asyncio.wait_for(asyncio.gather(*answers), 60)
     finally:
         connection.close()
 

@@ -16,7 +16,7 @@ from heliograph import errors
 from heliograph.protocol.topic_name import TopicName
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster, wait_for
 
-RECEIVE_MS = 10_000
+RECEIVE_MS = 60_000
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from actors.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerErro
 from heliograph.protocol.topic_name import TopicName
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster, wait_for
 
-RECEIVE_MS = 20_000
+RECEIVE_MS = 60_000
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from heliograph.protocol.topic_name import TopicName
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster, wait_for
 
 BEFORE = "non-persistent://public/default/"
-RECEIVE_MS = 10_000
+RECEIVE_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +168,9 @@ def test_our_own_client(cluster: BrokerCluster) -> None:
             await producer.send_many([b"%d" % number for number in range(10)])
             messages: list[Message] = []
             while len(messages) < 10:
-                messages += await consumer.receive_many(10, 10)
+                messages += await consumer.receive_many(10, 60)
             await consumer.ack_many(messages)
             assert [message.value for message in messages] == [b"%d" % number for number in range(10)]
-            assert (await reader.receive(10)).value == b"0"
+            assert (await reader.receive(60)).value == b"0"
 
     asyncio.run(scenario())

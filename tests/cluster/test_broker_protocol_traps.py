@@ -14,7 +14,7 @@ from heliograph.protocol.frame import PROTOCOL_VERSION, encode_payload_frame
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster, wait_for
 from tests.cluster.raw_peer import RawPeer
 
-RECEIVE_MS = 10_000
+RECEIVE_MS = 60_000
 MINUS_ONE = (1 << 64) - 1
 _T = pb.BaseCommand
 
@@ -45,6 +45,7 @@ def test_a_ping_is_answered_at_once_and_request_ids_may_overlap(peer: RawPeer) -
     peer.send(ping=pb.CommandPing())
     peer.answer(_T.PONG)
     topic = "persistent://public/default/overlap"
+    peer.look_up(topic)
     peer.send(partitioned_metadata=pb.CommandPartitionedMetadata(topic=topic, request_id=1))
     peer.send(lookup=pb.CommandLookup(topic=topic, request_id=1))
     peer.send(subscribe=pb.CommandSubscribe(

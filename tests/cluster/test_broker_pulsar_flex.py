@@ -14,7 +14,7 @@ from tests.cluster.broker_cluster import BrokerCluster, broker_cluster
 
 PACKAGE = "pulsar-flex@1.1.1"
 INSTALL_SECONDS_MAX = 120
-RUN_SECONDS_MAX = 90
+RUN_SECONDS_MAX = 300
 SCRIPT = Path(__file__).with_name("pulsar_flex.js")
 
 

@@ -13,8 +13,8 @@ import heliograph
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster
 
 EARLIEST = pulsar.InitialPosition.Earliest
-RECEIVE_MS = 10_000
-DEADLINE_SECONDS = 30
+RECEIVE_MS = 60_000
+DEADLINE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pulsar import schema
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster
 
 EARLIEST = pulsar.InitialPosition.Earliest
-RECEIVE_MS = 10_000
+RECEIVE_MS = 60_000
 
 
 class Order(schema.Record):  # type: ignore[misc]  # the client has no types

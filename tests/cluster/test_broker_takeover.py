@@ -18,7 +18,7 @@ from heliograph.errors import HeliographError, ServiceNotReadyError
 from heliograph.protocol.topic_name import TopicName
 from tests.cluster.broker_cluster import BrokerCluster, broker_cluster, wait_for
 
-RECEIVE_MS = 15_000
+RECEIVE_MS = 60_000
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_confirmed_acknowledgements_stick(cluster: BrokerCluster, end: str) -> N
             producer = client.producer("acks")
             for n in range(40):
                 await producer.send(b"%d" % n)
-            messages = [await consumer.receive(10) for _ in range(40)]
+            messages = [await consumer.receive(60) for _ in range(40)]
             await consumer.ack_many(messages[::2])
 
     asyncio.run(publish_and_acknowledge())

@@ -61,7 +61,7 @@ async def broker_cluster(brokers: int = 1, **settings: Any) -> AsyncIterator[Bro
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(300):
             await scenario
 
     asyncio.run(bounded())
@@ -70,7 +70,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 async def take(consumer: heliograph.AsyncConsumer, count: int) -> list[heliograph.Message]:
     got: list[heliograph.Message] = []
     while len(got) < count:
-        batch = await consumer.receive_many(count - len(got), 10)
+        batch = await consumer.receive_many(count - len(got), 60)
         assert batch, f"only {len(got)} of {count} messages came"
         got += batch
     return got
@@ -136,7 +136,7 @@ def test_publishing_and_consuming_go_on_when_the_owner_changes() -> None:
             reader = await client.reader("t", "earliest")
             values: list[int] = []
             while await reader.has_message_available():
-                values += [int(message.value) for message in await reader.receive_many(1000, 5)]
+                values += [int(message.value) for message in await reader.receive_many(1000, 60)]
             assert list(dict.fromkeys(values)) == list(range(200))  # first copies in publish order, none missing
 
     run(scenario())
@@ -150,7 +150,7 @@ async def _publish(producer: heliograph.AsyncProducer, first: int, end: int) -> 
 async def _until_last(consumer: heliograph.AsyncConsumer, last: int) -> list[heliograph.Message]:
     got: list[heliograph.Message] = []
     while not got or int(got[-1].value) != last:
-        got.append(await consumer.receive(10))
+        got.append(await consumer.receive(60))
     return got
 
 

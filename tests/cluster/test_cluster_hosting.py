@@ -21,7 +21,7 @@ from heliograph.cluster.removal import remove
 from heliograph.errors import ClusterNotFoundError, ConflictError, ResourceError
 from tests.cluster.live_cluster import LiveCluster, wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 class Thing:
@@ -69,24 +69,24 @@ def create(namespace: str, name: str, *arguments: Any, **options: Any) -> Any:
 
 def test_an_actor_starts_once_by_itself_and_calls_wait_for_it(namespace: str, tmp_path: Path) -> None:
     thing = create(namespace, "bookie-1", tmp_path / "notes")
-    assert ray.get(thing.is_started.remote(), timeout=30)
-    assert ray.get([thing.start.remote() for _ in range(3)], timeout=30) == ["address"] * 3
+    assert ray.get(thing.is_started.remote(), timeout=120)
+    assert ray.get([thing.start.remote() for _ in range(3)], timeout=120) == ["address"] * 3
     assert (tmp_path / "notes").read_text() == "start\n"
 
 
 def test_a_killed_actor_starts_again_by_itself(namespace: str, tmp_path: Path) -> None:
     thing = create(namespace, "bookie-1", tmp_path / "notes")
-    ray.get(thing.start.remote(), timeout=30)
-    os.kill(ray.get(thing.pid.remote(), timeout=30), signal.SIGKILL)
-    wait_for(lambda: (tmp_path / "notes").read_text() == "start\nstart\n", 30, "it did not start again")
+    ray.get(thing.start.remote(), timeout=120)
+    os.kill(ray.get(thing.pid.remote(), timeout=120), signal.SIGKILL)
+    wait_for(lambda: (tmp_path / "notes").read_text() == "start\nstart\n", 120, "it did not start again")
 
 
 def test_a_failed_start_is_told_and_tried_again_in_a_new_process(namespace: str, tmp_path: Path) -> None:
     thing = create(namespace, "bookie-1", tmp_path / "notes", True)
     with pytest.raises(ray.exceptions.RayTaskError) as caught:
-        ray.get(thing.start.remote(), timeout=30)
+        ray.get(thing.start.remote(), timeout=120)
     assert diagnosis.reason(caught.value) == "port 1 is taken"
-    first = ray.get(thing.pid.remote(), timeout=30)
+    first = ray.get(thing.pid.remote(), timeout=120)
 
     def has_other_process() -> bool:
         try:
@@ -94,7 +94,7 @@ def test_a_failed_start_is_told_and_tried_again_in_a_new_process(namespace: str,
         except ray.exceptions.RayError:
             return False
 
-    wait_for(has_other_process, 40, "the process was not replaced")
+    wait_for(has_other_process, 120, "the process was not replaced")
 
 
 def test_an_actor_without_a_node_is_said_to_wait_for_its_label(namespace: str, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_actor_without_a_node_is_said_to_wait_for_its_label(namespace: str, t
 
 def test_removed_actors_were_asked_to_stop_and_do_not_return(namespace: str, tmp_path: Path) -> None:
     thing = create(namespace, "bookie-1", tmp_path / "notes")
-    ray.get(thing.start.remote(), timeout=30)
+    ray.get(thing.start.remote(), timeout=120)
     remove(["bookie-1"], namespace)
     assert (tmp_path / "notes").read_text() == "start\nstop\n"
     with pytest.raises(ClusterNotFoundError, match="no Heliograph runs"):

@@ -25,7 +25,7 @@ WRITERS = 3
 KEYS = 6  # nodes of each writer
 LIFE_SECONDS_MAX = 0.04  # of a server, under load
 TIMEOUT_MS = 20_000  # of the sessions that are to live on
-SHORT_TIMEOUT_MS = 1_500  # of those that are left to expire
+SHORT_TIMEOUT_MS = 3_000  # of those that are left to expire
 DEADLINE_SECONDS = 60
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class Follower:
             self.events += 1
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_hundred_kills_lose_nothing_and_invent_nothing(tmp_path: Path) -> None:
     async def scenario(server: ForkedMetadata) -> None:
         async with contextlib.AsyncExitStack() as stack:

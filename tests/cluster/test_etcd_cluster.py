@@ -20,7 +20,7 @@ from tests.cluster.etcd_world import etcd
 from tests.cluster.live_cluster import LiveCluster, start
 from tests.contracts.etcd_server import EtcdServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 PASSWORD = "a pass:word/with@signs"
 TOPIC = "on-etcd"
@@ -93,7 +93,7 @@ def test_a_cluster_lives_on_etcd(server: EtcdServer, on_etcd: LiveCluster, monke
     with client.consumer(TOPIC, "all", initial_position="earliest") as consumer:
         numbers: list[int] = []
         while len(set(numbers)) < 1_500:
-            batch = consumer.receive_many(500, 15.0)
+            batch = consumer.receive_many(500, 60.0)
             assert batch, f"{len(set(numbers))} messages came"
             consumer.ack_many(batch)
             numbers += [int(message.value) for message in batch]

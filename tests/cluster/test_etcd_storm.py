@@ -21,7 +21,7 @@ from tests.cluster.etcd_world import Shadowed, cut_off, etcd, eventually, fresh_
 from tests.cluster.stalling_proxy import StallingProxy
 from tests.contracts.etcd_server import EtcdServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 SESSIONS = 3
 CALLERS = 3  # of each session

@@ -86,7 +86,7 @@ def _take(http: httpx.Client, topic: str, subscription: str, count: int) -> list
     url = f"/topics/persistent/public/default/{topic}/subscription/{subscription}/messages"
     messages: list[dict[str, Any]] = []
     while len(messages) < count:
-        answer = http.post(url, params={"initialPosition": "earliest", "timeoutMs": 10_000, "max": 1000})
+        answer = http.post(url, params={"initialPosition": "earliest", "timeoutMs": 60_000, "max": 1000})
         assert answer.status_code == 200, answer.text
         assert answer.json()["messages"], f"only {len(messages)} of {count} came"
         messages += answer.json()["messages"]
@@ -94,9 +94,9 @@ def _take(http: httpx.Client, topic: str, subscription: str, count: int) -> list
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_the_whole_way_over_http_on_ray(cluster: LiveCluster, topic: str) -> None:
-    with httpx.Client(base_url=_url(cluster), timeout=30) as http:
+    with httpx.Client(base_url=_url(cluster), timeout=120) as http:
         admin = f"/admin/v2/persistent/public/default/{topic}"
         assert http.put(f"{admin}/partitions", content="4").status_code == 204
         assert http.put(f"{admin}/partitions", content="4").status_code == 409
@@ -128,7 +128,7 @@ def test_the_whole_way_over_http_on_ray(cluster: LiveCluster, topic: str) -> Non
 
 @pytest.mark.cluster
 @pytest.mark.chaos
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_losing_the_gateway_loses_nothing_that_it_confirmed(cluster: LiveCluster, topic: str) -> None:
     """I1, as a WebSocket peer sees it."""
     confirmed: list[str] = []
@@ -159,7 +159,7 @@ def test_losing_the_gateway_loses_nothing_that_it_confirmed(cluster: LiveCluster
         uvloop.run(publish(_url(cluster)))
     assert confirmed == [str(number) for number in range(len(confirmed))]
     cluster.wait_back("gateway", pid)
-    wait_for(lambda: bool(_url(cluster)), 30, "the gateway has no address")
-    with httpx.Client(base_url=_url(cluster), timeout=30) as http:
+    wait_for(lambda: bool(_url(cluster)), 120, "the gateway has no address")
+    with httpx.Client(base_url=_url(cluster), timeout=120) as http:
         found = {message["payload"] for message in _take(http, topic, "audit", max(1, len(confirmed)))}
     assert found >= set(confirmed)

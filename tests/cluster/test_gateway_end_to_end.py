@@ -19,7 +19,7 @@ from tests.cluster.gateway_stack import Stack, running_stack
 NAMESPACE = "/admin/v2/persistent/public/default"
 TOPIC = "persistent/public/default/flights"
 EARLY = "subscriptionInitialPosition=Earliest"
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 def run(directory: Path, scenario: Callable[[Stack], Awaitable[None]], **settings: int) -> None:
@@ -47,7 +47,7 @@ async def _receive(socket: ClientConnection) -> dict[str, Any]:
 async def _take(stack: Stack, subscription: str, count: int, **parameters: Any) -> list[dict[str, Any]]:
     """Take messages over REST until there are so many."""
     url = f"/topics/{TOPIC}/subscription/{subscription}/messages"
-    query = {"initialPosition": "earliest", "timeoutMs": 5000, "max": 1000, **parameters}
+    query = {"initialPosition": "earliest", "timeoutMs": 60_000, "max": 1000, **parameters}
     messages: list[dict[str, Any]] = []
     while len(messages) < count:
         answer = await stack.http.post(url, params=query)
@@ -276,7 +276,7 @@ def _exchange_with_stock_client(url: str) -> list[str]:
         consumer = client.subscribe(name, "stock", initial_position=pulsar.InitialPosition.Earliest)
         found = []
         for _ in range(10):
-            message = consumer.receive(timeout_millis=10_000)
+            message = consumer.receive(timeout_millis=60_000)
             assert message.properties() == {"p": "v"}
             found.append(message.data().decode())
             consumer.acknowledge(message)

@@ -87,7 +87,7 @@ def test_a_silent_bookie_is_asked_again_for_its_holes() -> None:
         client = await cluster.client()
         await client.recover(ledger_id)
         asked = cluster.bookies["b3"].requests
-        await until(lambda: sum(request.op is Op.LIST_ENTRIES for request in asked) == 2)
+        await until(lambda: sum(request.op is Op.LIST_ENTRIES for request in asked) >= 2)
         assert await marked(cluster, ledger_id) == ()  # silence is no hole
         cluster.bookies["b3"].refusals.clear()
 
@@ -104,7 +104,7 @@ def test_a_recovered_ledger_without_holes_leaves_no_task() -> None:
         writer = await new_ledger(await cluster.client())
         await add(writer, 20)
         await until(lambda: writer.core.entries_held == 0)
-        client = await cluster.client()
+        client = await cluster.client(replace(quick(), hole_search_delay_ms=300))
         await client.recover(writer.ledger_id)
         assert client.statistics()["hole_searches_waiting"] == 1
         await until(lambda: client.statistics()["hole_searches_waiting"] == 0)
@@ -220,7 +220,7 @@ def test_ledgers_go_where_there_is_room(placement: str) -> None:
 
 def test_a_silent_replica_is_asked_last_from_then_on() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
-        client = await cluster.client(replace(quick(), reader=ReaderLimits(speculative_ms=20)))
+        client = await cluster.client(replace(quick(), reader=ReaderLimits(speculative_ms=300)))
         writer = await new_ledger(client)
         await add(writer, 20)
         await writer.close()

@@ -21,9 +21,9 @@ from tests.cluster.stalling_proxy import StallingProxy
 from tests.contracts.zookeeper_server import missing as missing_zookeeper
 from tests.contracts.zookeeper_server import shared_server
 
-LONG_TIMEOUT_MS = 20_000  # survives whatever a busy machine does to it
+LONG_TIMEOUT_MS = 60_000  # survives whatever a busy machine does to it
 SHORT_TIMEOUT_MS = 2_000
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def test_a_short_stall_loses_nothing(run: Run) -> None:
             await observer.exists("/e", gone.append)
             served.proxy.stall()
             slow = asyncio.create_task(store.create("/slow"))
-            await asyncio.sleep(LONG_TIMEOUT_MS / 1000 / 20)
+            await asyncio.sleep(1)
             assert not slow.done()
             served.proxy.flow()
             assert await slow == "/slow"
@@ -188,33 +188,47 @@ def test_a_long_stall_is_known_to_the_owner_before_its_ephemerals_go(run: Run) -
     """I13: on a network that swallows everything, the owner stops before anybody can take over."""
 
     async def scenario(served: Served) -> None:
-        async with session(served.near) as observer, session(served.far, SHORT_TIMEOUT_MS) as owner:
-            times: dict[str, float] = {}
-
-            def note(what: str) -> None:
-                times.setdefault(what, time.monotonic())
-
-            owner.add_session_listener(lambda state: note(state.value))
-            await owner.create("/e", ephemeral=True)
-            await observer.exists("/e", lambda _: note("gone"))
-            await asyncio.sleep(SHORT_TIMEOUT_MS / 1000 * 1.2)  # pings keep it alive
-            assert "lost" not in times
-            assert "gone" not in times
-            heard = time.monotonic()  # by the server, at the earliest
-            await owner.sync()
-            served.proxy.stall()
-            torn = asyncio.create_task(owner.create("/torn"))
-            await eventually(lambda: "gone" in times)
-            assert times["suspended"] < times["lost"] < times["gone"]  # I13
-            assert times["gone"] - heard > SHORT_TIMEOUT_MS / 1000  # never before the timeout
-            with pytest.raises(ConnectionLossError):
-                await torn
-            assert owner.state is SessionState.LOST
-            served.proxy.flow()
-            with pytest.raises(SessionExpiredError):
-                await owner.create("/e2")
+        # A machine that is held up for as long as a short session lasts shows nothing; then a longer one will.
+        for timeout_ms in (SHORT_TIMEOUT_MS, 4 * SHORT_TIMEOUT_MS, 16 * SHORT_TIMEOUT_MS):
+            if await stalled_for_long(served, timeout_ms):
+                return
+        raise AssertionError("pings keep no session alive")
 
     run(scenario)
+
+
+async def stalled_for_long(served: Served, timeout_ms: int) -> bool:
+    """Whether the session lived until the network was stalled; then what followed was right."""
+    async with session(served.near) as observer, session(served.far, timeout_ms) as owner:
+        path = f"/e{timeout_ms}"
+        times: dict[str, float] = {}
+
+        def note(what: str) -> None:
+            times.setdefault(what, time.monotonic())
+
+        owner.add_session_listener(lambda state: note(state.value))
+        try:
+            await owner.create(path, ephemeral=True)
+            await observer.exists(path, lambda _: note("gone"))
+            await asyncio.sleep(timeout_ms / 1000 * 1.2)  # pings keep it alive
+            heard = time.monotonic()  # by the server, at the earliest
+            await owner.sync()
+        except (ConnectionLossError, SessionExpiredError):
+            return False
+        if times:
+            return False
+        served.proxy.stall()
+        torn = asyncio.create_task(owner.create("/torn"))
+        await eventually(lambda: "gone" in times)
+        assert times["suspended"] < times["lost"] < times["gone"]  # I13
+        assert times["gone"] - heard > timeout_ms / 1000  # never before the timeout
+        with pytest.raises(ConnectionLossError):
+            await torn
+        assert owner.state is SessionState.LOST
+        served.proxy.flow()
+        with pytest.raises(SessionExpiredError):
+            await owner.create("/e2")
+        return True
 
 
 def test_a_loop_that_was_held_up_finds_its_session_lost_at_once(run: Run) -> None:

@@ -20,8 +20,8 @@ from metadata.occupancy import require_vacant
 from metadata.store import MetadataStore
 from tests.contracts import etcd_server, zookeeper_server
 
-DEADLINE_SECONDS = 30
-TIMEOUT_MS = 10_000
+DEADLINE_SECONDS = 60
+TIMEOUT_MS = 60_000
 
 
 def zookeeper_url() -> str:

@@ -22,7 +22,7 @@ from tests.cluster.small_cluster import small_cluster
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),  # Ray Data warns of its own ways
 ]
 

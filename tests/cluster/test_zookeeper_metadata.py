@@ -25,7 +25,7 @@ from metadata.zookeeper.limits import REQUEST_BYTES_MAX, SERVER_BYTES_DEFAULT
 from tests.contracts.zookeeper_server import ZooKeeperServer, missing, shared_server
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 RAW_ROOT = "/raw-paths"
 
 

@@ -43,6 +43,9 @@ class Backend(Protocol):
         """Leave nothing behind."""
 
 
+Run = Callable[[Callable[[Backend], Awaitable[None]]], None]  # of a scenario, on one backend
+
+
 class MemoryBackend:
     """Everything in this process."""
 

@@ -262,7 +262,10 @@ class EndpointAgainstMemory(AgainstMemory):
 def checked(machine: type[AgainstMemory], lacking: str = "", examples: int = EXAMPLES) -> type:
     """The machine as a test, skipped where this machine lacks something for it."""
     case = machine.TestCase
-    case.settings = settings(max_examples=examples, stateful_step_count=30, deadline=None, derandomize=True)
+    profile = settings()
+    if not profile.derandomize:  # it is sent exploring
+        examples = profile.max_examples
+    case.settings = settings(max_examples=examples, stateful_step_count=30)
     return pytest.mark.skipif(bool(lacking), reason=lacking)(case)
 
 

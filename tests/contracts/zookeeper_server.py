@@ -16,7 +16,7 @@ from pathlib import Path
 JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names the jars that it needs, beside it
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 REQUEST_BYTES_MAX = 8 << 20  # jute.maxbuffer: a value of 1 MiB does not fit into the 1 MiB that is the default
-START_SECONDS_MAX = 60
+START_SECONDS_MAX = 180
 PORTS_TRIED_MAX = 5
 POLL_SECONDS = 0.03
 SETTINGS = """

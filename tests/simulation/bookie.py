@@ -13,6 +13,7 @@ from random import Random
 
 from actors.bookie.fencing import Fence, FenceEffect
 from actors.ledger.effects import LedgerEntry, Reply
+from metadata.model import LedgerMetadata
 from tests.simulation.disk import Copy, Image, Record
 from tests.simulation.world import Action, Process, World
 
@@ -43,11 +44,9 @@ class SimulatedBookie(Process):
         self.unregistered_until = 0  # it lost its session and lives on
         self.ever_acked: set[tuple[int, int]] = set()  # the world's knowledge, for the checkers
         self.promised_fences: set[int] = set()
-        self.lost_ledgers: set[int] = set()  # those that it held when it lost its disk
         self.collected: set[int] = set()
         self.false_negatives: list[tuple[int, int]] = []
         self.broken_fences: list[tuple[int, int]] = []
-        self.unfenced_writes: list[tuple[int, int]] = []
         self._fences: dict[int, Fence] = {}
         self._pending: list[tuple[Record | None, Action, Action]] = []  # record, when durable, when failed
         self._sync_is_due = False
@@ -68,8 +67,6 @@ class SimulatedBookie(Process):
             return
         if not is_recovery and ledger_id in self.promised_fences:  # I4
             self.broken_fences.append((ledger_id, entry_id))
-        if not is_recovery and ledger_id in self.lost_ledgers:  # I6
-            self.unfenced_writes.append((ledger_id, entry_id))
         self.memory.absorb([Record(ledger_id, entry_id, copy)])
 
         def durable() -> None:
@@ -202,15 +199,21 @@ class SimulatedBookie(Process):
         for ledger_id in self.memory.fences:
             self._fence(ledger_id).restore()
 
-    def lose_disk(self, named_in: Iterable[int]) -> None:
-        """All data is gone. The ledgers that metadata gives this bookie come back in limbo, and fenced (I6)."""
+    def lose_disk(self, named_in: Iterable[LedgerMetadata], last_ledger_id: int) -> None:
+        """All data is gone, fences too.
+
+        Args:
+            named_in: the ledgers that metadata gives this bookie.
+            last_ledger_id: the last that was given out.
+        """
         self.crash()
         self.was_lost = True
-        named = set(named_in)
-        self.lost_ledgers = named  # what else it had is gone from metadata, too
-        self.disk = Image(limbo=named, fences=set(named))
-        self.ever_acked = {key for key in self.ever_acked if key[0] in named}
-        self.promised_fences &= named
+        named = list(named_in)
+        limbo = {ledger.ledger_id for ledger in named}
+        fenced = {
+            ledger.ledger_id for ledger in named if not ledger.is_closed and self.name in ledger.last_segment.bookies
+        }
+        self.disk = Image(limbo=limbo, fences=fenced)
 
     def flip_bit(self, random: Random) -> bool:
         """Damage one stored entry."""

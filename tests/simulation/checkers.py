@@ -176,8 +176,6 @@ class Checkers:
                 require(False, "I4", f"{bookie.name} took {bookie.broken_fences[0]} after a fence was promised")
             if bookie.false_negatives:
                 require(False, "I6", f"{bookie.name} denied {bookie.false_negatives[0]}, which it acknowledged")
-            if bookie.unfenced_writes:
-                require(False, "I6", f"{bookie.name} took {bookie.unfenced_writes[0]} after it lost its disk")
 
     # The end of a run
 

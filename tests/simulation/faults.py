@@ -124,8 +124,7 @@ def lose_disk(nemesis: Nemesis, random: Random) -> bool:
     bookie = nemesis.choose_lossy(random)
     if bookie is None or not bookie.is_up:
         return False
-    bookie.lose_disk(nemesis.cluster.store.ledgers_naming(bookie.name))
-    nemesis.restart_later(bookie, random)
+    nemesis.lose_disk(bookie, random.choice((50, 500, 4_000)))
     return True
 
 

@@ -151,6 +151,13 @@ class Nemesis:
 
         bookie.on_unsynced[what] = lambda: self.later(delay_ms, crash)
 
+    def lose_disk(self, bookie: SimulatedBookie, restart_ms: int) -> None:
+        """A bookie loses all its data, and is back soon."""
+        store = self.cluster.store
+        self.world.count("ledger in doubt after a lost disk", len(store.ledgers_naming(bookie.name)))
+        bookie.lose_disk(store.ledgers_naming(bookie.name), store.last_ledger_id())
+        self.later(restart_ms, lambda: None if bookie.is_up else bookie.restart())
+
     def restart_later(self, bookie: SimulatedBookie, random: Random) -> None:
         """Start a bookie that was killed."""
 

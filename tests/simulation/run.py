@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from actors.ledger.effects import CheckFinished, Effect
 from actors.ledger.inventory import CheckCore
-from tests.simulation import events, faults
+from tests.simulation import disasters, events, faults
 from tests.simulation.bookie import SimulatedBookie
 from tests.simulation.checkers import Checkers
 from tests.simulation.judge import LIVENESS, BrokenInvariantError, Judge
@@ -27,7 +27,7 @@ STEPS_MAX = 400_000
 CALM_MS_MAX = 120_000  # once nothing fails any more, everything must be settled within this time
 FINAL_MESSAGES = 5
 REPAIR_ROUNDS_MAX = 6
-KINDS_FROM = (faults, events)  # the kinds of faults register themselves
+KINDS_FROM = (faults, events, disasters)  # the kinds of faults register themselves
 
 
 class Run:

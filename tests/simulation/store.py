@@ -71,6 +71,7 @@ class SimulatedStore(Process):
         self.tree = ZnodeTree()
         self.tree.open_session(1, "", 1 << 60, 0)
         self.on_change: Callable[[Change], None] = lambda change: None
+        self.watchers: list[Callable[[Change], None]] = []  # faults that wait for a change
         self.on_topic: list[Callable[[TopicRecord, TopicRecord], None]] = []
         self.history: dict[int, list[LedgerMetadata]] = {}  # every record that a ledger ever had
         self.make_parents(TOPIC)
@@ -95,13 +96,14 @@ class SimulatedStore(Process):
         """Every ledger that there is now, in the order of their making."""
         return [ledger_id for ledger_id in self.history if self.tree.find(paths.ledger(ledger_id)) is not None]
 
-    def ledgers_naming(self, bookie_id: str) -> list[int]:
+    def last_ledger_id(self) -> int:
+        """The last that was given out."""
+        return self.tree.node(paths.LEDGER_IDS).version
+
+    def ledgers_naming(self, bookie_id: str) -> list[LedgerMetadata]:
         """Ledgers with a segment on the bookie."""
-        return [
-            ledger_id
-            for ledger_id in self.ledgers()
-            if any(bookie_id in segment.bookies for segment in self.history[ledger_id][-1].segments)
-        ]
+        records = [self.history[ledger_id][-1] for ledger_id in self.ledgers()]
+        return [record for record in records if any(bookie_id in segment.bookies for segment in record.segments)]
 
     # What processes ask
 
@@ -153,7 +155,7 @@ class SimulatedStore(Process):
                 after = codec.decode(LedgerMetadata, self.tree.node(operation.path).value)
                 self.history.setdefault(ledger_id, []).append(after)
                 self.world.note("store has from", author, Brief(after))
-            self.on_change(Change(author, ledger.record if ledger else None, after))
+            self._tell(Change(author, ledger.record if ledger else None, after))
         if topic is not None:
             self._tell_topic(topic, self.topic().record)
         return result
@@ -177,7 +179,7 @@ class SimulatedStore(Process):
             return error
         self.history.setdefault(record.ledger_id, []).append(record)
         self.world.note("store has from", author, Brief(record))
-        self.on_change(Change(author, before.record if before else None, record))
+        self._tell(Change(author, before.record if before else None, record))
         return self.tree.node(path).version
 
     def delete_ledger(self, author: Author, ledger_id: int) -> None:
@@ -186,7 +188,7 @@ class SimulatedStore(Process):
         if before is not None:
             self.world.note("store has from", author, "deletion of ledger", ledger_id)
             self._apply(DeleteNode(paths.ledger(ledger_id)))
-            self.on_change(Change(author, before.record, None))
+            self._tell(Change(author, before.record, None))
 
     def write_topic(self, record: TopicRecord, version: int) -> int | MetadataError:
         """Compare-and-set of the topic's list of ledgers."""
@@ -198,6 +200,11 @@ class SimulatedStore(Process):
             return error
         self._tell_topic(before, record)
         return self.tree.node(TOPIC).version
+
+    def _tell(self, change: Change) -> None:
+        self.on_change(change)
+        for watcher in list(self.watchers):
+            watcher(change)
 
     def _tell_topic(self, before: TopicRecord, after: TopicRecord) -> None:
         self.world.note("the topic's ledgers:", [info.ledger_id for info in after.ledgers])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),  # Spark and Ray warn of their own ways
 ]
 

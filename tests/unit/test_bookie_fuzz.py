@@ -19,6 +19,7 @@ from actors.bookie.blocks import BLOCK_BYTES
 from actors.bookie.config import RECEIVE_BYTES, BookieConfig
 from actors.bookie.data_directory import DataDirectory
 from actors.bookie.disk import RealDisk
+from actors.bookie.frame_memory import SEGMENT_FRAME_BYTES_MAX, FrameMemory
 from actors.bookie.journal_format import Kind, batch_bytes, encode_batch, encode_file_header
 from actors.bookie.journal_scan import WINDOW_BYTES, JournalRecord, scan, scan_bytes
 from actors.bookie.receiving import FrameReceiver
@@ -34,7 +35,7 @@ class Socket:
     """Feeds a receiver as an event loop does."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self.receiver = FrameReceiver(memoryview(bytearray(RECEIVE_BYTES)), frame_bytes_max)
+        self.receiver = FrameReceiver(FrameMemory(), frame_bytes_max)
         self.fed = 0
 
     def feed(self, data: bytes) -> list[tuple[list[object], bytes]]:
@@ -46,7 +47,7 @@ class Socket:
             memory[:count] = data[:count]
             self.fed += count
             frames += [(header, bytes(body)) for header, body in self.receiver.received(count)]
-            assert memoryview(self.receiver.buffer().obj).nbytes <= max(2 * self.fed, RECEIVE_BYTES)  # I15
+            assert len(self.receiver.buffer()) <= max(2 * self.fed, RECEIVE_BYTES, SEGMENT_FRAME_BYTES_MAX)  # I15
             data = data[count:]
         return frames
 

@@ -173,20 +173,27 @@ def test_damage_is_noticed(place: int) -> None:
 def test_index_set_against_a_set() -> None:
     chance = random.Random(7)
     ours, naive = IndexSet(), set[int]()
-    for _ in range(20_000):
+    for step in range(20_000):
         index = chance.randrange(5_000)
-        match chance.randrange(4):
+        match chance.randrange(5):
             case 0 | 1:
                 assert ours.add(index) == (index not in naive)
                 naive.add(index)
             case 2:
                 ours.remove(index)
                 naive.discard(index)
+            case 3:
+                stop = ours.pop_run(index)
+                assert all(place in naive for place in range(index, stop))
+                assert stop not in naive
+                naive -= set(range(index, stop))
             case _:
                 bits = chance.getrandbits(chance.randrange(1, 40))
                 ours.add_bits(index, bits)
                 naive |= {index + place for place in range(40) if bits >> place & 1}
         assert len(ours) == len(naive)
+        if step % 50 == 0:
+            assert ours.run_count == sum(index - 1 not in naive for index in naive)
     runs = [index for first, stop in ours.runs() for index in range(first, stop)]
     assert runs == sorted(naive)
     for index in range(0, 5_100, 37):
@@ -194,8 +201,13 @@ def test_index_set_against_a_set() -> None:
         while missing in naive:
             missing += 1
         assert ours.next_missing(index) == missing
-    ours.drop_range(0, 2_500)
-    assert len(ours) == sum(index >= 2_500 for index in naive)
+    for stop in (700, 1_024, 2_500):
+        ours.drop_range(0, stop)
+        naive = {index for index in naive if index >= stop}
+        assert len(ours) == len(naive)
+        assert ours.run_count == sum(index - 1 not in naive for index in naive)
+    ours.clear()
+    assert ours.run_count == 0
 
 
 def test_chain_maps_positions_over_empty_and_trimmed_ledgers() -> None:

@@ -87,6 +87,13 @@ def test_what_is_written_for_one_does_not_grow_with_the_holes(many: tuple[Cursor
     assert len(cursor_record.encode_delta(delta, chain, 0)) < 100
 
 
+def test_holes_are_told_without_looking_at_them(many: tuple[Cursor, CountingChunks]) -> None:
+    cursor, chunks = many
+    chunks.touches = 0
+    assert cursor.holes > HOLES // 2
+    assert chunks.touches == 0
+
+
 def test_moving_the_mark_over_a_run_costs_its_chunks_once() -> None:
     cursor, chunks = cursor_with_holes(20 * CHUNK_BITS)
     total = 0

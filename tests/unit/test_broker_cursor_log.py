@@ -16,10 +16,10 @@ from heliograph.errors import HeliographError, PersistenceError
 from metadata import codec
 from metadata.errors import NodeExistsError
 from metadata.memory import MemoryStore
-from metadata.model import CursorRecord, Persistence
+from metadata.model import CursorRecord, Policies
 from tests.unit.broker_world import World, turns
 
-PLACE = CursorPlace("orders", "billing", "/cursor", Persistence())
+PLACE = CursorPlace("orders", "billing", "/cursor", Policies)
 
 
 class Scene:

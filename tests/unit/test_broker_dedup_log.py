@@ -49,7 +49,7 @@ def test_a_large_snapshot_has_parts() -> None:
 def place_in(world: World, ledger: ManagedLedger) -> CursorPlace:
     topic = world.topic
     path = paths.topic(topic.tenant, topic.namespace_name, topic.local_name)
-    return CursorPlace(str(topic), DEDUP_CURSOR, paths.cursor(path, DEDUP_CURSOR), ledger.persistence)
+    return CursorPlace(str(topic), DEDUP_CURSOR, paths.cursor(path, DEDUP_CURSOR), lambda: ledger.policies)
 
 
 async def published(ledger: ManagedLedger, count: int) -> None:

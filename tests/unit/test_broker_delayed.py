@@ -27,7 +27,7 @@ from actors.broker.position import Position
 from actors.broker.topic_entry import TopicEntry
 from actors.errors import EntryDamagedError, QuorumLostError
 from metadata.memory import MemoryStore
-from metadata.model import Persistence
+from metadata.model import Policies
 from tests.unit.broker_world import World, turns
 
 RUN = 5
@@ -199,7 +199,7 @@ class Scene:
         return DelayedDelivery(self.chain, cursor_log.cursor, log, wake, lambda: self.now)
 
     async def open(self) -> tuple[CursorLog, DelayedDelivery]:
-        place = CursorPlace("orders", "billing", "/cursor", Persistence())
+        place = CursorPlace("orders", "billing", "/cursor", Policies)
         if await self.store.exists("/cursor") is None:
             cursor_log = await create_cursor(place, 0, self.chain, self.store, self.world.ledgers, {"a": "b"})
         else:

@@ -4,7 +4,6 @@ places cursors. Ledgers and metadata in memory, no sleeping."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -17,49 +16,18 @@ from actors.broker.producer import Producer
 from actors.broker.producer_access import ProducerAccess
 from actors.broker.publication import WriteState
 from actors.broker.subscription import COMPACTION
-from actors.broker.tail_cache import TailCache
 from actors.broker.topic import Topic
 from actors.broker.topic_producers import TopicProducers
-from actors.broker.topic_reader import TopicReader
 from actors.errors import QuorumLostError
 from heliograph.errors import PersistenceError, ServiceNotReadyError, UnsupportedError
-from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.batch import encode_single, full_head
 from heliograph.protocol.topic_name import TopicName
 from metadata.errors import ConnectionLossError
 from metadata.memory import MemoryStore
+from metadata.model import Persistence
 from tests.unit.broker_clients import LoneBroker
 from tests.unit.broker_world import Outcomes, World, turns
 from tests.unit.test_broker_producer_access import Channel
-
-
-def run(scenario: Callable[[World, MemoryStore], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = World()
-        await scenario(world, await world.session())
-
-    asyncio.run(main())
-
-
-async def topic_on(world: World, store: MemoryStore) -> Topic:
-    ledger = await world.open(store)
-    reader = TopicReader(ledger.chain, TailCache(1 << 20), world.ledgers)
-    path = ledger._owned.path
-    topic = Topic(world.topic, path, "/bundle", ledger, reader, store, world.ledgers, world.policies)
-    await topic.load_subscriptions()
-    return topic
-
-
-async def publish(ledger: ManagedLedger, *keys: str, times: list[int] | None = None) -> None:
-    """One message for each key, published at these times; the number of its place is its value."""
-    outcomes = Outcomes()
-    for number, key in enumerate(keys):
-        value = b"%d" % number
-        metadata = pb.MessageMetadata(
-            producer_name="p", sequence_id=number, publish_time=times[number] if times else number + 1
-        )
-        outcomes.publish_bytes(ledger, encode_single(metadata, full_head(len(value), key, None, None), value))
-        await turns(lambda: not ledger.pending)
+from tests.unit.topic_world import finish, publish, run, topic_on
 
 
 def test_nothing_is_trimmed_while_a_topic_is_being_closed() -> None:
@@ -208,7 +176,7 @@ async def compacted(world: World, store: MemoryStore) -> Topic:
     topic = await topic_on(world, store)
     await publish(topic.ledger, *"aabab", times=[1, 2, 3, 4, 5])
     topic.compaction.start()
-    await turns(lambda: topic.compaction._task is None)
+    await finish(topic)
     assert topic.compaction.status.status == "SUCCESS"
     await publish(topic.ledger, *"cde", times=[6, 7, 8])
     await topic.subscribe("state", start=0, view=await topic.view(True))
@@ -267,7 +235,7 @@ def test_readers_follow_a_compaction_whose_mark_could_not_be_stored(monkeypatch:
         before, _ = await topic.view(True)
         monkeypatch.setattr(CursorLog, "persist", refuse)
         topic.compaction.start()
-        await turns(lambda: topic.compaction._task is None)
+        await finish(topic)
         chain, _ = await topic.view(True)
         assert chain is not before
         assert topic.subscriptions["state"].chain is chain
@@ -281,7 +249,7 @@ def test_nobody_subscribes_to_a_compacted_form_that_was_replaced() -> None:
         topic = await compacted(world, store)
         view = await topic.view(True)
         topic.compaction.start()
-        await turns(lambda: topic.compaction._task is None)
+        await finish(topic)
         with pytest.raises(ServiceNotReadyError):
             await topic.subscribe("late", start=0, view=view)
         await topic.subscribe("late", start=0, view=await topic.view(True))
@@ -296,7 +264,7 @@ def test_a_topic_that_is_being_compacted_is_in_use() -> None:
         assert not is_in_use(topic)
         topic.compaction.start()
         assert is_in_use(topic)
-        await turns(lambda: topic.compaction._task is None)
+        await finish(topic)
         assert not is_in_use(topic)
 
     run(scenario)
@@ -312,7 +280,7 @@ def test_new_partitions_get_the_subscriptions_that_last() -> None:
         part = TopicName.parse("grown-partition-0")
         topic = await lone.broker.topics.get(part)
         await topic.subscribe("reader-1", start=0, is_durable=False)
-        await topic.subscribe(COMPACTION, start=0)
+        await topic.subscribe(COMPACTION, start=0, is_internal=True)
         await admin.update_partitions("grown", 2)
         assert await admin.subscriptions("grown-partition-1") == ["billing"]
 
@@ -329,7 +297,7 @@ def test_a_topic_goes_with_its_policies_and_its_compacted_form() -> None:
         await admin.publish("orders", [b"1"], ["key"])
         await admin.compact_topic("orders")
         topic = await lone.broker.topics.get(TopicName.parse("orders"))
-        await turns(lambda: not topic.compaction.is_running)
+        await finish(topic)
         assert topic.ledger.record.compacted is not None
         await admin.delete_topic("orders")  # what compaction holds is nobody's subscription
         assert not lone.ledgers.ledgers
@@ -391,3 +359,27 @@ def test_a_topic_without_storage_is_not_compacted() -> None:
         with pytest.raises(UnsupportedError):
             lone.run(lone.broker.admin.compact_topic(name))
         assert lone.run(lone.broker.admin.subscriptions(name)) == []
+
+
+def test_what_a_topic_keeps_beside_its_entries_has_copies_and_places_as_these_have() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, deduplication=True)
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        topic.apply_policies(
+            replace(world.policies, placement="random", persistence=Persistence(5, 4, 3))
+        )  # while it is loaded
+        await publish(topic.ledger, "a")
+        done = billing.skip(None)
+        assert done is not None
+        await done
+        assert billing.log is not None
+        await billing.log.new_ledger("delayed")
+        await topic.close()
+        made = [ledger.metadata for ledger in world.ledgers.ledgers.values()][1:]
+        assert {metadata.properties["use"] for metadata in made} == {"cursor", "delayed", "deduplication"}
+        for metadata in made:
+            assert metadata.properties["placement"] == "random"
+            assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (5, 4, 3)
+
+    run(scenario)

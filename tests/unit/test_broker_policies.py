@@ -22,8 +22,8 @@ from heliograph.errors import (
     TopicNotFoundError,
 )
 from heliograph.protocol.topic_name import TopicName
-from metadata import paths
-from metadata.model import NamespacePolicies, Persistence, Policies
+from metadata import codec, paths
+from metadata.model import NamespacePolicies, Persistence, Policies, TopicPolicies
 from tests.unit.broker_world import World
 
 COPIES = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}
@@ -107,6 +107,52 @@ def test_tenants_namespaces_and_policies_in_metadata() -> None:
         assert await store.exists(paths.topic_policies("acme", "a", "t")) is None
         await records.delete_tenant("acme")
         assert await records.tenants() == ["public"]
+
+    asyncio.run(scenario())
+
+
+def test_topics_of_one_name_with_and_without_storage_have_policies_apart() -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog = Catalog(store)
+        records = NamespaceRecords(store, catalog)
+        kept, passing = "persistent://public/default/x", "non-persistent://public/default/x"
+        for name in (kept, passing):
+            await catalog.create(TopicName.parse(name))
+        await records.set_topic_policies(kept, {"max_producers": 1})
+        assert await records.topic_policies(passing) == {}
+        await records.set_topic_policies(passing, {"max_consumers": 2})
+        assert await records.topic_policies(kept) == {"max_producers": 1}
+        own = await catalog.topics_with_policies(TopicName.parse(kept))
+        for name, others in ((kept, "y"), (passing, "non-persistent://public/default/y")):
+            assert catalog.may_override(TopicName.parse(name), own)
+            assert not catalog.may_override(TopicName.parse(others), own)
+        await catalog.forget_topic_policies(TopicName.parse(passing))
+        assert await records.topic_policies(kept) == {"max_producers": 1}
+        assert await records.topic_policies(passing) == {}
+        await records.set_topic_policies(passing, {"max_consumers": 2})
+        await records.mark_deleted("public/default")
+        await records.remove("public/default")
+        assert await store.exists(catalog.policies_path(TopicName.parse(passing))) is None
+
+    asyncio.run(scenario())
+
+
+def test_policies_that_an_older_version_kept_of_topics_without_storage_hold() -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog = Catalog(store)
+        records = NamespaceRecords(store, catalog)
+        passing = TopicName.parse("non-persistent://public/default/x")
+        await catalog.create(passing)
+        old = codec.encode(TopicPolicies({"max_producers": 1, "max_consumers": 3}))
+        await store.create(paths.topic_policies("public", "default", "x"), old, parents=True)
+        assert catalog.may_override(passing, await catalog.topics_with_policies(passing))
+        await records.remove_topic_policies(str(passing), ["max_consumers"])
+        await records.set_topic_policies(str(passing), {"max_subscriptions": 2})
+        assert await records.topic_policies(str(passing)) == {"max_producers": 1, "max_subscriptions": 2}
+        await catalog.forget_topic_policies(passing)
+        assert await records.topic_policies(str(passing)) == {}
 
     asyncio.run(scenario())
 

@@ -3,12 +3,20 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from heliograph.cli.app import app
 from heliograph.cli.output import Output
 from heliograph.errors import ClusterNotFoundError, InvalidConfigError
+from heliograph.version import heliograph_version
+
+TERMINAL_COLUMNS = 80
 
 
 def helio(*arguments: str, home: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -41,6 +49,7 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
         (("up", "--ack-quorum", "4"), "ack quorum 4"),
         (("up", "--gateway-port", "6650"), "gateway_port and broker_port are both 6650"),
         (("topics", "create", "t", "--ack-quorum", "2"), "together"),
+        (("up", "--host", "192.0.2.200"), "choose another with --host"),
         (("produce", "t", "m", "--key", "k", "--key-separator", ":"), "not both"),
         (("produce", "t", "m", "--property", "novalue", "--address", "pulsar://127.0.0.1:1"), "name=value"),
         (("consume", "t", "--address", "http://127.0.0.1:1"), "pulsar://host:port"),
@@ -95,6 +104,44 @@ def test_exit_codes_tell_usage_from_failure(capsys: pytest.CaptureFixture[str]) 
     captured = capsys.readouterr()
     assert captured.err == "error: bad thing\nerror: none\n"
     assert json.loads(captured.out)["error"]["message"].startswith("unexpected KeyError")
+
+
+def test_an_error_says_what_would_be_right(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False).error(InvalidConfigError("size is 'x'", field="size", limit="a whole number"))
+    Output(as_json=False).error(InvalidConfigError("size is above 3 bytes", field="size", limit="3 bytes"))
+    Output(as_json=True).error(InvalidConfigError("size is 'x'", field="size", limit="a whole number"))
+    captured = capsys.readouterr()
+    assert captured.err == "error: size is 'x' (limit: a whole number)\nerror: size is above 3 bytes\n"
+    assert json.loads(captured.out)["error"]["limit"] == "a whole number"
+
+
+def commands(command: Any, path: str = "helio") -> Iterator[tuple[str, Any, int]]:
+    """Every command with its path and the columns that its name is given in the list of its group."""
+    width = max(len(name) for name in command.commands)
+    for name, child in command.commands.items():
+        yield f"{path} {name}", child, width
+        if hasattr(child, "commands"):
+            yield from commands(child, f"{path} {name}")
+
+
+def test_every_list_of_commands_fits_a_terminal() -> None:
+    cut = [
+        path
+        for path, command, width in commands(typer.main.get_command(app))
+        if command.get_short_help_str(TERMINAL_COLUMNS - 6 - width).endswith("...")
+    ]
+    assert not cut, "begin these docstrings with a shorter sentence"
+
+
+def test_the_version_is_told() -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert shown.exit_code == 0
+    assert shown.output == f"heliograph {heliograph_version()}\n"
+
+
+def test_facts_have_no_empty_line_for_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False).facts("", [("a", 1), ("b", None)])
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == ["a  1", "b"]
 
 
 def test_with_json_nothing_but_the_object_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from heliograph.cli import brokers, namespaces, policy_values, topic_policies, topics
+from heliograph.cli import brokers, namespaces, policies, policy_values, topics
 from heliograph.cli.app import app
 from heliograph.errors import BadRequestError
 
@@ -43,13 +43,13 @@ class Answers:
             "created",
         ),
         ("namespaces delete a/b --force", ("delete", "a/b", True), "deleted"),
-        ("namespaces policies a/b", ("policies", "a/b"), "max_producers"),
+        ("namespaces policies get a/b", ("policies", "a/b"), "max_producers"),
         (
-            "namespaces set a/b backlog_quota_action=producer_exception",
+            "namespaces policies set a/b backlog_quota_action=producer_exception",
             ("set_policies", "a/b", {"backlog_quota_action": "producer_exception"}),
             "backlog_quota_action",
         ),
-        ("namespaces remove a/b x y", ("remove_policies", "a/b", ["x", "y"]), "x, y"),
+        ("namespaces policies remove a/b x y", ("remove_policies", "a/b", ["x", "y"]), "x, y"),
         ("namespaces bundles a/b", ("bundles", "a/b"), "0x0_0xf"),
         ("namespaces unload a/b", ("unload_namespace", "a/b"), "3 bundles"),
         ("namespaces unload a/b 0x0_0xf", ("unload_bundle", "a/b", "0x0_0xf"), "1 bundles"),
@@ -90,7 +90,7 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, line: str, call: tuple[Any, .
         "loads": ({**load, "broker_id": "b", "cpu_share": 0.5, "memory_share": 0.1, "topics": 1, "bundles_owned": 1},),
         "drain": 2,
     }
-    for module in (namespaces, brokers, topic_policies, topics):
+    for module in (namespaces, brokers, policies, topics):
         monkeypatch.setattr(module, "admin_of", lambda namespace, home: Answers(calls, answers))
     for options in ([], ["--json"]):
         shown = CliRunner().invoke(app, [*line.split(), *options])

@@ -1,4 +1,4 @@
-"""Consumers and readers against a fake broker: delivery, acknowledgements, redelivery, seeking, coming back."""
+"""Consumers and readers against a fake broker: delivery, redelivery, seeking, coming back."""
 
 from __future__ import annotations
 
@@ -10,30 +10,13 @@ import pytest
 
 import heliograph
 from heliograph import errors
-from heliograph.aio.delivery import bits_of, words_of
 from heliograph.options import ClientOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_single, heads_of, plain_head
 from heliograph.protocol.entry import encode_entry
+from tests.unit.client_topics import publish, subscription_of, values_of
 from tests.unit.client_world import TOPIC, client_of, run, until
-from tests.unit.fake_broker import FakeBroker, FakeStore, FakeSubscription, T
-
-
-async def publish(client: heliograph.AsyncClient, *batches: list[str], topic: str = "t") -> None:
-    async with client.producer(topic) as producer:
-        for batch in batches:
-            await producer.send_many(batch)
-
-
-async def values_of(consumer: heliograph.AsyncConsumer, count: int) -> list[bytes]:
-    got: list[bytes] = []
-    while len(got) < count:
-        got += [message.value for message in await consumer.receive_many(count - len(got), 5)]
-    return got
-
-
-def subscription_of(broker: FakeBroker, name: str = "s", topic: str = TOPIC) -> FakeSubscription:
-    return broker.store.topics[topic].subscriptions[name]
+from tests.unit.fake_broker import FakeBroker, FakeStore, T
 
 
 def test_messages_carry_what_the_producer_gave_them() -> None:
@@ -76,107 +59,6 @@ def test_receiving_times_out_without_harm() -> None:
     run(scenario())
 
 
-def test_acknowledging_parts_of_a_batch() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            consumer = await client.consumer("t", "s", initial_position="earliest")
-            await publish(client, [str(index) for index in range(130)])
-            messages = await consumer.receive_many(130, 5)
-            await consumer.ack(messages[129])
-            acked = subscription_of(broker).acked
-            assert acked == {0: (1 << 129) - 1}
-            await consumer.ack_many(message for message in messages if int(message.value) % 2)
-            assert acked[0].bit_count() == 65
-            await consumer.ack_many([message.message_id for message in messages[:129]])  # ids alone do as well
-            assert acked == {0: 0}
-
-    run(scenario())
-
-
-def test_acknowledgements_of_one_turn_travel_together() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            consumer = await client.consumer("t", "s", initial_position="earliest")
-            for batch in range(50):
-                await publish(client, [str(batch)])
-            messages: list[heliograph.Message] = []
-            while len(messages) < 50:
-                messages += await consumer.receive_many(50, 5)
-            await asyncio.gather(*(consumer.ack(message) for message in messages))
-            [command] = broker.of_type(T.ACK)
-            assert len(command.ack.message_id) == 50
-            assert command.ack.HasField("request_id")
-
-    run(scenario())
-
-
-def test_an_acknowledgement_waits_for_the_answer_and_outlives_the_connection() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            consumer = await client.consumer("t", "s", initial_position="earliest")
-            await publish(client, ["1"])
-            message = await consumer.receive(5)
-            broker.silent.add(T.ACK)
-            acking = asyncio.ensure_future(consumer.ack(message))
-            await until(lambda: broker.of_type(T.ACK))
-            assert not acking.done()
-            broker.silent.clear()
-            broker.drop_connections()
-            await acking
-            assert subscription_of(broker).acked == {0: 0}
-            with pytest.raises(TimeoutError):
-                await consumer.receive(0.05)  # acknowledged before permits were granted: not delivered again
-
-    run(scenario())
-
-
-def test_a_passing_refusal_of_an_acknowledgement_is_tried_again_and_a_final_one_raised() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            consumer = await client.consumer("t", "s", initial_position="earliest")
-            await publish(client, ["1"], ["2"])
-            first, second = await consumer.receive(5), await consumer.receive(5)
-            broker.refuse(T.ACK, pb.SERVICE_NOT_READY)
-            await consumer.ack(first)
-            broker.refuse(T.ACK, pb.NOT_ALLOWED_ERROR)
-            with pytest.raises(errors.UnsupportedError):
-                await consumer.ack(second)
-
-    run(scenario())
-
-
-def test_an_acknowledgement_that_is_never_confirmed_times_out() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=100) as client:
-            consumer = await client.consumer("t", "s", initial_position="earliest")
-            await publish(client, ["1"])
-            message = await consumer.receive(5)
-            broker.silent.add(T.ACK)
-            with pytest.raises(errors.RequestTimeoutError):
-                await consumer.ack(message)
-
-    run(scenario())
-
-
-def test_cumulative_acknowledgement() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            consumer = await client.consumer("t", "s", initial_position="earliest")
-            await publish(client, ["1"], ["2", "3", "4"])
-            messages: list[heliograph.Message] = []
-            while len(messages) < 4:
-                messages += await consumer.receive_many(4, 5)
-            await consumer.ack_cumulative(messages[2])
-            assert subscription_of(broker).acked == {0: 0, 1: 0b100}
-            await consumer.ack_cumulative(messages[3].message_id)
-            assert subscription_of(broker).acked == {0: 0, 1: 0}
-            shared = await client.consumer("t", "other", type="shared")
-            with pytest.raises(errors.UnsupportedError):
-                await shared.ack_cumulative(messages[3])
-
-    run(scenario())
-
-
 def test_permits_are_asked_for_ahead_and_renewed_as_messages_are_taken() -> None:  # I15
     async def scenario() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
@@ -202,52 +84,6 @@ def test_no_more_is_asked_for_while_too_many_bytes_are_held() -> None:  # I15
             await values_of(consumer, 2)  # half of the queue is taken, but two messages are above the bound
             assert sum(command.flow.message_permits for command in broker.of_type(T.FLOW)) == 4
             await values_of(consumer, 6)
-
-    run(scenario())
-
-
-def test_a_negatively_acknowledged_message_comes_again() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            consumer = await client.consumer(
-                "t", "s", type="shared", initial_position="earliest", nack_delay_ms=1, receiver_queue=10
-            )
-            await publish(client, ["1"], ["2"], ["3"])
-            first, second, third = [await consumer.receive(5) for _ in range(3)]
-            await consumer.nack(second)
-            again = await consumer.receive(5)
-            assert (again.message_id, again.redelivery_count) == (second.message_id, 1)
-            await consumer.ack_many([first, again, third])
-            with pytest.raises(TimeoutError):
-                await consumer.receive(0.02)
-
-    run(scenario())
-
-
-def test_an_ordered_subscription_goes_back_as_a_whole() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            consumer = await client.consumer("t", "s", initial_position="earliest", nack_delay_ms=1)
-            for index in range(5):
-                await publish(client, [str(index)])
-            messages = [await consumer.receive(5) for _ in range(3)]
-            await consumer.ack(messages[0])
-            await consumer.nack(messages[1])
-            await until(lambda: broker.of_type(T.REDELIVER_UNACK))
-            assert await values_of(consumer, 4) == [b"1", b"2", b"3", b"4"]
-
-    run(scenario())
-
-
-def test_only_unacknowledged_messages_of_a_batch_come_again() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            consumer = await client.consumer("t", "s", type="shared", initial_position="earliest", nack_delay_ms=1)
-            await publish(client, ["0", "1", "2", "3"])
-            messages = await consumer.receive_many(4, 5)
-            await consumer.ack_many([messages[0], messages[2]])
-            await consumer.nack(messages[1])
-            assert await values_of(consumer, 2) == [b"1", b"3"]
 
     run(scenario())
 
@@ -503,12 +339,6 @@ def test_a_reader_goes_on_behind_its_last_message_after_a_reconnect() -> None:
             assert await values_of(reader, 5) == [b"0", b"1", b"2", b"3", b"4"]
 
     run(scenario())
-
-
-@pytest.mark.parametrize("bits", [0, 1, 6, 1 << 63, (1 << 130) - 1])
-def test_ack_sets_are_words_of_a_java_bit_set(bits: int) -> None:
-    assert bits_of(words_of(bits)) == bits
-    assert all(-(1 << 63) <= word < 1 << 63 for word in words_of(bits))
 
 
 @pytest.mark.parametrize(

@@ -387,3 +387,39 @@ def test_bad_options_name_their_field(options: dict[str, Any], field: str) -> No
     with pytest.raises(errors.InvalidConfigError) as caught:
         client.producer("t", **options)
     assert caught.value.field == field
+
+
+def test_an_opening_that_nobody_waits_for_is_taken_back() -> None:
+    """Else a producer that waits for its turn would be given it when its caller is long gone."""
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            broker.silent.add(T.PRODUCER)
+            producer = client.producer("t", access_mode="wait_for_exclusive")
+            first, second = asyncio.ensure_future(producer.open()), asyncio.ensure_future(producer.open())
+            await until(lambda: broker.of_type(T.PRODUCER))
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            assert not broker.of_type(T.CLOSE_PRODUCER)  # the other one waits still
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+            await until(lambda: broker.of_type(T.CLOSE_PRODUCER))
+            broker.silent.clear()
+            await producer.send("a later use opens it again")
+            assert stored(broker.store) == [b"a later use opens it again"]
+
+    run(scenario())
+
+
+def test_partitions_that_were_open_already_are_closed_with_an_opening_that_is_taken_back() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            broker.store.partitions[TOPIC] = 2
+            opening = asyncio.ensure_future(client.producer("t").open())
+            await until(lambda: broker.of_type(T.PRODUCER))
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            opened = {command.producer.producer_id for command in broker.of_type(T.PRODUCER)}
+            await until(lambda: opened == {c.close_producer.producer_id for c in broker.of_type(T.CLOSE_PRODUCER)})
+
+    run(scenario())

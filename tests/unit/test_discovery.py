@@ -66,7 +66,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(discovery, "_import_ray", lambda: fake)
     monkeypatch.setattr(discovery, "_use_token_if_local", lambda address: None)
-    for name in ("RAY_ADDRESS", "HELIOGRAPH_HOME"):
+    for name in ("RAY_ADDRESS", "HELIOGRAPH_HOME", "HELIOGRAPH_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HELIOGRAPH_STATE_ROOT", str(tmp_path))
     return fake
@@ -90,6 +90,26 @@ def test_the_noted_address_is_joined(fake: FakeRay, listening: str, tmp_path: Pa
     discovery.attach("mine")
     assert fake.joined is not None
     assert (fake.joined["address"], fake.joined["namespace"]) == (listening, "mine")
+
+
+def test_the_namespace_is_given_or_set_or_noted(fake: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert discovery.namespace_or_noted(None) == "heliograph"
+    home = ClusterHome(tmp_path / "anywhere")
+    home.prepare()
+    monkeypatch.setenv("HELIOGRAPH_HOME", str(home.directory))
+    assert discovery.namespace_or_noted(None) == "heliograph"
+    home.save(ClusterState("noted", "127.0.0.1:1", "token"))
+    assert discovery.namespace_or_noted(None) == "noted"
+    assert discovery.noted_state("noted") == home.load()
+    monkeypatch.setenv("HELIOGRAPH_NAMESPACE", "set")
+    assert discovery.namespace_or_noted(None) == "set"
+    assert discovery.namespace_or_noted("given") == "given"
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "host:port"])
+def test_what_is_no_address_is_said_in_plain_words(fake: FakeRay, address: str) -> None:
+    with pytest.raises(ClusterNotFoundError, match="the form is host:port"):
+        discovery.attach(address=address)
 
 
 def test_the_environment_goes_before_the_note(

@@ -11,7 +11,8 @@ import pytest
 from gateway.services import Services
 from heliograph.errors import ConnectionLostError
 from heliograph.protocol.message_id import MessageId
-from tests.unit.gateway_world import FLIGHTS_PATH, FakeTopic, Gateway, run, settle
+from tests.unit.gateway_clients import FakeTopic
+from tests.unit.gateway_world import FLIGHTS_PATH, Gateway, run, settle
 
 URL = f"/topics/{FLIGHTS_PATH}/subscription/audit"
 EARLIEST = {"initialPosition": "Earliest", "timeoutMs": "0"}

@@ -11,7 +11,9 @@ import pytest
 
 from heliograph.errors import ConnectionLostError, TopicNotFoundError
 from heliograph.protocol.message_id import MessageId
-from tests.unit.gateway_world import FLIGHTS_PATH, FakeTopic, Gateway, Peer, run, settle
+from tests.unit.gateway_clients import FakeTopic
+from tests.unit.gateway_peer import Peer
+from tests.unit.gateway_world import FLIGHTS_PATH, Gateway, run, settle
 
 URL = f"/ws/v2/consumer/{FLIGHTS_PATH}/audit"
 READER = f"/ws/v2/reader/{FLIGHTS_PATH}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
 import pytest
 
-from heliograph.errors import PersistenceError
+from gateway.websocket_turn import EARLY_FRAMES_MAX
+from heliograph.errors import HeliographError, PersistenceError, TopicTerminatedError
 from heliograph.protocol.message_id import MessageId
 from tests.unit.gateway_world import FLIGHTS_PATH, Gateway, run, settle
 
@@ -199,6 +201,7 @@ def test_a_peer_that_leaves_with_messages_under_way_leaves_nothing_behind() -> N
         (f"{URL}?messageRoutingMode=Odd", 400, "messageRoutingMode"),
         (f"{URL}?compressionType=RAR", 400, "compressionType"),
         (f"{URL}?encryptionKeys=a", 501, "encryptionKeys"),
+        (f"{URL}?accessMode=exclusive", 400, "accessMode"),
         (f"{URL}?maxPendingMessages=0", 400, "maxPendingMessages"),
     ],
 )
@@ -252,5 +255,87 @@ def test_a_failure_of_our_own_ends_the_session_with_1011() -> None:
         peer.send({"payload": _b64(b"x")})
         code, _ = await peer.closed()
         assert code == 1011
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("query", "mode"),
+    [
+        ("", "shared"),
+        ("?accessMode=Exclusive", "exclusive"),
+        ("?accessMode=ExclusiveWithFencing", "exclusive_with_fencing"),
+    ],
+)
+def test_a_producer_asks_for_the_topic_as_its_url_says(query: str, mode: str) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        peer = await gateway.connect(URL + query)
+        assert (peer.status, gateway.world.producer_options["access_mode"]) == (101, mode)
+        await peer.leave()
+
+    run(scenario)
+
+
+class Turn:
+    """Opens producers of a world when the test says so."""
+
+    def __init__(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.came, self.given_up = asyncio.Event(), False
+        self.error: HeliographError | None = None
+        self._open = gateway.world.producer
+        monkeypatch.setattr(gateway.world, "producer", self.producer)
+
+    async def producer(self, topic: str, **options: Any) -> Any:
+        try:
+            await self.came.wait()
+        except asyncio.CancelledError:
+            self.given_up = True
+            raise
+        if self.error is not None:
+            raise self.error
+        return await self._open(topic, **options)
+
+
+def test_a_producer_that_waits_for_its_turn_is_connected_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic, turn = gateway.world.add(), Turn(gateway, monkeypatch)
+        peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
+        assert peer.status == 101
+        for number in range(2 * EARLY_FRAMES_MAX):
+            peer.send({"payload": _b64(b"early"), "context": str(number)})
+        await settle()
+        assert peer.is_quiet()
+        assert topic.messages == []
+        turn.came.set()
+        contexts = [(await peer.receive())["context"] for _ in range(2 * EARLY_FRAMES_MAX)]
+        assert contexts == [str(number) for number in range(2 * EARLY_FRAMES_MAX)]
+        await peer.leave()
+        assert topic.producers == 0
+
+    run(scenario)
+
+
+def test_a_peer_that_leaves_before_its_turn_gives_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic, turn = gateway.world.add(), Turn(gateway, monkeypatch)
+        peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
+        peer.send({"payload": _b64(b"early")})
+        await settle()
+        await peer.leave()
+        assert turn.given_up
+        assert topic.messages == []
+
+    run(scenario)
+
+
+def test_a_turn_that_cannot_come_ends_the_session_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        turn = Turn(gateway, monkeypatch)
+        turn.error = TopicTerminatedError("the topic was terminated")
+        turn.came.set()
+        peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
+        assert await peer.closed() == (1008, "the topic was terminated")
 
     run(scenario)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.errors import ResourceError
+from heliograph.errors import ClusterNotFoundError, ResourceError
 from pipelines import spark_session
 from pipelines.spark_session import require_spark, start_spark
 
@@ -31,14 +31,21 @@ def test_no_java_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raised.value.field == "JAVA_HOME"
 
 
-def test_ray_must_be_there_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_clusters_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JAVA_HOME", "PATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(name, sys.executable)
     monkeypatch.setattr(spark_session, "java_environment", lambda _: {})
     monkeypatch.setattr("pipelines.spark_session.shutil.which", lambda _: "java")
-    monkeypatch.setattr("pipelines.spark_session.ray.is_initialized", lambda: False)
-    with pytest.raises(ResourceError, match=r"ray\.init"):
-        start_spark()
+    asked: list[str] = []
+
+    def attach(namespace: str) -> None:
+        asked.append(namespace)
+        raise ClusterNotFoundError("start one with `helio up`")
+
+    monkeypatch.setattr("pipelines.spark_session.discovery.attach", attach)
+    with pytest.raises(ClusterNotFoundError, match="helio up"):
+        start_spark(namespace="mine")
+    assert asked == ["mine"]
 
 
 def test_every_package_that_arrow_needs_is_opened() -> None:

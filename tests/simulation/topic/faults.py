@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation import events, faults
+from tests.simulation import disasters, events, faults
 from tests.simulation.fault import KINDS, Fault, fault
 from tests.simulation.nemesis import Nemesis
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.topic.scene import Scene
 
 OWNERS_OWN = {"old ledgers deleted", "ledger deleted behind its writer"}  # trimming is the owner's, and in its record
-KINDS_FROM = (faults, events)
+KINDS_FROM = (faults, events, disasters)
 TOPIC_KINDS: list[Fault] = [kind for kind in KINDS if kind.name not in OWNERS_OWN]
 
 

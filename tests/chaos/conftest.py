@@ -1,0 +1,15 @@
+"""Kills are about what is lost, not about how fast the machine is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.patience import patience
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    with patience():
+        yield
