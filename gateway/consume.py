@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import BeforeValidator
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,12 +40,22 @@ SessionName = Annotated[
 ]
 
 
+def _session_key(
+    topic: TopicInUrl,
+    subscription: SubscriptionInUrl,
+    session_name: Annotated[SessionName, Query(alias="session")] = "default",
+) -> SessionKey:
+    return SessionKey(str(topic), subscription, session_name)
+
+
+SessionInUrl = Annotated[SessionKey, Depends(_session_key)]
+
+
 @router.post(f"{SUBSCRIPTION}/messages", summary="Take messages", responses={200: {"model": ConsumeAnswer}, **_errors})
 async def take_messages(
     request: Request,
     services: ServicesDep,
-    topic: TopicInUrl,
-    subscription: SubscriptionInUrl,
+    key: SessionInUrl,
     max_: Annotated[int, Query(alias="max", ge=1, le=1000, description="Messages at most")] = 100,
     timeout_ms: Annotated[
         int, Query(alias="timeoutMs", ge=0, description="How long to wait for a first message, in milliseconds")
@@ -54,7 +64,6 @@ async def take_messages(
     initial_position: Annotated[
         InitialPosition, Query(alias="initialPosition", description="Where a new subscription starts")
     ] = "latest",
-    session_name: Annotated[SessionName, Query(alias="session")] = "default",
 ) -> Response:
     """Hand out messages of a subscription; the subscription is created when it is not there.
 
@@ -63,7 +72,6 @@ async def take_messages(
     """
     config = services.config
     await read_body(request, IGNORED_BODY_BYTES_MAX)  # a caller that left is noticed only behind its body
-    key = SessionKey(str(topic), subscription, session_name)
     wait_seconds = min(timeout_ms, config.rest_wait_ms_max) / 1000
     count = min(max_, config.rest_messages_max)
     session = await services.consumers.session(key, SubscribeOptions(type_, initial_position, count))
@@ -86,12 +94,9 @@ async def take_messages(
 async def acknowledge(
     request: Request,
     services: ServicesDep,
-    topic: TopicInUrl,
-    subscription: SubscriptionInUrl,
-    session_name: Annotated[SessionName, Query(alias="session")] = "default",
+    key: SessionInUrl,
 ) -> Response:
     """Acknowledge messages by id. Status 200 means that this is durable: they are not delivered again."""
-    key = SessionKey(str(topic), subscription, session_name)
     body, ids, session = await _ids_and_session(request, services, key)
     if body.cumulative and len(ids) != 1:
         raise BadRequestError("a cumulative acknowledgement takes exactly one id", field="messageIds")
@@ -110,12 +115,9 @@ async def acknowledge(
 async def redeliver(
     request: Request,
     services: ServicesDep,
-    topic: TopicInUrl,
-    subscription: SubscriptionInUrl,
-    session_name: Annotated[SessionName, Query(alias="session")] = "default",
+    key: SessionInUrl,
 ) -> Response:
     """Say that messages were not processed; they are delivered again, perhaps to another consumer."""
-    key = SessionKey(str(topic), subscription, session_name)
     _, ids, session = await _ids_and_session(request, services, key)
     async with services.consumers.using(key, session):
         await session.redeliver(ids)
@@ -123,15 +125,10 @@ async def redeliver(
 
 
 @router.delete(f"{SUBSCRIPTION}/consumer", summary="Close a session", status_code=204, responses={404: _errors[404]})
-async def close_session(
-    services: ServicesDep,
-    topic: TopicInUrl,
-    subscription: SubscriptionInUrl,
-    session_name: Annotated[SessionName, Query(alias="session")] = "default",
-) -> Response:
+async def close_session(services: ServicesDep, key: SessionInUrl) -> Response:
     """Close the session's consumer at once instead of when it is idle; the subscription stays."""
-    if not await services.consumers.close_session(SessionKey(str(topic), subscription, session_name)):
-        raise NotFoundError(f"no session {session_name!r} is open on subscription {subscription!r}", field="session")
+    if not await services.consumers.close_session(key):
+        raise NotFoundError(f"no session {key.name!r} is open on subscription {key.subscription!r}", field="session")
     return Response(status_code=204)
 
 

@@ -384,11 +384,16 @@ class SchemaRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnderReplicatedLedger:
-    """A task for replication workers: this ledger misses copies on these bookies."""
+    """A task for replication workers: this ledger misses copies on these bookies.
+
+    ``is_abandoned``: it is not closed, a bookie that is alive lost what it had of its last segment, and nobody went on
+    with it for long, so it is to be recovered.
+    """
 
     ledger_id: int
     missing_bookies: tuple[str, ...]
     marked_ms: int = 0
+    is_abandoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ CLUSTER = "/cluster"
 BOOKIES_AVAILABLE = "/bookies/available"
 BOOKIES_READONLY = "/bookies/readonly"
 BOOKIES_COOKIES = "/bookies/cookies"
+BOOKIES_DRAINING = "/bookies/draining"
 BROKERS_AVAILABLE = "/brokers/available"
 BROKER_LOADS = "/brokers/loads"
 BUNDLES = "/brokers/bundles"
@@ -29,9 +30,9 @@ LOCKS = "/locks"
 ENDPOINT_ACLS = "/endpoint-acls"
 
 PERSISTENT_NODES = (
-    BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BROKERS_AVAILABLE, BROKER_LOADS, BUNDLES, LEDGERS, LEDGER_IDS,
-    NAMESPACES, TOPICS, PARTITIONED_TOPICS, NON_PERSISTENT_TOPICS, NON_PERSISTENT_PARTITIONED, TOPIC_POLICIES,
-    NON_PERSISTENT_POLICIES, SCHEMAS, UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
+    BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BOOKIES_DRAINING, BROKERS_AVAILABLE, BROKER_LOADS, BUNDLES,
+    LEDGERS, LEDGER_IDS, NAMESPACES, TOPICS, PARTITIONED_TOPICS, NON_PERSISTENT_TOPICS, NON_PERSISTENT_PARTITIONED,
+    TOPIC_POLICIES, NON_PERSISTENT_POLICIES, SCHEMAS, UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
 )  # fmt: skip
 
 
@@ -48,6 +49,11 @@ def bookie_readonly(bookie_id: str) -> str:
 def bookie_cookie(bookie_id: str) -> str:
     """Cookie of a bookie, kept for as long as its data counts."""
     return f"{BOOKIES_COOKIES}/{bookie_id}"
+
+
+def bookie_draining(bookie_id: str) -> str:
+    """Empty: the bookie is to leave the cluster, and its data moves to others."""
+    return f"{BOOKIES_DRAINING}/{bookie_id}"
 
 
 def broker_available(broker_id: str) -> str:

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 import pytest
 
 LONG_SECONDS = 60
+START_SECONDS = 300  # for Ray, and for each part of a cluster
 CLOSE_SECONDS = 15  # for a server to hear that a session ends; a test may have stopped it
 
 LIMITS: dict[str, float] = {
     "actors.broker.leader.ASK_SECONDS_MAX": LONG_SECONDS,
     "actors.wire.client.CONNECT_TIMEOUT_MS": LONG_SECONDS * 1_000,
+    "heliograph.cluster.launch.START_TIMEOUT_SECONDS": START_SECONDS,
     "heliograph.cluster.diagnosis.STATE_API_TIMEOUT_SECONDS": LONG_SECONDS,
     "heliograph.cluster.removal.STOP_TIMEOUT_SECONDS": LONG_SECONDS,
     "heliograph.cluster.status.ANSWER_TIMEOUT_SECONDS": LONG_SECONDS,

@@ -47,6 +47,22 @@ class AuditorActor:
         """
         return await self._service.audit(everything=everything)
 
+    async def decommission(self, bookie_id: str) -> dict[str, Any]:
+        """Have a bookie emptied, to be taken out of the cluster: ``Decommission.begin``."""
+        return await self._service.decommission.begin(bookie_id)
+
+    async def decommission_progress(self, bookie_id: str) -> dict[str, Any]:
+        """How far that is: ``Decommission.progress``."""
+        return await self._service.decommission.progress(bookie_id)
+
+    async def cancel_decommission(self, bookie_id: str) -> None:
+        """Let the bookie stay: ``Decommission.cancel``."""
+        await self._service.decommission.cancel(bookie_id)
+
+    async def finish_decommission(self, bookie_id: str) -> None:
+        """Forget the bookie, which is empty and stopped: ``Decommission.finish``."""
+        await self._service.decommission.finish(bookie_id)
+
     async def statistics(self) -> dict[str, Any]:
         """Counts of the auditor and of its worker since the session began."""
         return self._service.statistics()

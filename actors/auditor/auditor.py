@@ -137,7 +137,7 @@ class Auditor:
         lost = self._absences.observe(now_ms(), named_bookies(ledgers), alive)
         marked = 0
         if await self.tasks.is_enabled():
-            marked = await self._mark(ledgers_on(ledgers, lost))
+            marked = await self._mark(ledgers_on(ledgers, lost | await self.membership.draining()))
             marked += await self._mark(await self._holes(ledgers, alive))
         outstanding = len(await self.tasks.tasks())
         self._statistics.audits += 1

@@ -18,7 +18,7 @@ class Membership:
 
     def __init__(self, store: MetadataStore, on_change: Callable[[], None]) -> None:
         self._store = store
-        lists = (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY)
+        lists = (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY, paths.BOOKIES_DRAINING)
         self._changes = Changes(store, lists, lambda _: on_change(), on_change)
 
     async def start(self) -> None:
@@ -38,3 +38,7 @@ class Membership:
         available = await self._store.children(paths.BOOKIES_AVAILABLE)
         readonly += await self._store.children(paths.BOOKIES_READONLY)
         return frozenset((*readonly, *available))
+
+    async def draining(self) -> frozenset[str]:
+        """Those that are to leave the cluster, alive or not."""
+        return frozenset(await self._store.children(paths.BOOKIES_DRAINING))

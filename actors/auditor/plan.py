@@ -42,7 +42,8 @@ def marks(findings: Iterable[Finding], outstanding: Mapping[int, frozenset[str]]
 def must_be_fenced(ledger: LedgerMetadata, lost: Iterable[str]) -> bool:
     """Whether only closing the ledger makes it repairable: it is not closed, and its last segment names a lost bookie.
 
-    A bookie that is alive and merely lacks entries is no reason: it gets them copied when the ledger is closed.
+    A bookie that is alive and merely lacks entries is no reason: it gets them copied when the ledger is closed. If it
+    lost its storage, its task says so once nobody went on with the ledger for long (``is_abandoned``).
     """
     return not ledger.is_closed and not set(ledger.last_segment.bookies).isdisjoint(lost)
 

@@ -25,8 +25,11 @@ class Ledgers(Protocol):
             LedgerRecoveryError, NotEnoughBookiesError: nothing was decided; call again.
         """
 
-    async def repair(self, ledger_id: int, missing_bookies: Collection[str]) -> bool:
+    async def repair(self, ledger_id: int, missing_bookies: Collection[str], away_from: Collection[str] = ()) -> bool:
         """Bring back the copies that ``missing_bookies`` lack; True when nothing is left to do.
+
+        Args:
+            away_from: bookies to be emptied: what they hold is copied to others, alive or not.
 
         Raises:
             NoSuchLedgerError: it was deleted.

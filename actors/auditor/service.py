@@ -10,6 +10,7 @@ from typing import Any
 
 from actors.auditor.auditor import Auditor, now_ms
 from actors.auditor.config import AuditorConfig
+from actors.auditor.decommission import Decommission
 from actors.auditor.worker import ReplicationWorker
 from actors.ledger.driver import LedgerClient, LedgerClientConfig
 from heliograph.errors import HeliographError, ServiceNotReadyError
@@ -35,6 +36,7 @@ class AuditorService:
         self._metadata_url = metadata_url
         self._auditor: Auditor | None = None
         self._worker: ReplicationWorker | None = None
+        self._decommission: Decommission | None = None
         self._task: asyncio.Task[None] | None = None
         self._sessions = 0
 
@@ -67,6 +69,17 @@ class AuditorService:
             raise ServiceNotReadyError("the auditor is opening a new session: try again")
         return await self._auditor.audit(everything=everything)
 
+    @property
+    def decommission(self) -> Decommission:
+        """Taking bookies out of the cluster, in this session.
+
+        Raises:
+            ServiceNotReadyError: between two sessions.
+        """
+        if self._decommission is None:
+            raise ServiceNotReadyError("the auditor is opening a new session: try again")
+        return self._decommission
+
     def statistics(self) -> dict[str, Any]:
         """What auditor and worker counted in this session."""
         return {
@@ -95,7 +108,7 @@ class AuditorService:
             except HeliographError as error:
                 log.warning("auditor: %s: %s; starting over", type(error).__name__, error)
             finally:
-                self._auditor = self._worker = None
+                self._auditor = self._worker = self._decommission = None
             store = None
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
 
@@ -106,8 +119,10 @@ class AuditorService:
         ledgers = await LedgerClient.start(store, settings)
         try:
             auditor = Auditor(store, ledgers, self._config, self._wake_worker)
-            worker = ReplicationWorker(auditor.tasks, ledgers, auditor.membership.alive, self._config, now_ms)
+            bookies = auditor.membership
+            worker = ReplicationWorker(auditor.tasks, ledgers, bookies.alive, bookies.draining, self._config, now_ms)
             self._auditor, self._worker = auditor, worker
+            self._decommission = Decommission(store, bookies, self._config.reads_at_once_max)
             async with asyncio.TaskGroup() as group:
                 group.create_task(auditor.run(), name="audit")
                 group.create_task(worker.run(), name="replicate")

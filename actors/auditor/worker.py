@@ -50,6 +50,7 @@ class ReplicationWorker:
 
     Args:
         alive_bookies: tells which bookies are there now.
+        draining_bookies: tells which are to leave the cluster.
         now_ms: a monotonic clock.
     """
 
@@ -58,12 +59,14 @@ class ReplicationWorker:
         tasks: UnderReplication,
         ledgers: Ledgers,
         alive_bookies: Callable[[], Awaitable[frozenset[str]]],
+        draining_bookies: Callable[[], Awaitable[frozenset[str]]],
         config: AuditorConfig,
         now_ms: Callable[[], int],
     ) -> None:
         self._tasks = tasks
         self._ledgers = ledgers
         self._alive_bookies = alive_bookies
+        self._draining_bookies = draining_bookies
         self._config = config
         self._now_ms = now_ms
         self._waiting: dict[int, _Waiting] = {}
@@ -139,18 +142,24 @@ class ReplicationWorker:
         """One attempt at a task; whether nothing is left to do."""
         try:
             ledger = (await self._ledgers.metadata(task.ledger_id)).record
-            lost = set(task.missing_bookies) - await self._alive_bookies()
-            if must_be_fenced(ledger, lost):
+            missing = frozenset(task.missing_bookies)
+            leaving = missing & await self._draining_bookies()
+            if must_be_fenced(ledger, leaving | (missing - await self._alive_bookies())):
                 if self._grace_is_running(task.ledger_id):
                     return False
-                await self._ledgers.recover(task.ledger_id)
-                self._statistics.ledgers_recovered += 1
-            done = await self._ledgers.repair(task.ledger_id, task.missing_bookies)
+                await self._recover(task.ledger_id)
+            elif task.is_abandoned and not ledger.is_closed:
+                await self._recover(task.ledger_id)
+            done = await self._ledgers.repair(task.ledger_id, missing - leaving, away_from=leaving)
         except NoSuchLedgerError:
             return True
         if not done:
             self._postpone(task.ledger_id)
         return done
+
+    async def _recover(self, ledger_id: int) -> None:
+        await self._ledgers.recover(ledger_id)
+        self._statistics.ledgers_recovered += 1
 
     def _grace_is_running(self, ledger_id: int) -> bool:
         """Whether the ledger's writer still has time to replace the bookie by itself."""

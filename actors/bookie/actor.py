@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import sys
+from pathlib import Path
 
 from ray.util.metrics import Gauge
 
@@ -93,6 +95,16 @@ class BookieActor:
                 await self._store.close()
                 self._store = None
 
+    async def erase(self) -> None:
+        """Stop, and delete everything in this bookie's directories: for one whose ledgers are all elsewhere.
+
+        Raises:
+            OSError: a directory could not be deleted; call again.
+        """
+        await self.stop()
+        for directory in (*self._config.journal_directories, *self._config.data_directories):
+            await asyncio.to_thread(_delete_tree, directory)
+
     async def _connect(self) -> MetadataStore:
         return await connect_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
 
@@ -110,6 +122,11 @@ class BookieActor:
             for name, gauge in gauges.items():
                 gauge.set(float(statistics[name]), tags)  # type: ignore[arg-type]
             await asyncio.sleep(METRICS_SECONDS)
+
+
+def _delete_tree(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
 
 
 def _exit(error: BaseException) -> None:

@@ -24,6 +24,7 @@ from actors.bookie.space import Space, measure
 from actors.bookie.statistics import BookieStatistics
 from actors.bookie.storage import Storage
 from actors.errors import BookieStorageError, CookieMismatchError
+from metadata import paths
 from metadata.errors import MetadataError
 from metadata.model import BookieRegistration, Cookie
 from metadata.store import MetadataStore
@@ -143,6 +144,7 @@ class Bookie:
             ),
         )
         running.checkpointer.on_settled = running.server.regulate
+        await self._look_whether_draining()
         self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
         port = await running.server.start(config.host, config.port)
         self.address = f"{config.advertised_host or config.host}:{port}"
@@ -225,14 +227,19 @@ class Bookie:
         if self._store is None:
             raise CookieMismatchError("without metadata nothing says which ledgers a lost directory held")
         last_ledger_id = await ledger_listing.last_ledger_id(self._store)
+        elsewhere = set(storage.ledgers.ids())
         async for ledger_id, may_be_fenced in ledger_listing.ledgers_on(self._store, self._config.bookie_id):
             storage.put_into_limbo(ledger_id, is_fenced=may_be_fenced)  # I6: before anything is served
+            elsewhere.discard(ledger_id)
+        for ledger_id in elsewhere:
+            storage.put_into_limbo(ledger_id, is_fenced=True)
         await asyncio.to_thread(storage.doubt, last_ledger_id)  # I4: also ledgers that were placed elsewhere since
 
     async def _watch_space(self) -> None:
         while True:
             await asyncio.sleep(self._config.space_check_ms / 1000)
             try:
+                await self._look_whether_draining()
                 changed = self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
                 if self._registrar is not None:
                     await self._tell_space(self._registrar, changed)
@@ -241,6 +248,12 @@ class Bookie:
             except Exception as error:  # a promise of our own
                 self.fail(error)
                 return
+
+    async def _look_whether_draining(self) -> None:
+        store = self._current_store()
+        with contextlib.suppress(MetadataError):  # it stays as it was known until the store answers
+            if store is not None:
+                self._space.is_draining = await store.exists(paths.bookie_draining(self._config.bookie_id)) is not None
 
     async def _tell_space(self, registrar: Registrar, has_changed_list: bool) -> None:
         if has_changed_list:

@@ -38,8 +38,7 @@ async def exists(store: MetadataStore, ledger_id: int) -> bool:
 async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tuple[int, bool]]:
     """Ledgers with a segment on the bookie, each with whether a recovery may have fenced it there, or will.
 
-    Only of an OPEN ledger's earlier segments no bookie was fenced: a recovery says first that it begins, and then goes to
-    the last one.
+    Those of an OPEN ledger's earlier segments were not: a recovery says first that it begins, and goes to the last one.
 
     Raises:
         MetadataError: the store could not be asked, or a record is damaged.

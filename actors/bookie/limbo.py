@@ -2,8 +2,11 @@
 
 Only a CLOSED ledger leaves: its last entry is decided for good (I5), so no "no" of ours can cut it any more, and what
 this bookie should hold follows from its metadata. That must be in the index, so it is durable. What is missing is
-brought back by a replication worker, for whom a task is left in metadata. A ledger that is not CLOSED waits until its
-writer closes it or somebody recovers it. The fence stays in any case (I4).
+brought back by a replication worker, for whom a task is left in metadata. The fence stays in any case (I4).
+
+A ledger that is not CLOSED waits for its writer, who meets our fence with the next entry and then has it recovered. If
+nobody did that for long, its topic is perhaps not opened any more, and its entries are a copy short: then the task asks
+for a recovery, which takes nothing from a writer that this bookie refuses already.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from actors.bookie.index import merge_runs
@@ -23,6 +26,7 @@ from metadata.store import MetadataStore
 
 LEDGERS_PER_ROUND_MAX = 1_000
 REPORT_SECONDS = 600.0  # between two tasks for one ledger
+ABANDONED_SECONDS = 600.0  # a ledger whose last segment is here and that nobody closed meanwhile
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +43,7 @@ class LimboExit:
         self._thread = thread
         self._bookie_id = storage.config.bookie_id
         self._reported: dict[int, float] = {}  # when; at most one for each ledger in limbo
+        self._unclosed_since: dict[int, float] = {}  # first seen so; at most one for each ledger in limbo
 
     async def round(self, store: MetadataStore, now: float) -> int:
         """Look at some, the ones looked at last time coming last; returns how many left limbo.
@@ -58,25 +63,40 @@ class LimboExit:
             try:
                 value, _ = await store.get(paths.ledger(ledger_id))
             except NoNodeError:
-                self._reported.pop(ledger_id, None)
+                self._forget(ledger_id)
                 continue  # garbage collection sees to it
             ledger = codec.decode(LedgerMetadata, value)
-            if not ledger.is_closed or not owed(ledger, self._bookie_id):
+            if not ledger.is_closed and self._bookie_id in ledger.last_segment.bookies:
+                since = self._unclosed_since.setdefault(ledger_id, now)
+                if now - since >= ABANDONED_SECONDS:
+                    await self._report(store, ledger_id, now, is_abandoned=True)
                 continue
-            loop = asyncio.get_running_loop()
-            spans = self._storage.spans_on_disk
-            if await loop.run_in_executor(self._thread, _is_complete, spans, ledger, self._bookie_id):
+            if not owed(ledger, self._bookie_id):
+                continue
+            if not await self._has_all(ledger):
+                await self._report(store, ledger_id, now, is_abandoned=False)
+            elif ledger.is_closed:
                 ledgers.leave_limbo(ledger_id)  # I6: nothing that it should have is missing
-                self._reported.pop(ledger_id, None)
+                self._forget(ledger_id)
                 cleared += 1
-            elif now - self._reported.get(ledger_id, -REPORT_SECONDS) >= REPORT_SECONDS:
-                self._reported[ledger_id] = now
-                await self._report(store, ledger_id)
         return cleared
 
-    async def _report(self, store: MetadataStore, ledger_id: int) -> None:
-        """Leave a task for the replication workers, unless there is one that will do."""
-        task = UnderReplicatedLedger(ledger_id, (self._bookie_id,), time.time_ns() // 1_000_000)
+    async def _has_all(self, ledger: LedgerMetadata) -> bool:
+        def look() -> bool:
+            return is_complete(ledger, self._bookie_id, self._storage.spans_on_disk(ledger.ledger_id, 0, ENTRY_ID_MAX))
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, look)
+
+    def _forget(self, ledger_id: int) -> None:
+        self._reported.pop(ledger_id, None)
+        self._unclosed_since.pop(ledger_id, None)
+
+    async def _report(self, store: MetadataStore, ledger_id: int, now: float, *, is_abandoned: bool) -> None:
+        """Leave a task for the replication workers, now and then, unless there is one that will do."""
+        if now - self._reported.get(ledger_id, -REPORT_SECONDS) < REPORT_SECONDS:
+            return
+        self._reported[ledger_id] = now
+        task = UnderReplicatedLedger(ledger_id, (self._bookie_id,), time.time_ns() // 1_000_000, is_abandoned)
         try:
             await store.create(paths.underreplicated(ledger_id), codec.encode(task), parents=True)
         except NodeExistsError:
@@ -84,29 +104,30 @@ class LimboExit:
         _log.info("ledger %d is in limbo and misses entries here: it is marked for repair", ledger_id)
 
 
-def _is_complete(
-    spans_on_disk: Callable[[int, int, int], list[tuple[int, int]]], ledger: LedgerMetadata, bookie_id: str
-) -> bool:
-    spans = merge_runs(spans_on_disk(ledger.ledger_id, 0, ENTRY_ID_MAX))
-    return all(_has_all(spans, *part) for part in owed(ledger, bookie_id))
+def is_complete(ledger: LedgerMetadata, bookie_id: str, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether the spans (first and last entry ids) that a bookie stores are all that it owes."""
+    merged = merge_runs(spans)
+    return all(_has_all(merged, *part) for part in owed(ledger, bookie_id))
 
 
 def owed(ledger: LedgerMetadata, bookie_id: str) -> list[tuple[int, int, int, int, int]]:
-    """What a CLOSED ledger's bookie should hold: first and last entry of a segment, its place, E and Qw, for each.
+    """What a bookie should hold of a ledger: first and last entry of a segment, its place, E and Qw, for each.
 
-    Entry n belongs on the places (n + i) mod E, i in 0..Qw-1.
+    Entry n belongs on the places (n + i) mod E, i in 0..Qw-1. The last segment of a ledger that is not CLOSED is left
+    out: its end is not known.
     """
-    assert ledger.is_closed, "only then is the last entry known"
-    ends = [segment.first_entry_id - 1 for segment in ledger.segments[1:]] + [ledger.last_entry_id]
+    ends = [segment.first_entry_id - 1 for segment in ledger.segments[1:]]
+    if ledger.is_closed:
+        ends = [min(end, ledger.last_entry_id) for end in (*ends, ledger.last_entry_id)]
     return [
         (
             segment.first_entry_id,
-            min(end, ledger.last_entry_id),
+            end,
             segment.bookies.index(bookie_id),
             ledger.ensemble_size,
             ledger.write_quorum,
         )
-        for segment, end in zip(ledger.segments, ends, strict=True)
+        for segment, end in zip(ledger.segments, ends, strict=False)
         if bookie_id in segment.bookies
     ]
 

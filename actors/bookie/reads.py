@@ -114,7 +114,11 @@ class Reads:
         return self._answer(request, Status.OK), body
 
     async def read_lac(self, request: Request) -> Reply:
-        """READ_LAC: the highest LAC known, and the stored entry with the greatest id, if any."""
+        """READ_LAC: the highest LAC known, and the stored entry with the greatest id, if any.
+
+        An entry that cannot be read is left out: the fence stands all the same, and a recovery that needs to hear of it
+        may have no other bookie to ask.
+        """
         await self._fence_first(request)
         ledger_id = request.ledger_id
         state = self._storage.ledgers.get(ledger_id)
@@ -125,7 +129,10 @@ class Reads:
             return self._answer(request, Status.OK if is_known else self._storage.negative(ledger_id)), NO_BODY
         data = self._storage.cached(ledger_id, state.last_entry_id)
         if data is None:
-            data = await self._from_disk(ledger_id, state.last_entry_id)
+            try:
+                data = await self._from_disk(ledger_id, state.last_entry_id)
+            except (BookieStorageError, EntryDamagedError):
+                return self._answer(request, Status.OK), NO_BODY
         if data is None:
             text = f"entry {ledger_id}:{state.last_entry_id} was stored and is not found"
             return self._answer(request, Status.STORAGE_ERROR, text), NO_BODY  # I6: not a negative

@@ -32,12 +32,14 @@ class Space:
     """``refuses`` is asked for every add, so it only looks at flags; ``update`` sets two of them.
 
     Attributes:
+        is_draining: the bookie is to leave the cluster; counted by ``update``.
         is_unlisted: the session that told others of this bookie is lost: what it took now, nobody could find (I13).
     """
 
     def __init__(self, config: BookieConfig) -> None:
         self._config = config
         self.is_read_only = False
+        self.is_draining = False
         self.is_unlisted = False
         self.refuses_recovery = False
         self.free_bytes = 0
@@ -50,12 +52,12 @@ class Space:
         return self.is_read_only and (not is_recovery or self.refuses_recovery)
 
     def update(self, usages: Sequence[DiskUsage]) -> bool:
-        """Take note of all disks' usage; returns whether ``is_read_only`` has changed."""
+        """Take note of all disks' usage and of ``is_draining``; returns whether ``is_read_only`` has changed."""
         assert usages, "a bookie has disks"
         config = self._config
         was_read_only = self.is_read_only
         limit = config.writable_share if was_read_only else config.full_share
-        self.is_read_only = any(
+        self.is_read_only = self.is_draining or any(
             usage.used_share >= limit and usage.free_bytes < config.headroom_bytes for usage in usages
         )
         self.refuses_recovery = any(usage.free_bytes < config.recovery_headroom_bytes for usage in usages)

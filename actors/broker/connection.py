@@ -24,6 +24,7 @@ from heliograph.protocol.frame import (
     encode_command,
     encode_payload_head,
 )
+from heliograph.protocol.outbox import Outbox
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 
@@ -58,6 +59,7 @@ class Connection(asyncio.Protocol):
         self.on_gone: list[Callable[[], None]] = []
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
         self._decoder = FrameDecoder(context.config.max_message_bytes + FRAME_SLACK_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._publish_bytes = 0
@@ -78,6 +80,7 @@ class Connection(asyncio.Protocol):
         if self._is_refused:
             self._transport.abort()
             return
+        self._outbox = Outbox(self._transport, asyncio.get_running_loop().call_soon)
         self.is_open = True
         self.peer = "{}:{}".format(*(transport.get_extra_info("peername") or ("?", 0))[:2])
         self._transport.set_write_buffer_limits(high=self.context.config.connection_write_bytes_max)
@@ -106,6 +109,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Everything of this client ends with its connection."""
         self.is_open = False
+        if self._outbox is not None:
+            self._outbox.drop()
         self.context.publish_budget.forget(self._resume_if_possible)
         for timer in (self._ticker, self._throttle):
             if timer is not None:
@@ -124,13 +129,13 @@ class Connection(asyncio.Protocol):
 
     def send(self, command: BaseCommand) -> None:
         """Write a simple frame, if there is still someone to read it."""
-        if self._transport is not None and self.is_open:
-            self._transport.write(encode_command(command))
+        if self._outbox is not None and self.is_open:
+            self._outbox.put(encode_command(command))
 
     def send_payload(self, command: BaseCommand, section: bytes) -> None:
         """Write a payload frame; ``section`` goes out verbatim."""
-        if self._transport is not None and self.is_open:
-            self._transport.writelines((encode_payload_head(command, len(section)), section))
+        if self._outbox is not None and self.is_open:
+            self._outbox.put(encode_payload_head(command, len(section)), section)
 
     def send_error(self, request_id: int, error: BaseException) -> None:
         """Answer a request with an error."""
@@ -178,10 +183,10 @@ class Connection(asyncio.Protocol):
 
     def probe(self) -> None:
         """Somebody wants the place of this client: find out soon whether it is still there."""
-        if self._transport is None or not self.is_open or self._was_pinged:
+        if self._outbox is None or not self.is_open or self._was_pinged:
             return
         self._heard, self._was_pinged = False, True
-        self._transport.write(_PING)
+        self._outbox.put(_PING)
         if self._ticker is not None:
             self._ticker.cancel()
         self._ticker = asyncio.get_running_loop().call_later(PROBE_SECONDS, self._tick)
@@ -189,6 +194,9 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Write what is waiting, then hang up."""
         self.is_open = False
+        if self._outbox is not None:
+            self._outbox.flush()
+            self._outbox.drop()
         if self._transport is not None:
             self._transport.close()
 
@@ -282,8 +290,8 @@ class Connection(asyncio.Protocol):
         )
 
     def _ping(self, command: BaseCommand, section: memoryview | None) -> None:
-        if self._transport is not None and self.is_open:
-            self._transport.write(_PONG)
+        if self._outbox is not None and self.is_open:
+            self._outbox.put(_PONG)
 
     def _pong(self, command: BaseCommand, section: memoryview | None) -> None:
         """Any traffic counts as a sign of life."""
@@ -293,7 +301,7 @@ class Connection(asyncio.Protocol):
         self._ticker = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     def _tick(self) -> None:
-        if not self.is_open or self._transport is None:
+        if not self.is_open or self._transport is None or self._outbox is None:
             return
         if not self.is_writable:
             self._stalled_ticks += 1
@@ -304,7 +312,7 @@ class Connection(asyncio.Protocol):
         # A socket that we do not read cannot show signs of life.
         if self._is_paused:
             self._was_pinged = False
-            self._transport.write(_PONG)  # its pings lie unread, and it must not take us for dead
+            self._outbox.put(_PONG)  # its pings lie unread, and it must not take us for dead
         elif self._heard:
             self._was_pinged = False
         elif self._was_pinged or not self.protocol_version:
@@ -313,6 +321,6 @@ class Connection(asyncio.Protocol):
             return
         else:
             self._was_pinged = True
-            self._transport.write(_PING)
+            self._outbox.put(_PING)
         self._heard = False
         self._schedule_tick()

@@ -41,6 +41,7 @@ class DedupSwitch:
         self._producers = producers
         self._store = store
         self._ledgers = ledgers
+        self._leaving: TopicDeduplication | None = None  # turned off, and perhaps not deleted yet
         self._turning = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_loaded = False
@@ -57,8 +58,8 @@ class DedupSwitch:
         """Policies changed: turn it on or off in the background."""
         if self.current is not None:
             self.current.snapshot_entries = self._ledger.policies.deduplication_snapshot_entries
-        is_wanted = self._ledger.policies.deduplication
-        if self._is_loaded and not self._turning.locked() and is_wanted != (self.current is not None):
+        is_due = self._leaving is not None or self._ledger.policies.deduplication != (self.current is not None)
+        if self._is_loaded and not self._turning.locked() and is_due:
             task = asyncio.get_running_loop().create_task(self._try_to_turn())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -90,12 +91,19 @@ class DedupSwitch:
 
     async def _turn(self) -> None:
         async with self._turning:
+            if self._is_closed:
+                return
+            await self._delete_leaving()
             is_wanted = self._ledger.policies.deduplication
-            if self._is_closed or is_wanted == (self.current is not None):
+            if is_wanted == (self.current is not None):
                 return
             if is_wanted:
                 self.current = await begin(self._place, self._ledger, self._producers, self._store, self._ledgers)
                 return
-            current, self.current = self.current, None
-            assert current is not None, "there is something to turn off"
-            await current.delete()
+            self._leaving, self.current = self.current, None
+            await self._delete_leaving()
+
+    async def _delete_leaving(self) -> None:
+        if self._leaving is not None:
+            await self._leaving.delete()
+            self._leaving = None

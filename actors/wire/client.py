@@ -21,6 +21,7 @@ CONNECT_TIMEOUT_MS = 2_000
 CONNECT_PAUSE_MS = 200  # after a failed attempt, requests fail at once for this long
 PENDING_REQUESTS_MAX = 200_000  # per connection; owners bound what they send long before
 WRITE_PARTS_MAX = 1_024
+JOINED_BYTES_MAX = 64 << 10  # a copy of so little costs less than writing it in parts
 
 Body = bytes | memoryview
 OnAnswer = Callable[[Any, Answer | BookieError, memoryview], None]  # context, answer or error, body
@@ -124,8 +125,13 @@ class BookieConnection:
         on_answer: OnAnswer,
         context: Any,
         deadline_ms: int,
+        rest: Body = b"",
     ) -> None:
-        """``request`` without its objects, for the path that every entry takes."""
+        """``request`` without its objects, for the path that every entry takes.
+
+        Args:
+            rest: the end of the body; when it is large it is not copied.
+        """
         if len(self._pending) >= PENDING_REQUESTS_MAX or (self._transport is None and not self._may_connect()):  # I15
             error = BookieUnavailableError(f"no connection to bookie {self.bookie_id} at {self.address}")
             self._loop.call_soon(self._tell, on_answer, context, error)
@@ -133,10 +139,12 @@ class BookieConnection:
         request_id = self._next_id
         self._next_id = request_id + 1
         self._pending[request_id] = (on_answer, context, deadline_ms)
-        parts = self._parts
-        parts.append(encode_head([op, request_id, ledger_id, entry_id, flags, limit, last_entry_id], len(body)))
-        if body:
-            parts.append(body)
+        size = len(body) + len(rest)
+        head = encode_head([op, request_id, ledger_id, entry_id, flags, limit, last_entry_id], size)
+        if size <= JOINED_BYTES_MAX:
+            self._parts.append(b"".join((head, body, rest)))
+        else:
+            self._parts += (head, body, rest)
         if self._transport is not None and not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
@@ -255,6 +263,9 @@ class BookieConnection:
         if not parts or self._transport is None:
             return
         self._parts = []
+        if sum(map(len, parts)) <= JOINED_BYTES_MAX:
+            self._transport.write(b"".join(parts))
+            return
         if len(parts) <= WRITE_PARTS_MAX:
             self._transport.writelines(parts)
             return

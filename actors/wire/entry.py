@@ -52,9 +52,15 @@ def encode_entry(
     ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: bytes | memoryview
 ) -> bytes:
     """Bytes of one entry."""
+    return b"".join((encode_entry_head(ledger_id, entry_id, last_add_confirmed, length, payload), payload))
+
+
+def encode_entry_head(
+    ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: bytes | memoryview
+) -> bytes:
+    """Bytes of one entry up to its payload, which must be written right after."""
     body = _BODY.pack(ledger_id, entry_id, last_add_confirmed, length)
-    checksum = crc32c.crc32c(payload, crc32c.crc32c(body))
-    return b"".join((_HEAD.pack(ENTRY_VERSION << 24, checksum), body, payload))
+    return _HEAD.pack(ENTRY_VERSION << 24, crc32c.crc32c(payload, crc32c.crc32c(body))) + body
 
 
 def entry_head(data: bytes | memoryview) -> tuple[int, int, int]:

@@ -25,6 +25,7 @@ from heliograph.protocol.frame import (
     FrameDecoder,
     encode_command,
 )
+from heliograph.protocol.outbox import Outbox
 from heliograph.protocol.server_error import exception_of
 
 CLIENT_VERSION = "Heliograph-Python"
@@ -115,6 +116,7 @@ class Connection(asyncio.Protocol):
         self._requests: dict[tuple[Space, int], _Request] = {}
         self._next_request_id = 0
         self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
         self._reason: HeliographError | None = None
         self._heard = True
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -124,6 +126,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write"), "a stream transport"
         self._transport = transport  # type: ignore[assignment]
+        self._outbox = Outbox(transport, self._loop.call_soon)  # type: ignore[arg-type]
         inherited_sockets.watch(self, transport)
         connect = pb.CommandConnect(client_version=CLIENT_VERSION, protocol_version=PROTOCOL_VERSION)
         connect.auth_method_name = "none"
@@ -152,8 +155,8 @@ class Connection(asyncio.Protocol):
 
     def write(self, frame: bytes) -> None:
         """Sends a whole frame. On a closed connection nothing happens: its sessions are told by other means."""
-        if not self.closed and self._transport is not None:
-            self._transport.write(frame)
+        if not self.closed and self._outbox is not None:
+            self._outbox.put(frame)
 
     def send(self, command: pb.BaseCommand) -> None:
         """Sends a command that has no answer."""
@@ -203,6 +206,8 @@ class Connection(asyncio.Protocol):
             self._reason = reason
         if self._transport is not None and not self.closed:
             if graceful:
+                if self._outbox is not None:
+                    self._outbox.flush()
                 self._transport.close()
             else:
                 self._transport.abort()
@@ -213,6 +218,8 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        if self._outbox is not None:
+            self._outbox.drop()
         if self._keep_alive is not None:
             self._keep_alive.cancel()
         if not self.connected.done():

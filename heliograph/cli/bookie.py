@@ -1,4 +1,4 @@
-"""``helio bookie``: look into the folders of a bookie that is down. Nothing is changed, whatever is found."""
+"""``helio bookie``: look into the folders of a bookie that is down, which changes nothing; and decommission one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from actors.bookie.entry_log import log_path
 from actors.bookie.offline import Folders, find_folders, held
 from actors.errors import BookieStorageError, JournalCorruptError
 from actors.wire.entry import Entry
+from heliograph.cli.decommission import decommission
 from heliograph.cli.options import Json
 from heliograph.cli.output import EXIT_FAILED, Output
 
@@ -24,10 +25,12 @@ SHOWN_BYTES = 60  # of each payload, for people
 MIB = 1 << 20
 
 app = typer.Typer(
-    help="Look into the folders of a bookie that is down.",
+    help="Decommission a bookie, or look into one that is down.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+app.command()(decommission)
 
 Directories = Annotated[
     list[Path],

@@ -25,6 +25,12 @@ Home = Annotated[
     Path | None,
     typer.Option("--home", help="State of the cluster on this machine. [default: ~/.heliograph/<namespace>]"),
 ]
+Topic = Annotated[str, typer.Argument(help="Name, such as orders or persistent://public/default/orders.")]
+EnsembleSize = Annotated[
+    int | None, typer.Option(help="Bookies a fragment of a new topic is spread over. [default: the namespace's]")
+]
+WriteQuorum = Annotated[int | None, typer.Option(help="Copies of each of its messages.")]
+AckQuorum = Annotated[int | None, typer.Option(help="Fsynced copies of them before an ack.")]
 Address = Annotated[
     str | None,
     typer.Option("--address", help="pulsar://host:port of any broker. [default: found through Ray]"),

@@ -65,7 +65,7 @@ class Output:
         text = " ".join(str(error).split()) or type(error).__name__
         limit = getattr(error, "limit", None)
         if limit and limit not in text:
-            text = f"{text} (limit: {limit})"
+            text = f"{text} (allowed: {limit})"
         if not isinstance(error, HeliographError):
             text = f"unexpected {type(error).__name__}: {text} (HELIOGRAPH_DEBUG=1 shows where)"
         if self.as_json:

@@ -14,7 +14,7 @@ import typer
 from heliograph.aio.consumer import AsyncConsumer
 from heliograph.cli.load import ATTEMPTS_MAX, RETRY_PAUSE_SECONDS, Load, Sender
 from heliograph.cli.measure import MESSAGES_MAX, PAYLOAD_BYTES_MIN, Arrivals, Run, read_payload
-from heliograph.cli.options import Address, Home, Json, Namespace, Target
+from heliograph.cli.options import AckQuorum, Address, EnsembleSize, Home, Json, Namespace, Target, WriteQuorum
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.cli.topics import persistence_of
 from heliograph.errors import Advice, HeliographError, TopicExistsError
@@ -37,9 +37,9 @@ def produce(
     batch_messages: Annotated[int, typer.Option(help="Messages per batch, at most; 1: no batches.", min=1)] = 1000,
     linger_ms: Annotated[float, typer.Option(help="How long a batch waits for more.", min=0)] = 1.0,
     partitions: Annotated[int, typer.Option(help="Of a topic that is created.", min=0)] = 0,
-    ensemble_size: Annotated[int | None, typer.Option(help="Of a topic that is created.")] = None,
-    write_quorum: Annotated[int | None, typer.Option(help="Of a topic that is created.")] = None,
-    ack_quorum: Annotated[int | None, typer.Option(help="Of a topic that is created.")] = None,
+    ensemble_size: EnsembleSize = None,
+    write_quorum: WriteQuorum = None,
+    ack_quorum: AckQuorum = None,
     address: Address = None,
     home: Home = None,
     namespace: Namespace = None,

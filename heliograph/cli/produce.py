@@ -1,10 +1,12 @@
-"""``helio produce``: messages from arguments or from the lines of standard input."""
+"""``helio produce``: messages from arguments, from files or from the lines of standard input."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,9 +24,16 @@ Keyed = tuple[str | None, bytes]
 def produce(
     topic: Annotated[str, typer.Argument(help="Topic; created if the namespace allows it.")],
     messages: Annotated[list[str] | None, typer.Argument(help="Messages. [default: lines of standard input]")] = None,
-    key: Annotated[str | None, typer.Option(help="Key of every message.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("-f", "--file", help="A file that is one message, repeatable.", dir_okay=False)
+    ] = None,
+    times: Annotated[int, typer.Option("-n", "--times", help="Publish what was given so many times.", min=1)] = 1,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="Key of every message.")] = None,
     key_separator: Annotated[str | None, typer.Option(help="Each line is key, separator, message.")] = None,
     properties: Annotated[list[str] | None, typer.Option("--property", "-p", help="name=value, repeatable.")] = None,
+    deliver_after: Annotated[
+        float | None, typer.Option(help="Seconds until shared subscriptions get them.", min=0)
+    ] = None,
     address: Address = None,
     home: Home = None,
     namespace: Namespace = None,
@@ -33,9 +42,12 @@ def produce(
     """Publish messages and wait until all are acknowledged."""
     if key is not None and key_separator is not None:
         raise BadRequestError("give --key or --key-separator, not both", field="key")
+    given = [message.encode() for message in messages or []] + [_content(path) for path in files or []]
+    if times > 1 and not given:
+        raise BadRequestError("--times repeats messages that are given as arguments or files", field="times")
     target = Target.of(namespace, home, address)
-    source = _arguments(messages) if messages else _lines_of_stdin()
-    work = _produce(target, topic, source, key, key_separator, _properties(properties or []))
+    source = _repeated(given, times) if given else _lines_of_stdin()
+    work = _produce(target, topic, source, key, key_separator, _properties(properties or []), deliver_after)
     count, last = asyncio.run(work)
     output = Output(as_json)
     output.result({"topic": topic, "messages": count, "last_message_id": last})
@@ -51,13 +63,17 @@ async def _produce(
     key: str | None,
     key_separator: str | None,
     properties: dict[str, str],
+    deliver_after: float | None,
 ) -> tuple[int, str | None]:
     count, last = 0, None
     async with target.client() as client:
         producer = await client.producer(topic)
         async for lines in source:
             keyed = [_split(line, key, key_separator) for line in lines]
-            sent = [await producer.enqueue(value, key=own, properties=properties) for own, value in keyed]
+            sent = [
+                await producer.enqueue(value, key=own, properties=properties, deliver_after=deliver_after)
+                for own, value in keyed
+            ]
             ids = await asyncio.gather(*sent)
             count, last = count + len(ids), str(ids[-1])
         await producer.close()
@@ -81,9 +97,17 @@ def _properties(pairs: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in split}
 
 
-async def _arguments(messages: Sequence[str]) -> AsyncIterator[list[bytes]]:
-    for first in range(0, len(messages), BATCH_LINES_MAX):
-        yield [message.encode() for message in messages[first : first + BATCH_LINES_MAX]]
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadRequestError(f"{path} cannot be read ({error.strerror})", field="file") from error
+
+
+async def _repeated(messages: Sequence[bytes], times: int) -> AsyncIterator[list[bytes]]:
+    all_of_it = (message for _ in range(times) for message in messages)
+    while batch := list(islice(all_of_it, BATCH_LINES_MAX)):
+        yield batch
 
 
 async def _lines_of_stdin() -> AsyncIterator[list[bytes]]:

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.options import Home, Json, Namespace, admin_of
+from heliograph.cli.options import Home, Json, Namespace, Topic, admin_of
 from heliograph.cli.output import Output
 from heliograph.errors import BadRequestError
 
 app = typer.Typer(help="Show and change the schema of a topic.", no_args_is_help=True, rich_markup_mode=None)
 
-Topic = Annotated[str, typer.Argument(help="Name, such as orders or persistent://public/default/orders.")]
 Type = Annotated[str, typer.Option("--type", help="AVRO, JSON, STRING, INT64, PROTOBUF_NATIVE, KEY_VALUE, ...")]
 File = Annotated[Path | None, typer.Option("--file", help="The definition; primitives have none.", dir_okay=False)]
 

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.options import Home, Json, Namespace, admin_of
+from heliograph.cli.options import Home, Json, Namespace, Topic, admin_of
 from heliograph.cli.output import Output
 from heliograph.errors import BadRequestError
 
 app = typer.Typer(help="Create, move and inspect subscriptions.", no_args_is_help=True, rich_markup_mode=None)
 
-Topic = Annotated[str, typer.Argument(help="Name, such as orders or persistent://public/default/orders.")]
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 
 

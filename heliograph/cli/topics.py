@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.options import Home, Json, Namespace, admin_of, given
+from heliograph.cli.options import AckQuorum, EnsembleSize, Home, Json, Namespace, Topic, WriteQuorum, admin_of, given
 from heliograph.cli.output import Output
 from heliograph.cli.policies import TOPIC, policies_app
 from heliograph.cli.subscriptions import show_subscriptions
@@ -18,16 +18,14 @@ app.add_typer(policies_app(TOPIC, "Show, set and remove a topic's own policies."
 
 POLL_SECONDS = 0.2
 
-Topic = Annotated[str, typer.Argument(help="Name, such as orders or persistent://public/default/orders.")]
-
 
 @app.command()
 def create(
     topic: Topic,
     partitions: Annotated[int, typer.Option(help="0: a topic without partitions.", min=0, max=10_000)] = 0,
-    ensemble_size: Annotated[int | None, typer.Option(help="Bookies a fragment is spread over.")] = None,
-    write_quorum: Annotated[int | None, typer.Option(help="Copies of each message.")] = None,
-    ack_quorum: Annotated[int | None, typer.Option(help="Fsynced copies before an ack.")] = None,
+    ensemble_size: EnsembleSize = None,
+    write_quorum: WriteQuorum = None,
+    ack_quorum: AckQuorum = None,
     home: Home = None,
     namespace: Namespace = None,
     as_json: Json = False,
@@ -109,6 +107,15 @@ def unload(topic: Topic, home: Home = None, namespace: Namespace = None, as_json
     admin.unload_topic(topic)
     output.result({"topic": topic, "unloaded": True})
     output.progress(f"unloaded {topic}")
+
+
+@app.command()
+def lookup(topic: Topic, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+    """Show which broker serves a topic."""
+    output, admin = Output(as_json), admin_of(namespace, home)
+    found = admin.lookup(topic)
+    output.result({"topic": topic, **found})
+    output.progress(f"{topic} is served by {found['broker_id']} at {found['service_url']}")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import os
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,9 @@ from heliograph.errors import ServiceNotReadyError
 START_METHOD = "start"
 READY_WAIT_SECONDS = 10.0  # how long a call waits for a start under way
 FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next, in which callers can learn its reason
+# Python's collector stops a process while it goes through all of its objects. Those of Ray and of our imports live as
+# long as the process: they are left out. What is left is looked at as a whole once in a million new objects.
+COLLECT_AFTER = (2_000, 10, 50)
 _UNGATED = frozenset({START_METHOD, "pid", "stop"})
 
 
@@ -36,7 +40,7 @@ def hosted(actor_class: type[Any]) -> type[Any]:
             # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle
             # would do for the first start only: Ray drops such a call when it restarts the actor.
             self._hosted_start = asyncio.get_running_loop().create_task(super().start())
-            self._hosted_start.add_done_callback(_end_process_if_failed)
+            self._hosted_start.add_done_callback(_started)
 
         async def start(self) -> Any:
             return await asyncio.shield(self._hosted_start)
@@ -65,6 +69,12 @@ def _gated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
     return when_started
 
 
-def _end_process_if_failed(start: asyncio.Task[Any]) -> None:
-    if not start.cancelled() and start.exception() is not None:
+def _started(start: asyncio.Task[Any]) -> None:
+    if start.cancelled():
+        return
+    if start.exception() is not None:
         asyncio.get_running_loop().call_later(FAILED_START_PAUSE_SECONDS, os._exit, 1)
+        return
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)

@@ -53,6 +53,7 @@ class ClusterStatus:
     actors: list[ActorStatus] = field(default_factory=list)
     bookies_available: list[str] = field(default_factory=list)
     bookies_readonly: list[str] = field(default_factory=list)
+    bookies_draining: list[str] = field(default_factory=list)
     service_urls: list[str] = field(default_factory=list)
     underreplicated_ledgers: int = -1
     ledgers_in_repair: int = -1
@@ -134,6 +135,7 @@ async def _ask_metadata(status: ClusterStatus) -> None:
     try:
         status.bookies_available = await store.children(paths.BOOKIES_AVAILABLE)
         status.bookies_readonly = await store.children(paths.BOOKIES_READONLY)
+        status.bookies_draining = await store.children(paths.BOOKIES_DRAINING)
         status.underreplicated_ledgers = len(await store.children(paths.UNDERREPLICATED))
         status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
         await _take_addresses(status, store)
@@ -164,7 +166,9 @@ def _explain(status: ClusterStatus) -> None:
     for actor in status.actors:
         if actor.note:
             continue
-        if actor.name in status.bookies_readonly:
+        if actor.name in status.bookies_draining:
+            actor.note = "being decommissioned"
+        elif actor.name in status.bookies_readonly:
             actor.note = "read-only: its disk is nearly full"
         elif actor.kind in ("bookie", "broker") and not actor.address:
             actor.note = "runs, but is not registered in metadata yet"

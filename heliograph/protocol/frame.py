@@ -58,8 +58,8 @@ def _serialize(command: BaseCommand) -> bytes:
 class FrameDecoder:
     """Cuts a byte stream into commands.
 
-    Bytes that were fed are copied at most once more, when a frame spans several of them. The payload sections
-    returned are views into what was fed and keep it alive.
+    Only a frame that spans several of the pieces that were fed is copied, once. The payload sections returned are views
+    into such a copy or into what was fed, and keep it alive.
 
     Args:
         frame_bytes_max: the greatest frame accepted, its length field left out. A longer one is refused as soon as
@@ -87,26 +87,28 @@ class FrameDecoder:
         """
         if self._broken is not None:
             raise self._broken
-        chunk = data if type(data) is bytes else bytes(data)
-        if self._pieces:
-            self._pieces.append(chunk)
-            self._buffered += len(chunk)
-            if self._buffered < self._needed:
-                return []
-            chunk = b"".join(self._pieces)
+        rest = memoryview(data if type(data) is bytes else bytes(data))
+        frames: list[tuple[BaseCommand, memoryview | None]] = []
         try:
-            return self._cut(chunk)
+            while self._pieces:  # twice at most: for the length of a frame, and for the frame itself
+                missing = self._needed - self._buffered
+                self._pieces.append(rest[:missing])
+                self._buffered += len(self._pieces[-1])
+                if self._buffered < self._needed:
+                    return frames
+                rest = rest[missing:]
+                frames += self._cut(memoryview(b"".join(self._pieces)))
+            return frames + self._cut(rest) if rest else frames
         except ProtocolError as error:
             self._broken = error
             self._pieces, self._buffered = [], 0
             raise
 
-    def _cut(self, chunk: bytes) -> list[tuple[BaseCommand, memoryview | None]]:
-        view = memoryview(chunk)
-        size, start, needed = len(chunk), 0, 4
+    def _cut(self, view: memoryview) -> list[tuple[BaseCommand, memoryview | None]]:
+        size, start, needed = len(view), 0, 4
         frames = []
         while size - start >= 4:
-            (length,) = _U32.unpack_from(chunk, start)
+            (length,) = _U32.unpack_from(view, start)
             if not 4 <= length <= self.frame_bytes_max:
                 raise ProtocolError(
                     f"a frame of {length} bytes is outside 4..{self.frame_bytes_max}",

@@ -6,33 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from heliograph.errors import BadRequestError
-from metadata.embedded.limits import CONNECT_MS_MAX
 from metadata.embedded.link import Link
 from metadata.embedded.protocol import Op, decode_stat, encode_operation
-from metadata.errors import NoNodeError
-from metadata.parents import create_parents
-from metadata.store import (
-    ANY_VERSION,
-    Create,
-    Delete,
-    Operation,
-    SessionListener,
-    SessionState,
-    Set,
-    Stat,
-    Watch,
-    Watcher,
-)
+from metadata.session_limits import CONNECT_MS_MAX
+from metadata.session_store import SessionStore
+from metadata.store import Operation, Stat, Watch, Watcher
 from metadata.watches import WatchKind
 
 
-class EmbeddedStore:
+class EmbeddedStore(SessionStore):
     """One session with an embedded server; a MetadataStore.
 
-    While SUSPENDED, a call waits up to ``limits.CALL_WAIT_MS_MAX`` for the connection to come back.
+    While SUSPENDED, a call waits up to ``session_limits.CALL_WAIT_SECONDS_MAX`` for the connection to come back.
     """
 
     def __init__(self, link: Link) -> None:
+        super().__init__(link.clock)
         self._link = link
 
     @classmethod
@@ -52,62 +41,14 @@ class EmbeddedStore:
         return cls(await Link.open(host, port, session_timeout_ms, connect_timeout_ms))
 
     @property
-    def session_id(self) -> int:
-        """See MetadataStore."""
-        return self._link.session_id
-
-    @property
     def session_token(self) -> str:
         """See MetadataStore."""
-        return f"{self._link.session_id}:{self._link.password}"
-
-    @property
-    def session_timeout_ms(self) -> int:
-        """See MetadataStore."""
-        return self._link.timeout_ms
-
-    @property
-    def state(self) -> SessionState:
-        """See MetadataStore."""
-        return self._link.state
-
-    def add_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
-        self._link.add_listener(listener)
-
-    def remove_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
-        self._link.remove_listener(listener)
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
-    ) -> str:
-        """See MetadataStore."""
-        operation = Create(path, value, ephemeral, sequence)
-        try:
-            (created,) = await self.multi([operation])
-        except NoNodeError:
-            if not parents:
-                raise
-            await create_parents(self, path)
-            (created,) = await self.multi([operation])
-        assert isinstance(created, str), "create answers with a path"
-        return created
+        return f"{self.session_id}:{self._link.password}"
 
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
         """See MetadataStore."""
         value, items = await self._read(Op.GET, WatchKind.DATA, path, watcher)
         return value, decode_stat(items)
-
-    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        """See MetadataStore."""
-        (stat,) = await self.multi([Set(path, value, version)])
-        assert isinstance(stat, Stat), "set answers with a stat"
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """See MetadataStore."""
-        await self.multi([Delete(path, version)])
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
         """See MetadataStore."""

@@ -1,21 +1,8 @@
-"""Every bound of the embedded server and its client, with its unit; how the session's times hang together (I13).
-
-A session of timeout T:
-- the client sends a ping every T / PINGS_PER_TIMEOUT;
-- a connection that answers nothing for T * SILENCE_SHARE while a call is under way is given up: SUSPENDED;
-- T * LOST_SHARE after *sending* the latest call that was answered, the client declares the session LOST, by its own
-  clock and for good. The server heard that call later than it was sent and waits the full T from then, so the client
-  knows first, with T * (1 - LOST_SHARE) to spare for clocks that run apart.
-"""
+"""Every bound of the embedded server and its client, with its unit, beside those of ``metadata/session_limits.py``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-PINGS_PER_TIMEOUT = 6
-SILENCE_SHARE = 1 / 3
-LOST_SHARE = 2 / 3
-assert 1 / PINGS_PER_TIMEOUT < SILENCE_SHARE < LOST_SHARE < 1, "ping, notice the silence, re-attach, give up, expire"
 
 # Server
 HELD_BYTES_MAX = 64 << 20  # requests and answers not durable yet, all clients together; then reading pauses
@@ -26,13 +13,7 @@ EXPIRY_TICK_MS = 50  # how often sessions are looked through
 
 # Client
 REQUESTS_IN_FLIGHT_MAX = 4_096  # sent and not answered; more wait their turn
-REQUESTS_WAITING_MAX = 65_536  # not sent; more fail with ConnectionLossError
-CALL_WAIT_MS_MAX = 5_000  # for a connection, before a call fails unsent
-ANSWER_MS_MAX = 30_000  # for an answer, before the connection is given up
-CONNECT_MS_MAX = 10_000  # for the first connection
-CLOSE_MS_MAX = 2_000  # for the answer to a close
-RECONNECT_PAUSE_MS = 20  # after the first failure; doubles
-RECONNECT_PAUSE_MS_MAX = 500
+ATTEMPT_SECONDS_MIN = 1.0  # what one attempt to connect gets at least, while there is time
 RESET_WATCHES_MAX = 1_000  # in one request
 
 

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +26,8 @@ from kazoo.protocol.serialization import CloseInstance, Watch
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from metadata.zookeeper.limits import CLOSE_MS_MAX, RECONNECT_PAUSE_MS, RECONNECT_PAUSE_MS_MAX
+from metadata.session_clock import now
+from metadata.session_limits import CLOSE_SECONDS_MAX, RECONNECT_PAUSE_MS, RECONNECT_PAUSE_MS_MAX
 
 Endpoint = tuple[str, int]
 _OVER = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
@@ -52,11 +52,6 @@ class Listener(Protocol):
 
     def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
         """The answer to a request; told at least once for each."""
-
-
-def now() -> float:
-    """Seconds on the clock that also runs while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Bridge:
@@ -241,14 +236,14 @@ class _Client(KazooClient):  # type: ignore[misc]
         self._connection = _Connection(self, inbox, bridge, self._conn_retry.copy())
 
     def end(self) -> None:
-        """Close the session, or give that up after CLOSE_MS_MAX, and end the thread."""
+        """Close the session, or give that up after CLOSE_SECONDS_MAX, and end the thread."""
         connection = self._connection
         if not self._stopped.is_set():
             self._stopped.set()
             self._queue.append((CloseInstance, None))
             with contextlib.suppress(OSError):
                 connection._write_sock.send(b"\0")
-        if not connection.connection_stopped.wait(CLOSE_MS_MAX / 1000) and connection._socket is not None:
+        if not connection.connection_stopped.wait(CLOSE_SECONDS_MAX) and connection._socket is not None:
             with contextlib.suppress(OSError):
                 connection._socket.shutdown(socket.SHUT_RDWR)
         self._safe_close()

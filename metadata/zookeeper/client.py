@@ -12,25 +12,15 @@ from kazoo.protocol.serialization import Sync
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from heliograph.errors import BadRequestError
-from metadata.errors import ConnectionLossError, NoNodeError, SessionExpiredError, ValueTooLargeError
-from metadata.parents import create_parents
-from metadata.store import (
-    ANY_VERSION,
-    Create,
-    Delete,
-    Operation,
-    SessionListener,
-    SessionState,
-    Set,
-    Stat,
-    Watch,
-    Watcher,
-)
+from metadata.errors import ConnectionLossError, ValueTooLargeError
+from metadata.session_limits import ANSWER_SECONDS_MAX, CONNECT_MS_MAX
+from metadata.session_store import SessionStore
+from metadata.store import Operation, Stat, Watch, Watcher
 from metadata.watches import WatchKind
 from metadata.znode import check_operation, check_path
 from metadata.zookeeper import requests
 from metadata.zookeeper.bridge import Bridge, Endpoint
-from metadata.zookeeper.limits import ANSWER_MS_MAX, CONNECT_MS_MAX, REQUEST_BYTES_MAX
+from metadata.zookeeper.limits import REQUEST_BYTES_MAX
 from metadata.zookeeper.session import Session
 from metadata.zookeeper.watches import Entry
 
@@ -38,14 +28,15 @@ OVERHEAD_BYTES = 128  # about what an operation adds to its path and its value
 _TOKEN = re.compile(r"(-?\d+):([0-9a-f]{2,})")
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(SessionStore):
     """One session with ZooKeeper 3.6 or later; a MetadataStore.
 
-    While SUSPENDED, a call waits up to ``limits.CALL_WAIT_MS_MAX`` for the connection to come back. With credentials
+    While SUSPENDED, a call waits up to ``session_limits.CALL_WAIT_SECONDS_MAX`` for the connection to come back. With credentials
     the nodes that are created belong to their user alone; without, to everybody.
     """
 
     def __init__(self, session: Session, endpoints: Sequence[Endpoint], auth: Sequence[tuple[str, str]]) -> None:
+        super().__init__(session.clock)
         self._session = session
         self._endpoints = endpoints
         self._auth = auth
@@ -77,47 +68,9 @@ class ZooKeeperStore:
         return cls(session, endpoints, auth)
 
     @property
-    def session_id(self) -> int:
-        """See MetadataStore."""
-        return self._session.session_id
-
-    @property
     def session_token(self) -> str:
         """See MetadataStore."""
-        return f"{self._session.session_id}:{self._session.password.hex()}"
-
-    @property
-    def session_timeout_ms(self) -> int:
-        """See MetadataStore."""
-        return self._session.timeout_ms
-
-    @property
-    def state(self) -> SessionState:
-        """See MetadataStore."""
-        return self._session.state
-
-    def add_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
-        self._session.add_listener(listener)
-
-    def remove_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
-        self._session.remove_listener(listener)
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
-    ) -> str:
-        """See MetadataStore."""
-        operation = Create(path, value, ephemeral, sequence)
-        try:
-            created = await self._write(operation)
-        except NoNodeError:
-            if not parents:
-                raise
-            await create_parents(self, path)
-            created = await self._write(operation)
-        assert isinstance(created, str), "create answers with a path"
-        return created
+        return f"{self.session_id}:{self._session.password.hex()}"
 
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
         """See MetadataStore."""
@@ -127,16 +80,6 @@ class ZooKeeperStore:
         else:
             value, stat = await self._session.call(path, partial(requests.get, path, watched=False))
         return value or b"", requests.stat_of(stat)
-
-    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        """See MetadataStore."""
-        stat = await self._write(Set(path, value, version))
-        assert isinstance(stat, Stat), "set answers with a stat"
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """See MetadataStore."""
-        await self._write(Delete(path, version))
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
         """See MetadataStore."""
@@ -202,10 +145,6 @@ class ZooKeeperStore:
             return await self._session.watched(kind, path, watcher)
         return await self._session.call(path, partial(requests.read, kind, path, watched=False))
 
-    def _check_session(self) -> None:
-        if self._session.state is SessionState.LOST:
-            raise SessionExpiredError(f"metadata session {self.session_id:#x} is over")
-
 
 class _ZooKeeperWatch:
     def __init__(self, session: Session, entry: Entry) -> None:
@@ -236,7 +175,7 @@ class _Ending:
         bridge = Bridge(endpoints, CONNECT_MS_MAX, ending, auth=auth, client_id=client_id)
         try:
             bridge.start()
-            async with asyncio.timeout(ANSWER_MS_MAX / 1000):
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 await ending.outcome
         except TimeoutError:
             raise ConnectionLossError(f"session {client_id[0]:#x} could not be ended: no ZooKeeper answers") from None

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from actors.bookie.bookie import Bookie
 from actors.bookie.config import BookieConfig
+from heliograph.cluster.ports import pick_free
 from heliograph.protocol import pulsar_pb2 as pb
 from metadata import codec, paths
 from metadata.cluster_init import initialise
@@ -33,9 +33,7 @@ class BrokerProcess:
     """One broker; it comes back under the same id and port."""
 
     def __init__(self, metadata_url: str, number: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = pick_free()
         self.url = f"pulsar://127.0.0.1:{port}"
         self._child = Child("tests.chaos.broker_host", metadata_url, f"broker-{number}", port)
 

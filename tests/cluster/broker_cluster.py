@@ -23,6 +23,7 @@ from actors.broker.admin import Admin
 from actors.broker.broker import Broker
 from actors.broker.config import BrokerConfig
 from actors.ledger.driver import LedgerClient
+from heliograph.cluster.ports import pick_free
 from metadata import codec, paths
 from metadata.cluster_init import initialise
 from metadata.memory import MemoryServer, MemoryStore
@@ -90,7 +91,8 @@ class BrokerCluster:
 
     def start_broker(self, name: str, **options: Any) -> RunningBroker:
         """A broker of that id; a second of the same id is its next incarnation."""
-        running = self.run(self._start_broker(BrokerConfig(name, actor_name=name, housekeeping_seconds=0.2, **options)))
+        settings = {"actor_name": name, "port": pick_free(), "housekeeping_seconds": 0.2, **options}
+        running = self.run(self._start_broker(BrokerConfig(name, **settings)))
         self.brokers.append(running)
         return running
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from heliograph.cluster.ports import pick_free
 from metadata.embedded.client import EmbeddedStore
 from metadata.embedded.limits import ServerLimits
 from metadata.embedded.server import EmbeddedServer
@@ -23,7 +24,8 @@ from metadata.embedded.record import STATE_KEY, encode_node, encode_state, node_
 from metadata.embedded.server import EmbeddedServer
 
 async def main():
-    server = EmbeddedServer(Path(sys.argv[1]), "127.0.0.1", limits=ServerLimits(session_timeout_ms_min=100))
+    limits = ServerLimits(session_timeout_ms_min=100)
+    server = EmbeddedServer(Path(sys.argv[1]), "127.0.0.1", int(sys.argv[2]), limits=limits)
     await server.start()
     print(server.address, flush=True)
     await asyncio.Event().wait()
@@ -33,6 +35,7 @@ asyncio.run(main())
 
 
 def new_server(directory: Path, port: int = 0, host: str = "127.0.0.1") -> EmbeddedServer:
+    port = port or (0 if (directory / "port").exists() else pick_free())  # one that stays free between two lives
     return EmbeddedServer(directory, host, port, limits=ServerLimits(session_timeout_ms_min=100), lock_wait_ms=0)
 
 
@@ -77,12 +80,15 @@ class ServerProcess:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.port = pick_free()
         self.address = ""
         self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER_PROGRAM, str(self.directory)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SERVER_PROGRAM, str(self.directory), str(self.port)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self.process.stdout is not None
         address = self.process.stdout.readline().strip()

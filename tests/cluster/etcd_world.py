@@ -25,7 +25,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     async def whole() -> None:
         reported: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-        async with asyncio.timeout(2 * DEADLINE_SECONDS):
+        async with asyncio.timeout(5 * DEADLINE_SECONDS):
             await scenario
         assert not reported, reported
 

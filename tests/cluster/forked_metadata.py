@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from heliograph.cluster.ports import pick_free
 from metadata.embedded.limits import ServerLimits
 from metadata.embedded.server import EmbeddedServer
 
@@ -62,7 +63,8 @@ class ForkedMetadata:
 
 async def _serve(directory: Path) -> None:
     limits = ServerLimits(session_timeout_ms_min=SESSION_TIMEOUT_MS_MIN)
-    server = EmbeddedServer(directory, "127.0.0.1", limits=limits)
+    port = 0 if (directory / "port").exists() else pick_free()  # one that stays free between two lives
+    server = EmbeddedServer(directory, "127.0.0.1", port, limits=limits)
     await server.start()
     print(os.getpid(), server.address, flush=True)
     await asyncio.Event().wait()

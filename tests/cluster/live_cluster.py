@@ -18,6 +18,7 @@ from heliograph.admin import AdminSync
 from heliograph.cluster.home import ClusterHome, ClusterState
 from heliograph.cluster.lifecycle import down, up
 from heliograph.config import ClusterConfig
+from tests.patience import START_SECONDS
 
 BACK_TIMEOUT_SECONDS = 120.0
 CALL_TIMEOUT_SECONDS = 60.0
@@ -94,6 +95,7 @@ def start(home: Path, namespace: str, **settings: Any) -> LiveCluster:
         "broker_port": 0,
         "gateway_port": 0,
         "dashboard_port": 0,
+        "start_timeout_ms": START_SECONDS * 1_000,
         "lost_bookie_delay_ms": 5_000,
         "open_ledger_grace_ms": 2_000,
         "audit_interval_ms": 5_000,

@@ -9,6 +9,7 @@ from pathlib import Path
 from heliograph.cluster.home import ClusterHome
 from heliograph.cluster.lifecycle import down, up
 from heliograph.config import ClusterConfig
+from tests.patience import START_SECONDS
 
 NAMESPACE = "heliograph"
 
@@ -24,6 +25,7 @@ def small_cluster(directory: Path) -> Iterator[ClusterConfig]:
         auditor=False,
         broker_port=0,
         dashboard_port=0,
+        start_timeout_ms=START_SECONDS * 1_000,
     )
     try:
         up(config)

@@ -46,7 +46,7 @@ class Stage:
         self.auditor = AuditorService(CONFIG, url, on_crash=lambda: self._crashed.append(None))
 
     async def start_bookie(self, bookie_id: str) -> None:
-        config = small_config(self._directory / bookie_id, bookie_id=bookie_id)
+        config = small_config(self._directory / bookie_id, bookie_id=bookie_id, space_check_ms=50)
         bookie = Bookie(config, await connect_store(self.url))
         await bookie.start()
         self.bookies[bookie_id] = bookie
@@ -210,5 +210,30 @@ def test_without_a_spare_bookie_the_task_waits_for_one(tmp_path: Path) -> None:
             await until(is_marked, REPAIR_SECONDS)
             await made.start_bookie("b9")
             await until_whole(made, [ledger_id])
+
+    run(scenario())
+
+
+def test_a_bookie_is_emptied_while_it_serves_and_its_writers_go_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            closed = [await made.write(10, close=True) for _ in range(4)]
+            writer = await made.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            await writer.add(payload(0))
+            leaving = (await made.ledgers.metadata(writer.ledger_id)).record.last_segment.bookies[0]
+            await until(lambda: made.auditor.statistics()["auditor"].get("is_leader", False))
+            await made.auditor.decommission.begin(leaving)
+            await until(lambda: leaving not in made.ledgers.directory.writable, REPAIR_SECONDS)
+            await asyncio.gather(*[writer.add(payload(number)) for number in range(1, 10)])
+            assert (await writer.close()).last_entry_id == 9
+
+            async def is_drained() -> bool:
+                return bool((await made.auditor.decommission.progress(leaving))["is_drained"])
+
+            await until(is_drained, REPAIR_SECONDS)
+            await made.bookies.pop(leaving).stop()
+            await made.auditor.decommission.finish(leaving)
+            assert await made.store.exists(paths.bookie_cookie(leaving)) is None
+            await until_whole(made, [*closed, writer.ledger_id])
 
     run(scenario())

@@ -16,6 +16,7 @@ from actors.errors import BookieStorageError, CookieMismatchError
 from actors.wire.messages import Flag, Op, Status
 from metadata import paths
 from metadata.errors import ConnectionLossError
+from metadata.ids import next_ledger_id
 from metadata.memory import MemoryServer, MemoryStore
 from metadata.model import LedgerState
 from tests.cluster.bookie_metadata import make_ledger
@@ -142,6 +143,34 @@ class TestLimbo:
                         assert status is (Status.UNKNOWN_LEDGER_STATE if accept else Status.OK)
                     assert (await peer.add(2, 9, b"again", flags=Flag.RECOVERY))[0].status is Status.OK
                     assert (await peer.add(3, 9, b"anew"))[0].status is Status.OK, "it may join the writer's list anew"
+
+        asyncio.run(scenario())
+
+    def test_no_fence_from_before_a_loss_is_forgotten(self, tmp_path: Path) -> None:  # I4
+        async def scenario() -> None:
+            store = MemoryServer().open_session()
+            await store.create(paths.LEDGER_IDS)
+            for _ in range(4):
+                await next_ledger_id(store)
+            await make_ledger(store, 1, ("b1", "b2"), state=LedgerState.CLOSED)
+            await make_ledger(store, 2, ("b3", "b2"), state=LedgerState.CLOSED)  # its place was given to another
+            await make_ledger(store, 3, ("b1", "b2"), ("b3", "b2"))
+            config = small_config(tmp_path)
+            async with serving(config, store) as (bookie, peer):
+                for ledger_id in (1, 2, 4):  # the last was deleted since
+                    assert await peer.status(Op.READ_LAC, ledger_id, flags=Flag.FENCE) in (Status.OK, Status.NO_LEDGER)
+            shutil.rmtree(tmp_path / "journal")
+            shutil.rmtree(tmp_path / "data")
+            for accepted in (True, False):
+                config = small_config(tmp_path, accept_storage_loss=accepted)
+                async with serving(config, store) as (bookie, peer):
+                    for ledger_id in (1, 2, 4):
+                        assert (await peer.add(ledger_id, 9, b"late"))[0].status is Status.FENCED
+                        assert await peer.status(Op.READ, ledger_id, 0) is Status.UNKNOWN_LEDGER_STATE  # I6
+                    assert (await peer.add(2, 9, b"a copy", flags=Flag.RECOVERY))[0].status is Status.OK
+                    assert (await peer.add(3, 9, b"anew"))[0].status is Status.OK, "no recovery of it has begun"
+                    assert (await peer.add(5, 0, b"new"))[0].status is Status.OK
+                    await bookie.checkpoint()
 
         asyncio.run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.bookie.index import merge_runs
-from actors.bookie.limbo import _has_all, owed
+from actors.bookie.limbo import ABANDONED_SECONDS, LimboExit, _has_all, owed
 from actors.ledger.schedule import WriteSchedule
 from actors.wire.messages import Flag, Op, Status
 from metadata import codec, paths
 from metadata.memory import MemoryServer, MemoryStore
-from metadata.model import LedgerMetadata, LedgerState, Segment
+from metadata.model import LedgerMetadata, LedgerState, Segment, UnderReplicatedLedger
 from tests.cluster.bookie_peer import serving, small_config
 
 ENTRIES = 10
@@ -85,9 +86,34 @@ def test_what_is_owed_is_what_the_schedule_says(
     assert _has_all(merge_runs([(n, n) for n in held]), first, last, place, ensemble, quorum) is expected
 
 
+def test_an_open_ledger_that_nobody_goes_on_with_is_reported_for_recovery(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = MemoryServer().open_session()
+        await make(store, 1, LedgerState.OPEN)
+        async with serving(small_config(tmp_path), store) as (_, peer):
+            await peer.add(1, 0, b"x")
+        shutil.rmtree(tmp_path / "journal")
+        shutil.rmtree(tmp_path / "data")
+        async with serving(small_config(tmp_path, accept_storage_loss=True), store) as (bookie, _):
+            assert bookie._opened is not None
+            with ThreadPoolExecutor(1) as thread:
+                limbo = LimboExit(bookie._opened.storage, thread)
+                for now in (0.0, ABANDONED_SECONDS - 1):  # its writer has time to find out
+                    assert await limbo.round(store, now) == 0
+                    assert await store.exists(paths.underreplicated(1)) is None
+                assert await limbo.round(store, ABANDONED_SECONDS) == 0
+            value, _stat = await store.get(paths.underreplicated(1))
+            task = codec.decode(UnderReplicatedLedger, value)
+            assert (task.missing_bookies, task.is_abandoned) == (("b1",), True)
+
+    asyncio.run(scenario())
+
+
 def test_each_segment_counts_up_to_the_last_entry() -> None:
     segments = (Segment(0, ("a", "b")), Segment(5, ("c", "b")), Segment(9, ("a", "c")))
     ledger = LedgerMetadata(1, 2, 2, 1, segments, state=LedgerState.CLOSED, last_entry_id=9)
     assert owed(ledger, "a") == [(0, 4, 0, 2, 2), (9, 9, 0, 2, 2)]
     assert owed(ledger, "b") == [(0, 4, 1, 2, 2), (5, 8, 1, 2, 2)]
     assert owed(ledger, "stranger") == []
+    unclosed = replace(ledger, state=LedgerState.OPEN, last_entry_id=-1)
+    assert owed(unclosed, "a") == [(0, 4, 0, 2, 2)], "the end of the last segment is not known"

@@ -286,18 +286,41 @@ def test_subscription_properties_are_kept(cluster: BrokerCluster, peer: RawPeer)
     assert cluster.run(cluster.admin.cursors.properties("attached", "s")) == {"team": "blue"}
 
 
-def test_the_stock_client_sees_an_exclusive_place_become_free(cluster: BrokerCluster) -> None:
+@pytest.mark.parametrize(
+    ("taken", "wanted", "refusal"),
+    [
+        ({"sub_type": pb.CommandSubscribe.EXCLUSIVE}, {}, pulsar.ConsumerBusy),
+        (
+            {
+                "sub_type": pb.CommandSubscribe.KEY_SHARED,
+                "key_shared_meta": pb.KeySharedMeta(mode=pb.STICKY, hash_ranges=[pb.IntRange(start=0, end=65_535)]),
+            },
+            {
+                "consumer_type": pulsar.ConsumerType.KeyShared,
+                "key_shared_policy": pulsar.ConsumerKeySharedPolicy(
+                    key_shared_mode=pulsar.KeySharedMode.Sticky, sticky_ranges=[(0, 65_535)]
+                ),
+            },
+            pulsar.ConsumerAssignError,
+        ),
+    ],
+    ids=["exclusive", "sticky"],
+)
+def test_the_stock_client_sees_the_place_of_a_dead_consumer_become_free(
+    cluster: BrokerCluster, taken: dict[str, Any], wanted: dict[str, Any], refusal: type[Exception]
+) -> None:
     """A dead connection is found out by a ping when somebody wants its place."""
+    topic = f"place-{refusal.__name__}"
     with RawPeer(cluster.service_url) as silent, cluster.client() as client:
-        silent.subscribe("place", sub_type=pb.CommandSubscribe.EXCLUSIVE)
-        with pytest.raises(pulsar.ConsumerBusy):
-            client.subscribe("place", "s")
+        assert silent.subscribe(topic, **taken).type == _T.SUCCESS
+        with pytest.raises(refusal):
+            client.subscribe(topic, "s", **wanted)
         subscribed: list[pulsar.Consumer] = []
 
         def takes_it() -> bool:
             try:
-                subscribed.append(client.subscribe("place", "s"))
-            except pulsar.ConsumerBusy:
+                subscribed.append(client.subscribe(topic, "s", **wanted))
+            except refusal:
                 return False
             return True
 

@@ -18,6 +18,7 @@ from heliograph.cluster.home import ClusterHome
 from heliograph.cluster.processes import session_members
 from tests.cluster.helio_forks import HelioForks
 from tests.cluster.live_cluster import LiveCluster, wait_for
+from tests.patience import START_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -28,7 +29,7 @@ _running: list[HelioForks] = []
 
 def environment(**extra: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HELIOGRAPH_", "RAY_ADDRESS"))}
-    return {**kept, **extra}
+    return {**kept, "HELIOGRAPH_START_TIMEOUT_MS": str(START_SECONDS * 1_000), **extra}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -211,7 +212,13 @@ def test_a_cluster_whose_bookie_cannot_write_says_so(cluster: LiveCluster, tmp_p
     data.mkdir()
     (data / "bookie-2").write_text("a file where a directory should be")
     config = ClusterConfig(
-        home=tmp_path / "home", data_directory=data, namespace="broken", broker_port=0, gateway_port=0, dashboard_port=0
+        home=tmp_path / "home",
+        data_directory=data,
+        namespace="broken",
+        broker_port=0,
+        gateway_port=0,
+        dashboard_port=0,
+        start_timeout_ms=START_SECONDS * 1_000,
     )
     with pytest.raises(ResourceError, match="bookie-2 did not start"):
         up(config)

@@ -443,9 +443,14 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
                 await store.watch("/", told)
                 await store.create("/b", ephemeral=True)
                 assert told.paths == {"/b"}
-            await refused(f"etcds://{server.address}/p?ca={tmp_path}/other{ours}", ConnectionLossError, server.address)
-            await refused(f"etcds://{server.address}/p?ca={tmp_path}/ca", ConnectionLossError, server.address)
-            await refused(f"etcd://{server.address}/p", ConnectionLossError, server.address)
+            await asyncio.gather(*(
+                refused(url, ConnectionLossError, server.address)
+                for url in (
+                    f"etcds://{server.address}/p?ca={tmp_path}/other{ours}",
+                    f"etcds://{server.address}/p?ca={tmp_path}/ca",
+                    f"etcd://{server.address}/p",
+                )
+            ))  # fmt: skip
             await refused(f"etcds://{server.address}/p?ca={tmp_path}/none", InvalidConfigError, "none")
 
     run(scenario())

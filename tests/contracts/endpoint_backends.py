@@ -37,7 +37,7 @@ class EndpointOverMemory:
         return store
 
     async def expire(self, store: MetadataStore) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while own := [one for one in self.endpoint.sessions if one.store.session_id == store.session_id]:
                 own[0].deadline_ms = 0  # again and again: a ping may have come in between
                 await asyncio.sleep(POLL_SECONDS)

@@ -6,16 +6,16 @@ import atexit
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+from heliograph.cluster.ports import pick_free
 
 START_SECONDS_MAX = 120
 PORTS_TRIED_MAX = 5
@@ -150,9 +150,8 @@ def shared_server() -> EtcdServer:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, all different."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for bound in sockets:
-            bound.bind(("127.0.0.1", 0))
-        return [bound.getsockname()[1] for bound in sockets]
+    """Ports that nobody listens at, all different; they stay free while a server is down."""
+    ports: list[int] = []
+    while len(ports) < count:
+        ports.append(pick_free(taken=ports))
+    return ports

@@ -25,7 +25,7 @@ from tests.contracts.etcd_backend import EtcdBackend
 from tests.contracts.zookeeper_server import missing as missing_zookeeper
 from tests.contracts.zookeeper_server import shared_server
 
-DEADLINE_SECONDS = 10
+DEADLINE_SECONDS = 60
 
 
 class Backend(Protocol):

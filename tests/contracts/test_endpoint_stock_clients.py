@@ -26,7 +26,7 @@ from tests.contracts.served_stores import STORES, LoopOnThread
 from tests.contracts.zookeeper_server import missing
 from tests.contracts.zookeeper_shell import ZooKeeperShell
 
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 JAVA = pytest.mark.skipif(bool(missing()), reason=missing() or "never")
 
 

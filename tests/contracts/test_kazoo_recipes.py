@@ -21,7 +21,7 @@ from heliograph.errors import InvalidConfigError
 from metadata.kazoo_client import StoreKazooClient
 from tests.contracts.served_stores import STORES
 
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 New = Callable[[], Any]
 
 

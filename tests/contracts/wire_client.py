@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from metadata.endpoint.codes import OpCode
 from metadata.endpoint.jute import JuteReader, boolean, buffer, int32, int64, string, vector
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 60
 OPEN = ((31, "world", "anyone"),)
 AclTriples = Sequence[tuple[int, str, str]]
 

@@ -13,6 +13,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+from heliograph.cluster.ports import pick_free
+
 JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names the jars that it needs, beside it
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 REQUEST_BYTES_MAX = 8 << 20  # jute.maxbuffer: a value of 1 MiB does not fit into the 1 MiB that is the default
@@ -92,7 +94,7 @@ class ZooKeeperServer:
         assert self._process is None, "a server is started once at a time"
         self._directory.mkdir(parents=True, exist_ok=True)
         for _ in range(1 if self.port else PORTS_TRIED_MAX):
-            port = self.port or _free_port()
+            port = self.port or pick_free()
             if self._start_at(port):
                 self.port = port
                 return
@@ -154,13 +156,6 @@ def shared_server() -> ZooKeeperServer:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     atexit.register(server.kill)
     return server
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _is_serving(port: int) -> bool:

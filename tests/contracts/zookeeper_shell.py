@@ -9,7 +9,7 @@ import time
 from tests.contracts.zookeeper_server import JAR, java
 
 MAIN_CLASS = "org.apache.zookeeper.ZooKeeperMain"
-DEADLINE_SECONDS = 25
+DEADLINE_SECONDS = 60
 
 
 class ZooKeeperShell:

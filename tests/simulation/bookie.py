@@ -12,8 +12,9 @@ from dataclasses import replace
 from random import Random
 
 from actors.bookie.fencing import Fence, FenceEffect
+from actors.bookie.limbo import is_complete, owed
 from actors.ledger.effects import LedgerEntry, Reply
-from metadata.model import LedgerMetadata
+from metadata.model import LedgerMetadata, LedgerState
 from tests.simulation.disk import Copy, Image, Record
 from tests.simulation.world import Action, Process, World
 
@@ -38,15 +39,15 @@ class SimulatedBookie(Process):
         self.sync_ms_max = sync_ms_max
         self.is_full = False
         self.fails_next_sync = False
+        self.is_stuffed = False  # its disk is full to the last byte: not even a recovery's entry fits
         self.was_lost = False
+        self.damaged: set[tuple[int, int]] = set()  # entries that a fault damaged here
         self.on_unsynced: dict[str, Action] = {}  # one of UNSYNCED -> what happens when one is not synced yet
         self.registered_until = 0  # its session outlives it for a while
         self.unregistered_until = 0  # it lost its session and lives on
         self.ever_acked: set[tuple[int, int]] = set()  # the world's knowledge, for the checkers
         self.promised_fences: set[int] = set()
         self.collected: set[int] = set()
-        self.false_negatives: list[tuple[int, int]] = []
-        self.broken_fences: list[tuple[int, int]] = []
         self._fences: dict[int, Fence] = {}
         self._pending: list[tuple[Record | None, Action, Action]] = []  # record, when durable, when failed
         self._sync_is_due = False
@@ -62,11 +63,12 @@ class SimulatedBookie(Process):
         if not self._fence(ledger_id).permits_add(is_recovery=is_recovery):
             answer(Reply.FENCED)
             return
-        if self.is_full and not is_recovery:
+        if self.is_stuffed or (self.is_full and not is_recovery):
+            self.world.count("entry of a recovery or repair refused by a full disk", is_recovery)
             answer(Reply.READ_ONLY)
             return
         if not is_recovery and ledger_id in self.promised_fences:  # I4
-            self.broken_fences.append((ledger_id, entry_id))
+            self.world.alarms.append(("I4", f"{self.name} took {ledger_id}:{entry_id} after a fence was promised"))
         self.memory.absorb([Record(ledger_id, entry_id, copy)])
 
         def durable() -> None:
@@ -122,8 +124,8 @@ class SimulatedBookie(Process):
         return Reply.OK, found
 
     def list_entries(self, ledger_id: int, answer: ListReply) -> None:
-        """Sorted runs of the entries stored whole, told when they are durable: a crash must not take one back."""
-        ids = sorted(e for (lid, e), copy in self.memory.index.items() if lid == ledger_id and not copy.is_damaged)
+        """Sorted runs of the entries stored, damaged or not, told when they are durable: no crash takes one back."""
+        ids = sorted(e for lid, e in self.memory.index if lid == ledger_id)
         runs: list[tuple[int, int]] = []
         for entry_id in ids:
             if runs and runs[-1][1] == entry_id - 1:
@@ -155,12 +157,20 @@ class SimulatedBookie(Process):
     def checkpoint(self) -> None:
         """Flush what the journal holds now; the mark moves when the flush is on disk."""
         records = list(self.disk.journal)
-        mark = self.disk.mark + len(records)
-        self.world.after(self.random.randrange(FLUSH_MS_MAX), lambda: self.finish_checkpoint(records, mark), self)
+        mark, limbo = self.disk.mark + len(records), set(self.memory.limbo)
+        delay_ms = self.random.randrange(FLUSH_MS_MAX)
+        self.world.after(delay_ms, lambda: self.finish_checkpoint(records, mark, limbo), self)
 
-    def finish_checkpoint(self, records: list[Record], mark: int) -> None:
+    def flush(self) -> None:
+        """A whole checkpoint at once."""
+        records = list(self.disk.journal)
+        limbo = set(self.memory.limbo if self.is_up else self.disk.limbo)
+        self.finish_checkpoint(records, self.disk.mark + len(records), limbo)
+
+    def finish_checkpoint(self, records: list[Record], mark: int, limbo: set[int]) -> None:
         """The flush is on disk: trim the journal up to the mark."""
         self.disk.absorb(records)
+        self.disk.limbo &= limbo
         self.disk.move_mark(mark)
 
     def known_ledgers(self) -> set[int]:
@@ -206,26 +216,59 @@ class SimulatedBookie(Process):
             named_in: the ledgers that metadata gives this bookie.
             last_ledger_id: the last that was given out.
         """
+        self.lose_journal(named_in, last_ledger_id)
+        self.disk = Image(limbo=self.disk.limbo, fences=self.disk.fences)
+
+    def lose_journal(self, named_in: Iterable[LedgerMetadata], last_ledger_id: int) -> None:
+        """What was not flushed is gone. The arguments are those of ``lose_disk``."""
         self.crash()
         self.was_lost = True
-        named = list(named_in)
-        limbo = {ledger.ledger_id for ledger in named}
-        fenced = {
-            ledger.ledger_id for ledger in named if not ledger.is_closed and self.name in ledger.last_segment.bookies
+        before = set(range(1, last_ledger_id + 1))
+        unfenced = {  # no recovery of these has begun
+            ledger.ledger_id
+            for ledger in named_in
+            if ledger.state is LedgerState.OPEN and self.name not in ledger.last_segment.bookies
         }
-        self.disk = Image(limbo=limbo, fences=fenced)
+        self.disk.give_up_journal()
+        self.disk.limbo |= before
+        self.disk.fences |= before - unfenced
 
     def flip_bit(self, random: Random) -> bool:
         """Damage one stored entry."""
-        keys = sorted(self.disk.index)
+        self.flush()
+        keys = sorted(key for key, copy in self.disk.index.items() if not copy.is_damaged)
         if not keys:
             return False
-        key = random.choice(keys)
+        self.damage(random.choice(keys))
+        return True
+
+    def damage(self, key: tuple[int, int]) -> None:
+        """Damage a stored entry."""
+        self.damaged.add(key)
         self.disk.index[key] = replace(self.disk.index[key], is_damaged=True)
         if self.is_up and key in self.memory.index:
             self.memory.index[key] = self.disk.index[key]
         self._known_lacs.clear()
-        return True
+
+    def leave_limbo(self, ledgers: Iterable[LedgerMetadata]) -> int:
+        """Ledgers of which everything is on disk say "no" again: how many did. Durable with the next checkpoint."""
+        left = 0
+        for ledger in ledgers:
+            ledger_id = ledger.ledger_id
+            if ledger_id not in self.memory.limbo or not ledger.is_closed or not owed(ledger, self.name):
+                continue
+            if is_complete(ledger, self.name, [(e, e) for lid, e in self.disk.index if lid == ledger_id]):
+                left += 1
+                self.memory.limbo.discard(ledger_id)
+                # What it acknowledged beyond the end, and for places that are others' now, is nobody's any more.
+                is_kept = {
+                    entry_id
+                    for first, last, place, ensemble, quorum in owed(ledger, self.name)
+                    for entry_id in range(first, last + 1)
+                    if (place - entry_id) % ensemble < quorum
+                }
+                self.ever_acked = {key for key in self.ever_acked if key[0] != ledger_id or key[1] in is_kept}
+        return left
 
     @property
     def has_unsynced(self) -> bool:
@@ -290,7 +333,7 @@ class SimulatedBookie(Process):
             return
         copy = self.memory.index[ledger_id, last]
         if copy.is_damaged:
-            answer(Reply.DAMAGED, lac, None)
+            answer(Reply.OK, lac, None)
         else:
             answer(Reply.OK, lac, LedgerEntry(last, copy.payload, copy.length, copy.lac))
 
@@ -320,7 +363,7 @@ class SimulatedBookie(Process):
         if ledger_id in self.memory.limbo:
             return Reply.UNKNOWN  # I6
         if (ledger_id, entry_id) in self.ever_acked and ledger_id not in self.collected:
-            self.false_negatives.append((ledger_id, entry_id))
+            self.world.alarms.append(("I6", f"{self.name} denied {ledger_id}:{entry_id}, which it acknowledged"))
         return Reply.ABSENT
 
     def _journal(self, record: Record | None, when_durable: Action, when_failed: Action, what: str = "") -> None:

@@ -60,6 +60,10 @@ class SimulatedBroker(Process):
         self._sent = 0
         self._refresh()
 
+    @property
+    def _now(self) -> int:
+        return self.world.now + self.clock_ahead_ms
+
     def start(self) -> None:
         """Take the topic over."""
         store = self.cluster.store
@@ -118,7 +122,7 @@ class SimulatedBroker(Process):
         profile, store = self.profile, self.cluster.store
         self.checkers.on_id(self.name, ledger_id)
         try:
-            bookies = self.chooser.choose_ensemble(profile.ensemble_size, profile.write_quorum, self.world.now)
+            bookies = self.chooser.choose_ensemble(profile.ensemble_size, profile.write_quorum, self._now)
         except NotEnoughBookiesError:
             self._create_failed()
             return
@@ -216,7 +220,7 @@ class SimulatedBroker(Process):
         if self.messages_left is not None:
             self.messages_left -= 1
         payload = f"{self.name}:{self._sent}".encode()
-        effect = writer.add(payload, self.world.now)
+        effect = writer.add(payload, self._now)
         self.checkers.on_accepted(self.name, writer.ledger_id, effect.entry_id, payload)
         shell.run([effect])
 
@@ -226,7 +230,7 @@ class SimulatedBroker(Process):
         if writer.last_add_confirmed < writer.last_add_pushed and self.random.random() < 0.9:
             self.world.after(20, lambda: self._close_if_open(writer), self)
         else:
-            shell.run(writer.close(self.world.now))
+            shell.run(writer.close(self._now))
 
     def _close_if_open(self, writer: WriterCore) -> None:
         if self._shell is not None and writer is self.writer and writer.closed_reason is None:
@@ -268,5 +272,5 @@ class SimulatedBroker(Process):
         """See which bookies are registered, as a watch would tell, a little late."""
         self.chooser.set_writable(self.cluster.registered())
         if self.writer is not None and self._shell is not None:
-            self._shell.run(self.writer.on_bookies_changed(self.world.now))
+            self._shell.run(self.writer.on_bookies_changed(self._now))
         self.world.after(REFRESH_MS, self._refresh, self)

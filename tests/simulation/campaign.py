@@ -29,6 +29,10 @@ LEDGERS_SEE = (
     "explicit LAC sent",
     "LAC polled",
     "LAC read",
+    "answer repeated late",
+    "entry of a recovery or repair refused by a full disk",
+    "entry with two damaged copies",
+    "ledger left limbo",
     "ledger closed by its writer",
     "ledger collected by a bookie",
     "ledger deleted",
@@ -50,6 +54,8 @@ LEDGERS_SEE = (
     "writer ended: QuorumLostError",
 )
 TOPICS_SEE = (
+    "answer repeated late",
+    "session ended right after a write",
     "acknowledgement confirmed",
     "bookie died with an unsynced entry",
     "message cut off",

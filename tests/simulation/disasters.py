@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from metadata.model import LedgerMetadata
+from tests.simulation.bookie import SimulatedBookie
 from tests.simulation.fault import fault
-from tests.simulation.nemesis import Nemesis
+from tests.simulation.nemesis import BROKERS_MAX, Nemesis
+from tests.simulation.network import ANYONE
+from tests.simulation.shell import Cluster
 from tests.simulation.store import Change
 
 PATIENCE_MS = 3_000  # what a fault waits for comes within, or not at all
@@ -29,7 +33,7 @@ def when_changed(nemesis: Nemesis, is_it: Callable[[Change], bool], then: Callab
     nemesis.later(PATIENCE_MS, stop)
 
 
-@fault("disk lost behind a takeover", 3)
+@fault("disk lost behind a takeover", 6)
 def lose_fences(nemesis: Nemesis, random: Random) -> bool:
     """A takeover reaches few bookies; one of these loses its disk, fences too; and the old owner writes on.
 
@@ -40,8 +44,7 @@ def lose_fences(nemesis: Nemesis, random: Random) -> bool:
     if victim is None or victim not in ensemble or not nemesis.can_take_over():
         return False
     ledger_id = old.writer.ledger_id
-    schedule = nemesis.profile
-    spared = random.sample([b for b in ensemble if b is not victim], schedule.ack_quorum - 1)
+    spared = random.sample([b for b in ensemble if b is not victim], nemesis.profile.ack_quorum - 1)
     old.quiet_until = nemesis.world.now + PATIENCE_MS
 
     def take_over() -> None:
@@ -56,10 +59,7 @@ def lose_fences(nemesis: Nemesis, random: Random) -> bool:
     def lose() -> None:
         if victim.is_up:
             nemesis.lose_disk(victim, 20)
-            nemesis.later(60, go_on)
-
-    def go_on() -> None:
-        old.quiet_until = 0
+            old.quiet_until = nemesis.world.now + 60
 
     def is_closed(change: Change) -> bool:
         after = change.after
@@ -68,3 +68,126 @@ def lose_fences(nemesis: Nemesis, random: Random) -> bool:
     when_changed(nemesis, is_closed, lose)
     nemesis.later(random.randrange(100, 400), take_over)
     return True
+
+
+@fault("answers repeated late", 3)
+def repeat_answers(nemesis: Nemesis, random: Random) -> bool:
+    """All that one bookie answers comes again seconds later, when the ensemble may be another one."""
+    bookie = random.choice(nemesis.bookies)
+    network = nemesis.cluster.network
+    network.repeat(bookie.name, random.choice((400, 1_500, 5_000)))
+    nemesis.later(random.choice((1_000, 3_000)), lambda: network.repeat(bookie.name, 0))
+    return True
+
+
+@fault("clock jumped", 2)
+def jump(nemesis: Nemesis, random: Random) -> bool:
+    """A broker's clock is ahead from now on: all that it waits for is overdue."""
+    random.choice(nemesis.brokers[-3:]).clock_ahead_ms += random.choice((300, 3_000, 60_000))
+    return True
+
+
+@fault("journal lost", 2)
+def lose_journal(nemesis: Nemesis, random: Random) -> bool:
+    """One of the bookies that may lose data loses its journal, and comes back with what it had flushed."""
+    bookie = nemesis.choose_lossy(random)
+    if bookie is None or not bookie.is_up:
+        return False
+    nemesis.lose_disk(bookie, random.choice((50, 500, 4_000)), only_journal=True)
+    return True
+
+
+@fault("copies of one entry damaged", 3)
+def damage_copies(nemesis: Nemesis, random: Random) -> bool:
+    """An entry that is confirmed is damaged on all bookies that flushed it but one, which loses nothing."""
+    found = []
+    for ledger_id in nemesis.cluster.store.ledgers():
+        record = nemesis.cluster.store.history[ledger_id][-1]
+        for entry_id in range(nemesis.confirmed_to(ledger_id) + 1):
+            key = (ledger_id, entry_id)
+            bookies = [nemesis.cluster.bookies[b] for b in record.segment_of(entry_id).bookies]
+            sound = [b for b in bookies if b.disk.holds(*key)]
+            kept = [b for b in sound if b in nemesis.safe_bookies]
+            if len(sound) > 1 and kept:
+                found.append((key, sound, kept))
+    if not found:
+        return False
+    key, sound, kept = random.choice(found)
+    spared = random.choice(kept)
+    for bookie in sound:
+        if bookie is not spared:
+            bookie.flush()
+            bookie.damage(key)
+    nemesis.world.count("entry with two damaged copies", len(sound) > 2)
+    return True
+
+
+@fault("disk full to the last byte", 2)
+def stuff_disk(nemesis: Nemesis, random: Random) -> bool:
+    """One bookie takes nothing for a while, not even what recoveries and repairs send; perhaps in a recovery."""
+    bookie = random.choice(nemesis.ensemble() or nemesis.bookies)
+    bookie.is_full = bookie.is_stuffed = True
+
+    def free() -> None:
+        bookie.is_full = bookie.is_stuffed = False
+
+    nemesis.later(2_000, free)
+    if random.random() < 0.5:
+        nemesis.later(random.randrange(200), nemesis.take_over)
+    return True
+
+
+@fault("change, recovery and repairs at once", 3)
+def race(nemesis: Nemesis, random: Random) -> bool:
+    """A bookie of the ledger being written dies; its writer, recoveries and repairs change the record at one time."""
+    ensemble = nemesis.ensemble()
+    if not ensemble:
+        return False
+    ledger_id = nemesis.brokers[-1].writer.ledger_id
+    nemesis.crash(random.choice(ensemble), random)
+    nemesis.delay_kind(ANYONE, "store", random.choice((100, 400)), "metadata")
+    for _ in range(2):
+        nemesis.later(random.randrange(300), lambda: nemesis.repair(ledger_id))
+        nemesis.later(random.randrange(300), lambda: nemesis.recover(ledger_id))
+    return True
+
+
+@fault("three takeovers at once", 2)
+def take_over_at_once(nemesis: Nemesis, random: Random) -> bool:
+    """Three brokers take the topic over at one time, beside the one that has it."""
+    if len(nemesis.brokers) + 3 > BROKERS_MAX:
+        return False
+    for _ in range(3):
+        nemesis.later(random.randrange(40), nemesis.take_over)
+    return True
+
+
+@fault("limbo looked through", 4)
+def look_through_limbo(nemesis: Nemesis, random: Random) -> bool:
+    """A bookie that lost data gets some of it back; ledgers that are whole again may say "no" once more."""
+    bookie = nemesis.choose_lossy(random)
+    if bookie is None or not bookie.is_up or not bookie.memory.limbo:
+        return False
+    named = [ledger.ledger_id for ledger in nemesis.cluster.store.ledgers_naming(bookie.name)]
+    for ledger_id in random.sample(named, min(2, len(named))):
+        nemesis.repair(ledger_id)
+    for delay_ms in (600, 1_500):
+        nemesis.later(delay_ms, lambda: look(bookie, nemesis.cluster))
+    return True
+
+
+def look(bookie: SimulatedBookie, cluster: Cluster) -> None:
+    """A checkpoint, and a round of leaving limbo."""
+    if bookie.is_up:
+        bookie.checkpoint()
+        leave_limbo(bookie, cluster)
+
+
+def leave_limbo(bookie: SimulatedBookie, cluster: Cluster) -> None:
+    """One round of a bookie's, by what metadata said a moment ago."""
+    store = cluster.store
+
+    def on_records(records: list[LedgerMetadata]) -> None:
+        bookie.world.count("ledger left limbo", bookie.leave_limbo(records))
+
+    store.ask(bookie, lambda: [store.history[n][-1] for n in store.ledgers()], on_records, lambda: None)

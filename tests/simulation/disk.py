@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -38,7 +37,7 @@ class Image:
     limbo: set[int] = field(default_factory=set)
     journal: list[Record] = field(default_factory=list)
     mark: int = 0  # how many records were trimmed off the journal since the disk was new
-    journaled: Counter[tuple[int, int]] = field(default_factory=Counter)  # entries in ``journal``
+    journaled: dict[tuple[int, int], list[Copy]] = field(default_factory=dict)  # the entries in ``journal``
 
     def absorb(self, records: Iterable[Record]) -> None:
         """Bring records into the index."""
@@ -58,16 +57,26 @@ class Image:
         for record in records:
             self.journal.append(record)
             if record.copy is not None:
-                self.journaled[record.ledger_id, record.entry_id] += 1
+                self.journaled.setdefault((record.ledger_id, record.entry_id), []).append(record.copy)
 
     def move_mark(self, mark: int) -> None:
         """Forget what the journal holds before ``mark``, which never goes back."""
         if mark <= self.mark:
             return
         for record in self.journal[: mark - self.mark]:
-            self.journaled[record.ledger_id, record.entry_id] -= record.copy is not None
+            if record.copy is not None:
+                copies = self.journaled[record.ledger_id, record.entry_id]
+                copies.pop(0)
+                if not copies:
+                    del self.journaled[record.ledger_id, record.entry_id]
         self.journal = self.journal[mark - self.mark :]
         self.mark = mark
+
+    def give_up_journal(self) -> None:
+        """Forget all that was not flushed."""
+        self.mark += len(self.journal)
+        self.journal.clear()
+        self.journaled.clear()
 
     def replayed(self) -> Image:
         """What a bookie believes after a start on this disk."""
@@ -87,15 +96,15 @@ class Image:
     def holds(self, ledger_id: int, entry_id: int) -> bool:
         """Whether a whole copy is here: it would be served after a crash."""
         copy = self.index.get((ledger_id, entry_id))
-        return (copy is not None and not copy.is_damaged) or self.journaled[ledger_id, entry_id] > 0
+        return (copy is not None and not copy.is_damaged) or (ledger_id, entry_id) in self.journaled
 
     def copy_of(self, ledger_id: int, entry_id: int) -> Copy | None:
         """The whole copy that ``holds`` speaks of."""
         copy = self.index.get((ledger_id, entry_id))
         if copy is not None and not copy.is_damaged:
             return copy
-        found = (r.copy for r in self.journal if (r.ledger_id, r.entry_id) == (ledger_id, entry_id))
-        return next((c for c in found if c is not None), None)
+        journaled = self.journaled.get((ledger_id, entry_id))
+        return journaled[0] if journaled else None
 
     def ledgers(self) -> set[int]:
         """Ledgers with entries in the index."""

@@ -8,12 +8,8 @@ from metadata.model import TopicRecord
 from tests.simulation.deletion import Trimmer, collect_garbage
 from tests.simulation.fault import fault
 from tests.simulation.faults import REQUESTS
-from tests.simulation.nemesis import BROKERS_MAX, Nemesis
+from tests.simulation.nemesis import BROKERS_MAX, REPAIRERS_MAX, Nemesis
 from tests.simulation.network import ANYONE
-from tests.simulation.recoverer import Meddler
-from tests.simulation.repairer import SimulatedRepairer
-
-REPAIRERS_MAX = 20
 
 
 @fault("takeover beside a live broker", 4)
@@ -118,8 +114,7 @@ def meddle(nemesis: Nemesis, random: Random) -> bool:
     ledgers = nemesis.cluster.store.topic().record.ledgers
     if not ledgers:
         return False
-    meddler = Meddler(nemesis.name_for("bystander"), nemesis.cluster)
-    meddler.recover(random.choice(ledgers[-2:]).ledger_id)
+    nemesis.recover(random.choice(ledgers[-2:]).ledger_id)
     return True
 
 
@@ -131,9 +126,7 @@ def repair(nemesis: Nemesis, random: Random) -> bool:
         return False
     ledger_id = random.choice(ledgers).ledger_id
     for _ in range(random.choice((1, 1, 2))):
-        repairer = SimulatedRepairer(nemesis.name_for("repairer"), nemesis.cluster)
-        nemesis.repairers.append(repairer)
-        nemesis.later(random.randrange(100), lambda repairer=repairer: repairer.repair(ledger_id))  # type: ignore[misc]
+        nemesis.later(random.randrange(100), lambda: nemesis.repair(ledger_id))
     return True
 
 

@@ -132,10 +132,7 @@ def lose_disk(nemesis: Nemesis, random: Random) -> bool:
 def flip_bit(nemesis: Nemesis, random: Random) -> bool:
     """One entry of a bookie that may lose data is damaged."""
     bookie = nemesis.choose_lossy(random)
-    if bookie is None or not bookie.flip_bit(random):
-        return False
-    bookie.was_lost = True
-    return True
+    return bookie is not None and bookie.flip_bit(random)
 
 
 @fault("broker crashed", 2)

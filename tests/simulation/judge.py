@@ -23,3 +23,8 @@ class Judge:
         """Raise BrokenInvariantError unless the promise holds, or is not watched."""
         if not holds and (self._watched is None or invariant in self._watched):
             raise BrokenInvariantError(f"{invariant} {text}")
+
+    def hear(self, alarms: list[tuple[str, str]]) -> None:
+        """Take invariants that were seen broken, each with what was seen."""
+        while alarms:
+            self.require(False, *alarms.pop(0))

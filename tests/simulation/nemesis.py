@@ -12,10 +12,12 @@ from tests.simulation.broker import SimulatedBroker
 from tests.simulation.fault import KINDS, Fault
 from tests.simulation.network import ANYONE
 from tests.simulation.profile import Plan, Profile
+from tests.simulation.recoverer import Meddler
 from tests.simulation.repairer import SimulatedRepairer
 from tests.simulation.shell import Cluster
 
 BROKERS_MAX = 12
+REPAIRERS_MAX = 20
 
 
 class Nemesis:
@@ -70,7 +72,7 @@ class Nemesis:
         self._is_over = True  # whatever a fault has planned for later does not happen any more
         self.cluster.network.heal()
         for bookie in self.bookies:
-            bookie.is_full = False
+            bookie.is_full = bookie.is_stuffed = False
             bookie.fails_next_sync = False
             bookie.sync_ms_max = 4
             bookie.paused_until = 0
@@ -116,6 +118,21 @@ class Nemesis:
         broker.start()
         return broker
 
+    def recover(self, ledger_id: int) -> None:
+        """Somebody recovers a ledger that is perhaps being written."""
+        Meddler(self.name_for("bystander"), self.cluster).recover(ledger_id)
+
+    def repair(self, ledger_id: int) -> None:
+        """A worker brings a ledger back to full replication, unless there were many already."""
+        if len(self.repairers) < REPAIRERS_MAX:
+            repairer = SimulatedRepairer(self.name_for("repairer"), self.cluster)
+            self.repairers.append(repairer)
+            repairer.repair(ledger_id)
+
+    def confirmed_to(self, ledger_id: int) -> int:
+        """The last entry of a ledger that a client was told is stored; -1 for none."""
+        return int(self.checkers.confirmed_to(ledger_id))
+
     def name_for(self, kind: str) -> str:
         """A name for one more process."""
         self._names[kind] += 1
@@ -151,11 +168,11 @@ class Nemesis:
 
         bookie.on_unsynced[what] = lambda: self.later(delay_ms, crash)
 
-    def lose_disk(self, bookie: SimulatedBookie, restart_ms: int) -> None:
-        """A bookie loses all its data, and is back soon."""
+    def lose_disk(self, bookie: SimulatedBookie, restart_ms: int, *, only_journal: bool = False) -> None:
+        """A bookie loses all its data, or all that it had not flushed, and is back soon."""
         store = self.cluster.store
-        self.world.count("ledger in doubt after a lost disk", len(store.ledgers_naming(bookie.name)))
-        bookie.lose_disk(store.ledgers_naming(bookie.name), store.last_ledger_id())
+        lose = bookie.lose_journal if only_journal else bookie.lose_disk
+        lose(store.ledgers_naming(bookie.name), store.last_ledger_id())
         self.later(restart_ms, lambda: None if bookie.is_up else bookie.restart())
 
     def restart_later(self, bookie: SimulatedBookie, random: Random) -> None:
@@ -187,6 +204,11 @@ class Nemesis:
                 if random.random() < 0.4:
                     source, target = (ANYONE, bookie.name) if random.random() < 0.7 else (bookie.name, ANYONE)
                     self.delay_kind(source, target, delay_ms, kind)
+
+    @property
+    def safe_bookies(self) -> list[SimulatedBookie]:
+        """Bookies that lose nothing that they synced."""
+        return [bookie for bookie in self.bookies if bookie not in self._lossy]
 
     def choose_lossy(self, random: Random) -> SimulatedBookie | None:
         """A bookie that may lose data; None where one copy is all that was promised."""

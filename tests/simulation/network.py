@@ -10,6 +10,8 @@ from tests.simulation.world import Action, Process, World
 ANYONE = "*"
 ANYTHING = "*"
 
+Delayed = tuple[str, str, str]  # kind, source and target of messages
+
 
 class Network:
     """Carries actions from one process to another."""
@@ -19,8 +21,9 @@ class Network:
         self.profile = profile
         self.is_healed = False
         self._cut: set[tuple[str, str]] = set()
-        self._slow: dict[tuple[str, str, str], int] = {}
-        self._late: dict[tuple[str, str, str], int] = {}
+        self._slow: dict[Delayed, int] = {}
+        self._late: dict[Delayed, int] = {}
+        self._repeated: dict[str, int] = {}
         self._links: dict[tuple[str, str], Random] = {}
 
     def slow(self, source: str, target: str, delay_ms_max: int, kind: str = ANYTHING) -> None:
@@ -28,11 +31,18 @@ class Network:
 
         Either end may be ANYONE.
         """
-        self._slow[kind, source, target] = delay_ms_max
+        _put(self._slow, (kind, source, target), delay_ms_max)
 
     def make_late(self, source: str, target: str, delay_ms: int, kind: str) -> None:
         """Like ``slow``, but each message takes at least half of that longer."""
-        self._late[kind, source, target] = delay_ms
+        _put(self._late, (kind, source, target), delay_ms)
+
+    def repeat(self, source: str, delay_ms: int) -> None:
+        """Everything that ``source`` sends comes a second time, up to ``delay_ms`` later; 0 undoes it."""
+        if delay_ms:
+            self._repeated[source] = delay_ms
+        else:
+            self._repeated.pop(source, None)
 
     def cut(self, source: str, target: str) -> None:
         """Nothing sent from ``source`` reaches ``target`` from now on."""
@@ -48,6 +58,7 @@ class Network:
         self._cut.clear()
         self._slow.clear()
         self._late.clear()
+        self._repeated.clear()
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether messages in that direction are dropped."""
@@ -60,19 +71,24 @@ class Network:
         if self.is_healed:
             world.after(1 + random.randrange(3), action, target)
             return
-        if self.is_cut(source.name, target.name):
+        if self._cut and (source.name, target.name) in self._cut:
             world.count("message cut off")
             return
         if random.random() < profile.loss:
             world.count("message lost")
             return
-        copies = 1
+        self._deliver(source, target, action, kind, random)
         if random.random() < profile.duplication:
             world.count("message duplicated")
-            copies = 2
-        for _ in range(copies):
-            extra = self._extra(source.name, target.name, kind, random) if self._slow or self._late else 0
-            world.after(self._delay(random) + extra, action, target)
+            self._deliver(source, target, action, kind, random)
+        repeated_ms = self._repeated.get(source.name) if self._repeated else None
+        if repeated_ms is not None:
+            world.count("answer repeated late")
+            world.after(random.randrange(repeated_ms // 2, repeated_ms), action, target)
+
+    def _deliver(self, source: Process, target: Process, action: Action, kind: str, random: Random) -> None:
+        extra = self._extra(source.name, target.name, kind, random) if self._slow or self._late else 0
+        self.world.after(self._delay(random) + extra, action, target)
 
     def delay(self, source: Process, target: Process, kind: str) -> int | None:
         """How long the next message of an orderly connection takes; None when it is lost."""
@@ -95,9 +111,7 @@ class Network:
         return random
 
     def _extra(self, source: str, target: str, kind: str, random: Random) -> int:
-        keys = [(k, s, t) for k in (ANYTHING, kind) for s, t in ((source, target), (ANYONE, target), (source, ANYONE))]
-        slow = max(self._slow.get(key, 0) for key in keys)
-        late = max(self._late.get(key, 0) for key in keys)
+        slow, late = _most(self._slow, kind, source, target), _most(self._late, kind, source, target)
         return (random.randrange(slow) if slow else 0) + (random.randrange(late // 2, late) if late else 0)
 
     def _delay(self, random: Random) -> int:
@@ -105,4 +119,25 @@ class Network:
         if random.random() < profile.straggler:
             self.world.count("message late")
             return random.randrange(profile.straggler_ms_max)
-        return random.randrange(profile.delay_ms_max)
+        return int(random.random() * profile.delay_ms_max)
+
+
+def _put(delays: dict[Delayed, int], key: Delayed, delay_ms: int) -> None:
+    if delay_ms:
+        delays[key] = delay_ms
+    else:
+        delays.pop(key, None)
+
+
+def _most(delays: dict[Delayed, int], kind: str, source: str, target: str) -> int:
+    """The longest delay that holds for a message."""
+    most = 0
+    for (of_kind, of_source, of_target), delay_ms in delays.items():
+        if (
+            delay_ms > most
+            and of_kind in (ANYTHING, kind)
+            and (of_target == target or (of_target == ANYONE and of_source != ANYONE))
+            and of_source in (source, ANYONE)
+        ):
+            most = delay_ms
+    return most

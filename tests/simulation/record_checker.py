@@ -107,6 +107,7 @@ class RecordChecker:
                     self.checkers.check_copies(record.ledger_id, entry_id)
                     continue
                 bookie = self.checkers.bookies[bookie_id]
-                has = bookie.was_lost or bookie.disk.holds(record.ledger_id, entry_id)
+                may_lack = bookie.was_lost or (record.ledger_id, entry_id) in bookie.damaged
+                has = may_lack or bookie.disk.holds(record.ledger_id, entry_id)
                 text = f"{name}: {bookie_id} took over entry {entry_id} without holding it"
                 self.judge.require(has, "I10", text)

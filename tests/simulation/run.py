@@ -98,6 +98,7 @@ class Run:
         for ledger_id in self.store.ledgers():
             self._repair(ledger_id, deadline)
             self._check(ledger_id, deadline)
+        self._leave_limbo()
         self._follow(deadline)
 
     def _close(self, ledger_id: int, deadline: int) -> None:
@@ -137,6 +138,15 @@ class Run:
         shell.is_over = True
         self.judge.require(found == [CheckFinished(())], LIVENESS, f"ledger {ledger_id} is repaired, and has {found}")
 
+    def _leave_limbo(self) -> None:
+        """With everything back in its place, every bookie may say "no" again."""
+        for bookie in self.bookies.values():
+            bookie.flush()
+            named = self.store.ledgers_naming(bookie.name)
+            bookie.leave_limbo(named)
+            doubtful = [ledger.ledger_id for ledger in named if ledger.ledger_id in bookie.memory.limbo]
+            self.judge.require(not doubtful, LIVENESS, f"{bookie.name} has all of {doubtful}, and leaves them in limbo")
+
     def _follow(self, deadline: int) -> None:
         """The reader that follows the topic gets to its end."""
         last = self.store.topic().record.ledgers[-1].ledger_id
@@ -149,8 +159,9 @@ class Run:
         self._step()
 
     def _step(self) -> None:
-        self.judge.require(self.world.steps < STEPS_MAX, LIVENESS, "the run does not end")
-        self.judge.require(self.world.step(), LIVENESS, "nothing happens any more")
+        world = self.world
+        if world.steps >= STEPS_MAX or not world.step():
+            self.judge.require(False, LIVENESS, "the run does not end, or nothing happens any more")
         self.checkers.after_step()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from random import Random
 from typing import Any
 
 from actors.ledger.effects import (
@@ -116,7 +117,7 @@ class CoreShell:
         self.report = report
         self.author = Author(process.name, type(core).__name__, cluster.next_shell_number())
         self.is_over = False  # the owner sets it: no more ticks
-        self._random = cluster.world.stream(str(self.author))
+        self._random: Random | None = None
         cluster.world.after(TICK_MS, self._tick, process)
 
     def run(self, effects: list[Effect]) -> None:
@@ -135,7 +136,12 @@ class CoreShell:
 
     @property
     def _now(self) -> int:
-        return self.cluster.world.now
+        return self.cluster.world.now + self.process.clock_ahead_ms
+
+    def _draw(self) -> float:
+        if self._random is None:
+            self._random = self.cluster.world.stream(str(self.author))
+        return self._random.random()
 
     # Bookies
 
@@ -150,28 +156,31 @@ class CoreShell:
         """Send a request. ``answer`` is called with what the bookie says, maybe late or twice, or with ``unknown``."""
         bookie = self.cluster.bookies[bookie_id]
         network, world = self.cluster.network, self.cluster.world
-        kind, brief = type(effect).__name__, Brief(effect)
+        kind, is_traced = type(effect).__name__, world.trace is not None
         is_heard = False
 
         def deliver(*words: Any) -> None:
             nonlocal is_heard
             is_heard = True
-            world.note(self.author, "has from", bookie_id, Said(words), "to", brief)
+            if is_traced:
+                world.note(self.author, "has from", bookie_id, Said(words), "to", Brief(effect))
             self.run(answer(*words, self._now))
 
         def reply(*words: Any) -> None:
             network.send(bookie, self.process, lambda: deliver(*words), kind)
 
         def arrive() -> None:
-            world.note(bookie_id, "has from", self.author, brief)
+            if is_traced:
+                world.note(bookie_id, "has from", self.author, Brief(effect))
             request(bookie, reply)
 
         def give_up() -> None:
             if not is_heard:
                 self.run(answer(*unknown, self._now))
 
-        world.note(self.author, "sends", bookie_id, brief)
-        if not bookie.is_up and self._random.random() < 0.5:  # connection refused
+        if is_traced:
+            world.note(self.author, "sends", bookie_id, Brief(effect))
+        if not bookie.is_up and self._draw() < 0.5:  # connection refused
             world.after(1, give_up, self.process)
         else:
             network.send(self.process, bookie, arrive, kind)

@@ -9,8 +9,8 @@ from unittest.mock import patch
 from actors.bookie.fencing import Fence, FenceEffect
 from actors.ledger.effects import Effect, LedgerEntry, RepairFinished, Reply
 from actors.ledger.repair import RepairCore, RepairPhase
-from metadata.model import TopicRecord, Versioned
-from tests.simulation import events
+from metadata.model import LedgerMetadata, TopicRecord, Versioned
+from tests.simulation import bookie, events
 from tests.simulation.bookie import SimulatedBookie
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.checkers import Checkers
@@ -122,8 +122,8 @@ def no_limbo_after_a_lost_disk() -> Iterator[None]:
     """A bookie whose disk was lost says "no such entry" (I6)."""
     real = SimulatedBookie.lose_disk
 
-    def naive(self: SimulatedBookie, named_in: Iterable[int]) -> None:
-        real(self, named_in)
+    def naive(self: SimulatedBookie, named_in: list[LedgerMetadata], last_ledger_id: int) -> None:
+        real(self, named_in, last_ledger_id)
         self.disk = Image(fences=self.disk.fences)
 
     with patch.object(SimulatedBookie, "lose_disk", naive):
@@ -132,14 +132,51 @@ def no_limbo_after_a_lost_disk() -> Iterator[None]:
 
 @mutant(start=3)
 def no_fence_after_a_lost_disk() -> Iterator[None]:
-    """A bookie whose disk was lost takes writes of the ledgers that it lost, fenced or not (I6)."""
+    """A bookie whose disk was lost takes writes of the ledgers that it lost, fenced or not (I4)."""
     real = SimulatedBookie.lose_disk
 
-    def naive(self: SimulatedBookie, named_in: Iterable[int]) -> None:
-        real(self, named_in)
+    def naive(self: SimulatedBookie, named_in: list[LedgerMetadata], last_ledger_id: int) -> None:
+        real(self, named_in, last_ledger_id)
         self.disk = Image(limbo=self.disk.limbo)
 
     with patch.object(SimulatedBookie, "lose_disk", naive):
+        yield
+
+
+@mutant(harm=0)
+def fence_only_unclosed_ledgers_after_a_lost_disk() -> Iterator[None]:
+    """A bookie that lost its disk takes writes of ledgers that were closed, or whose place is another's now (I4)."""
+    real = SimulatedBookie.lose_disk
+
+    def naive(self: SimulatedBookie, named_in: list[LedgerMetadata], last_ledger_id: int) -> None:
+        real(self, named_in, last_ledger_id)
+        unclosed = {
+            ledger.ledger_id for ledger in named_in if not ledger.is_closed and self.name in ledger.last_segment.bookies
+        }
+        self.disk = Image(limbo=self.disk.limbo, fences=unclosed)
+
+    with patch.object(SimulatedBookie, "lose_disk", naive):
+        yield
+
+
+@mutant()
+def trust_the_index_after_a_lost_journal() -> Iterator[None]:
+    """A bookie whose journal was lost says "no such entry" of what only the journal had (I6)."""
+    real = SimulatedBookie.lose_journal
+
+    def naive(self: SimulatedBookie, named_in: list[LedgerMetadata], last_ledger_id: int) -> None:
+        limbo = set(self.disk.limbo)
+        real(self, named_in, last_ledger_id)
+        self.disk.limbo = limbo
+
+    with patch.object(SimulatedBookie, "lose_journal", naive):
+        yield
+
+
+@mutant()
+def leave_limbo_with_holes() -> Iterator[None]:
+    """A bookie that lost data says "no such entry" again once the ledger is closed, whatever it has of it (I6)."""
+    with patch.object(bookie, "is_complete", lambda *_: True):
         yield
 
 

@@ -73,6 +73,7 @@ class SimulatedStore(Process):
         self.on_change: Callable[[Change], None] = lambda change: None
         self.watchers: list[Callable[[Change], None]] = []  # faults that wait for a change
         self.on_topic: list[Callable[[TopicRecord, TopicRecord], None]] = []
+        self._topic: Versioned[TopicRecord] | None = None  # as decoded last
         self.history: dict[int, list[LedgerMetadata]] = {}  # every record that a ledger ever had
         self.make_parents(TOPIC)
         self._apply(Create(paths.LEDGER_IDS))
@@ -90,7 +91,9 @@ class SimulatedStore(Process):
     def topic(self) -> Versioned[TopicRecord]:
         """The topic as stored now."""
         node = self.tree.node(TOPIC)
-        return Versioned(codec.decode(TopicRecord, node.value), node.version)
+        if self._topic is None or self._topic.version != node.version:
+            self._topic = Versioned(codec.decode(TopicRecord, node.value), node.version)
+        return self._topic
 
     def ledgers(self) -> list[int]:
         """Every ledger that there is now, in the order of their making."""

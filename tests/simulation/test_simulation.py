@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors.ledger.effects import LedgerEntry, Reply
+from metadata.model import LedgerMetadata, Segment
 from tests.simulation.__main__ import main
 from tests.simulation.bookie import SimulatedBookie
 from tests.simulation.campaign import Totals, run_plan
@@ -286,7 +287,7 @@ def test_a_lost_disk_knows_nothing_and_takes_nothing() -> None:
     world, bookie = make_bookie()
     bookie.add(1, 0, copy(0), False, lambda reply: None)
     settle(world)
-    bookie.lose_disk([1])
+    bookie.lose_disk([LedgerMetadata(1, 1, 1, 1, (Segment(0, (bookie.name,)),))], 1)
     bookie.restart()
     assert read(bookie, 0) == [Reply.UNKNOWN]  # I6
     answers: list[Reply] = []

@@ -23,6 +23,7 @@ class Process:
         self.incarnation = 0
         self.is_up = True
         self.paused_until = 0
+        self.clock_ahead_ms = 0  # of its own clock, before that of the world
 
     def crash(self) -> None:
         """Lose all events that are on their way."""
@@ -43,6 +44,8 @@ class World:
         self.steps = 0
         self.counts: Counter[str] = Counter()  # how often each kind of fault and of event happened
         self.trace: list[str] | None = [] if is_traced else None
+        self.last: Process | None = None  # whose event happened last; None when it was nobody's
+        self.alarms: list[tuple[str, str]] = []  # invariants that somebody saw broken, and how
         self._queue: list[tuple[int, int, Process | None, int, Action]] = []
         self._made = 0
 
@@ -61,7 +64,8 @@ class World:
         if not self._queue:
             return False
         when, made, process, incarnation, action = heapq.heappop(self._queue)
-        self.now = max(self.now, when)
+        if when > self.now:
+            self.now = when
         if process is not None:
             if process.incarnation != incarnation or not process.is_up:
                 return True
@@ -69,6 +73,7 @@ class World:
                 heapq.heappush(self._queue, (process.paused_until, made, process, incarnation, action))
                 return True
         self.steps += 1
+        self.last = process
         action()
         return True
 

@@ -18,7 +18,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     """Runs a scenario, which may take 20 seconds at most."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await scenario
 
     asyncio.run(bounded())

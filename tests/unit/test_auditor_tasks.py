@@ -18,7 +18,14 @@ from metadata import paths
 from metadata.cluster_init import initialise
 from metadata.codec import encode
 from metadata.memory import MemoryServer
-from metadata.model import BookieRegistration, LedgerMetadata, LedgerState, Segment, Versioned
+from metadata.model import (
+    BookieRegistration,
+    LedgerMetadata,
+    LedgerState,
+    Segment,
+    UnderReplicatedLedger,
+    Versioned,
+)
 from metadata.store import MetadataStore
 
 
@@ -46,13 +53,13 @@ class FakeLedgers:
         self.recovered.append(ledger_id)
         return await self._change(replace(self.records[ledger_id], state=LedgerState.CLOSED, last_entry_id=9))
 
-    async def repair(self, ledger_id: int, missing_bookies: Collection[str]) -> bool:
+    async def repair(self, ledger_id: int, missing_bookies: Collection[str], away_from: Collection[str] = ()) -> bool:
         if self.failures:
             self.failures -= 1
             raise LedgerRecoveryError("not now")
         record = self.records[ledger_id]
         assert record.is_closed
-        for bookie in missing_bookies:
+        for bookie in (*missing_bookies, *away_from):
             self.holes.get(ledger_id, set()).discard(bookie)
             record = replace(record, segments=tuple(self._without(segment, bookie) for segment in record.segments))
         await self._change(record)
@@ -90,7 +97,12 @@ class World:
         self.auditor = Auditor(self.store, self.ledgers, config, on_marked=lambda: None)
         self.clock = Clock()
         self.worker = ReplicationWorker(
-            self.auditor.tasks, self.ledgers, self.auditor.membership.alive, config, self.clock
+            self.auditor.tasks,
+            self.ledgers,
+            self.auditor.membership.alive,
+            self.auditor.membership.draining,
+            config,
+            self.clock,
         )
 
     async def start(self, *bookies: str) -> None:
@@ -210,6 +222,21 @@ def test_an_open_ledger_is_fenced_only_after_its_grace() -> None:
     run(scenario())
 
 
+def test_an_abandoned_ledger_is_recovered_for_a_bookie_that_lost_its_copies() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("live1", "b2", "b3")
+        await world.ledgers.add(ledger(1, "live1 b2 b3", LedgerState.OPEN))
+        task = UnderReplicatedLedger(1, ("live1",), 1, is_abandoned=True)
+        await world.store.create(paths.underreplicated(1), encode(task), parents=True)
+        await world.auditor.tasks.mark(1, ["b2"])  # nothing that is merged with it hides what it asks for
+        assert await world.worker.work_once()
+        assert world.ledgers.recovered == [1]
+        assert await world.auditor.tasks.tasks() == []
+
+    run(scenario())
+
+
 def test_a_failed_task_stays_and_is_retried_after_a_pause() -> None:
     async def scenario() -> None:
         world = World(NOW)
@@ -281,7 +308,7 @@ def test_of_two_auditors_one_leads_and_the_other_follows_its_death() -> None:
         runs = [asyncio.create_task(auditor.run()) for auditor in auditors]
 
         async def leaders(expected: list[bool]) -> None:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while [bool(auditor.statistics()["is_leader"]) for auditor in auditors] != expected:  # noqa: ASYNC110
                     await asyncio.sleep(0)
 

@@ -18,7 +18,7 @@ from tests.unit.broker_clients import ENTRY, Client, LoneBroker, T
 from tests.unit.broker_world import turns
 
 TOPICS = ("a", "b-partition-1", "non-persistent://public/default/v", "x://y", "nobody/nothing/z", "")
-TEXTS = (*TOPICS, "sub", "pulsar.dedup", "public/default", "[", ".*", "p")
+TEXTS = (*TOPICS, "sub", "pulsar.dedup", "__compaction", "public/default", "[", ".*", "p")
 NUMBERS = (0, 1, 2, 3, 41, (1 << 31) - 1, (1 << 63) - 1, (1 << 64) - 1)
 SECTIONS = (None, ENTRY, ENTRY[:-1] + b"?", ENTRY[:5], b"", b"\x0e\x01", b"\x0e\x02\x00\x00\x00\x01", b"x" * 100)
 TURNS_BETWEEN = 4  # of the loop: some commands find what the one before began, some find it done

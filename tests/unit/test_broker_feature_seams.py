@@ -383,3 +383,23 @@ def test_what_a_topic_keeps_beside_its_entries_has_copies_and_places_as_these_ha
             assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (5, 4, 3)
 
     run(scenario)
+
+
+def test_deduplication_whose_end_could_not_be_stored_can_begin_again() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, deduplication=True)
+        topic = await topic_on(world, store)
+        dedup = topic.write_side.dedup
+
+        async def refuse(path: str, version: int = -1) -> None:
+            raise ConnectionLossError("metadata is out of reach")
+
+        delete, store.delete = store.delete, refuse  # type: ignore[method-assign]
+        topic.apply_policies(replace(world.policies, deduplication=False))
+        await turns(lambda: dedup.current is None and not dedup._tasks)
+        store.delete = delete  # type: ignore[method-assign]
+        topic.apply_policies(world.policies)
+        await turns(lambda: dedup.current is not None)
+        await topic.close()
+
+    run(scenario)

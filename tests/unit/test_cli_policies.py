@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from heliograph.cli import brokers, namespaces, policies, policy_values, topics
+from heliograph.cli import brokers, namespaces, policies, policy_values, subscriptions, topics
 from heliograph.cli.app import app
+from heliograph.cli.output import Output
 from heliograph.errors import BadRequestError
 
 
@@ -63,6 +64,8 @@ class Answers:
         ("topics policies remove t max_producers", ("remove_topic_policies", "t", ["max_producers"]), "removed"),
         ("topics grow t 8", ("update_partitions", "t", 8), "8 partitions"),
         ("topics unload t", ("unload_topic", "t"), "unloaded"),
+        ("topics lookup t", ("lookup", "t"), "served by broker-1 at pulsar://h:1"),
+        ("topics stats t", ("topic_stats", "t"), "msgInCounter"),
     ],
 )
 def test_commands(monkeypatch: pytest.MonkeyPatch, line: str, call: tuple[Any, ...], says: str) -> None:
@@ -89,6 +92,8 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, line: str, call: tuple[Any, .
         "split_bundle": ("low", "high"),
         "loads": ({**load, "broker_id": "b", "cpu_share": 0.5, "memory_share": 0.1, "topics": 1, "bundles_owned": 1},),
         "drain": 2,
+        "lookup": {"broker_id": "broker-1", "service_url": "pulsar://h:1", "actor_name": "broker-1"},
+        "topic_stats": {"msgInCounter": 7, "subscriptions": {}},
     }
     for module in (namespaces, brokers, policies, topics):
         monkeypatch.setattr(module, "admin_of", lambda namespace, home: Answers(calls, answers))
@@ -100,6 +105,21 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, line: str, call: tuple[Any, .
             json.loads(shown.output)
         else:
             assert says in shown.output
+
+
+def test_statistics_of_a_topic_fit_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    many = {f"counter{number}": number for number in range(30)}
+    found = {"s": {**many, "type": "Shared", "msgBacklog": 3, "isDurable": True, "consumers": [{}, {}]}, "r": many}
+    subscriptions.show_subscriptions(Output(as_json=False), "subscriptions", found)
+    title, heading, first, second = capsys.readouterr().out.splitlines()
+    assert (title.strip(), heading.split()[0], first.split()[0]) == ("subscriptions", "name", "r")
+    assert second.split() == ["s", "Shared", "3", "True", "2"]
+    assert max(len(line) for line in (heading, first, second)) <= 110
+
+
+def test_a_topic_without_policies_of_its_own_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "admin_of", lambda namespace, home: Answers([], {"topic_policies": {}}))
+    assert "--applied" in CliRunner().invoke(app, ["topics", "policies", "get", "t"]).output
 
 
 def test_values_of_policies() -> None:

@@ -20,7 +20,7 @@ def test_acknowledging_parts_of_a_batch() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await publish(client, [str(index) for index in range(130)])
-            messages = await consumer.receive_many(130, 5)
+            messages = await consumer.receive_many(130, 60)
             await consumer.ack(messages[129])
             acked = subscription_of(broker).acked
             assert acked == {0: (1 << 129) - 1}
@@ -40,7 +40,7 @@ def test_acknowledgements_of_one_turn_travel_together() -> None:
                 await publish(client, [str(batch)])
             messages: list[heliograph.Message] = []
             while len(messages) < 50:
-                messages += await consumer.receive_many(50, 5)
+                messages += await consumer.receive_many(50, 60)
             await asyncio.gather(*(consumer.ack(message) for message in messages))
             [command] = broker.of_type(T.ACK)
             assert len(command.ack.message_id) == 50
@@ -54,7 +54,7 @@ def test_an_acknowledgement_waits_for_the_answer_and_outlives_the_connection() -
         async with FakeBroker() as broker, await client_of(broker) as client:
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await publish(client, ["1"])
-            message = await consumer.receive(5)
+            message = await consumer.receive(60)
             broker.silent.add(T.ACK)
             acking = asyncio.ensure_future(consumer.ack(message))
             await until(lambda: broker.of_type(T.ACK))
@@ -74,7 +74,7 @@ def test_a_passing_refusal_of_an_acknowledgement_is_tried_again_and_a_final_one_
         async with FakeBroker() as broker, await client_of(broker) as client:
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await publish(client, ["1"], ["2"])
-            first, second = await consumer.receive(5), await consumer.receive(5)
+            first, second = await consumer.receive(60), await consumer.receive(60)
             broker.refuse(T.ACK, pb.SERVICE_NOT_READY)
             await consumer.ack(first)
             broker.refuse(T.ACK, pb.NOT_ALLOWED_ERROR)
@@ -86,10 +86,10 @@ def test_a_passing_refusal_of_an_acknowledgement_is_tried_again_and_a_final_one_
 
 def test_an_acknowledgement_that_is_never_confirmed_times_out() -> None:
     async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=100) as client:
+        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=800) as client:
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await publish(client, ["1"])
-            message = await consumer.receive(5)
+            message = await consumer.receive(60)
             broker.silent.add(T.ACK)
             with pytest.raises(errors.RequestTimeoutError):
                 await consumer.ack(message)
@@ -104,7 +104,7 @@ def test_cumulative_acknowledgement() -> None:
             await publish(client, ["1"], ["2", "3", "4"])
             messages: list[heliograph.Message] = []
             while len(messages) < 4:
-                messages += await consumer.receive_many(4, 5)
+                messages += await consumer.receive_many(4, 60)
             await consumer.ack_cumulative(messages[2])
             assert subscription_of(broker).acked == {0: 0, 1: 0b100}
             await consumer.ack_cumulative(messages[3].message_id)
@@ -123,9 +123,9 @@ def test_a_negatively_acknowledged_message_comes_again() -> None:
                 "t", "s", type="shared", initial_position="earliest", nack_delay_ms=1, receiver_queue=10
             )
             await publish(client, ["1"], ["2"], ["3"])
-            first, second, third = [await consumer.receive(5) for _ in range(3)]
+            first, second, third = [await consumer.receive(60) for _ in range(3)]
             await consumer.nack(second)
-            again = await consumer.receive(5)
+            again = await consumer.receive(60)
             assert (again.message_id, again.redelivery_count) == (second.message_id, 1)
             await consumer.ack_many([first, again, third])
             with pytest.raises(TimeoutError):
@@ -140,7 +140,7 @@ def test_an_ordered_subscription_goes_back_as_a_whole() -> None:
             consumer = await client.consumer("t", "s", initial_position="earliest", nack_delay_ms=1)
             for index in range(5):
                 await publish(client, [str(index)])
-            messages = [await consumer.receive(5) for _ in range(3)]
+            messages = [await consumer.receive(60) for _ in range(3)]
             await consumer.ack(messages[0])
             await consumer.nack(messages[1])
             await until(lambda: broker.of_type(T.REDELIVER_UNACK))
@@ -154,7 +154,7 @@ def test_only_unacknowledged_messages_of_a_batch_come_again() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
             consumer = await client.consumer("t", "s", type="shared", initial_position="earliest", nack_delay_ms=1)
             await publish(client, ["0", "1", "2", "3"])
-            messages = await consumer.receive_many(4, 5)
+            messages = await consumer.receive_many(4, 60)
             await consumer.ack_many([messages[0], messages[2]])
             await consumer.nack(messages[1])
             assert await values_of(consumer, 2) == [b"1", b"3"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from random import Random
 from typing import Any
 
@@ -14,17 +13,12 @@ from heliograph import errors
 from heliograph.access import parse_address
 from heliograph.aio.backoff import Backoff
 from heliograph.aio.connection import Connection
+from heliograph.cluster.ports import pick_free
 from heliograph.options import ClientOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.routing import Router
 from tests.unit.client_world import TOPIC, client_of, run, until
 from tests.unit.fake_broker import FakeBroker, T
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +44,7 @@ def test_bad_addresses(address: str) -> None:
 
 def test_unreachable_brokers_are_listed() -> None:
     async def scenario() -> None:
-        ports = [free_port(), free_port()]
+        ports = [pick_free(), pick_free()]
         with pytest.raises(errors.ConnectionLostError) as caught:
             await heliograph.connect_async(f"pulsar://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
         assert all(f"127.0.0.1:{port}" in str(caught.value) for port in ports)
@@ -61,7 +55,7 @@ def test_unreachable_brokers_are_listed() -> None:
 def test_any_broker_that_answers_will_do() -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker:
-            address = f"pulsar://127.0.0.1:{free_port()},{broker.url.removeprefix('pulsar://')}"
+            address = f"pulsar://127.0.0.1:{pick_free()},{broker.url.removeprefix('pulsar://')}"
             async with await heliograph.connect_async(address) as client, client.producer("t") as producer:
                 await producer.send(b"x")
 
@@ -95,7 +89,7 @@ def test_look_ups_follow_redirects_with_authority() -> None:
 
 def test_redirects_in_a_circle_end() -> None:
     async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=50) as client:
+        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=500) as client:
             broker.redirects[TOPIC] = broker.url
             with pytest.raises(errors.ServiceNotReadyError, match="redirected 20 times"):
                 await client.producer("t")
@@ -142,7 +136,7 @@ def test_a_silent_handshake_times_out() -> None:
 
 def test_a_request_without_an_answer_times_out() -> None:
     async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=60) as client:
+        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=300) as client:
             broker.silent.add(T.PARTITIONED_METADATA)
             with pytest.raises(errors.RequestTimeoutError):
                 await client.partitions("t")
@@ -152,7 +146,7 @@ def test_a_request_without_an_answer_times_out() -> None:
 
 def test_a_silent_peer_is_given_up_after_two_pauses_and_a_live_one_is_not() -> None:
     async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, keep_alive_ms=20) as client:
+        async with FakeBroker() as broker, await client_of(broker, keep_alive_ms=250) as client:
             producer = await client.producer("t")
             await until(lambda: len(broker.of_type(T.PING)) >= 3)
             assert len(broker.of_type(T.CONNECT)) == 1
@@ -256,7 +250,7 @@ def test_asking_ray_again_when_no_known_broker_answers(monkeypatch: pytest.Monke
                 return [broker.url]
 
             monkeypatch.setattr("heliograph.discovery.service_urls", service_urls)
-            options = ClientOptions((f"pulsar://127.0.0.1:{free_port()}",), discovery_namespace="here")
+            options = ClientOptions((f"pulsar://127.0.0.1:{pick_free()}",), discovery_namespace="here")
             async with heliograph.AsyncClient(options) as client:
                 await client.ping()
             async with await heliograph.connect_async(namespace="there") as client:

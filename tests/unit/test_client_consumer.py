@@ -28,7 +28,7 @@ def test_messages_carry_what_the_producer_gave_them() -> None:
                     ["a", "b"], keys=["k", None], properties=[{"x": "y"}, None], event_times_ms=[None, 7]
                 )
                 ids.append(await producer.send("c", key="z"))
-            messages = [await consumer.receive(5) for _ in range(3)]
+            messages = [await consumer.receive(60) for _ in range(3)]
             assert [message.message_id for message in messages] == ids
             assert [message.value for message in messages] == [b"a", b"b", b"c"]
             assert [message.key for message in messages] == ["k", None, "z"]
@@ -93,7 +93,7 @@ def test_a_lost_connection_drops_what_was_not_taken_and_takes_it_again() -> None
         async with FakeBroker() as broker, await client_of(broker) as client:
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await publish(client, [str(index) for index in range(10)], ["10"])
-            first = await consumer.receive_many(3, 5)
+            first = await consumer.receive_many(3, 60)
             await consumer.ack_many(first)
             broker.drop_connections()
             await until(lambda: len(broker.of_type(T.SUBSCRIBE)) == 2)
@@ -108,12 +108,12 @@ def test_a_consumer_follows_its_topic_to_another_broker_and_waits_out_its_own_gh
         async with FakeBroker(store) as second, FakeBroker(store) as first, await client_of(first) as client:
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await publish(client, ["1"])
-            await consumer.ack(await consumer.receive(5))
+            await consumer.ack(await consumer.receive(60))
             first.redirects[TOPIC] = second.url
             second.refuse(T.SUBSCRIBE, pb.CONSUMER_BUSY)
             first.drop_connections()
             await publish(client, ["2"])
-            assert (await consumer.receive(5)).value == b"2"
+            assert (await consumer.receive(60)).value == b"2"
             assert len(second.of_type(T.SUBSCRIBE)) == 2
 
     run(scenario())
@@ -160,7 +160,7 @@ def test_seeking(target: Any, inclusive: bool, expected: list[bytes], closes: bo
             broker.closes_on_seek = closes
             consumer = await client.consumer("t", "s", initial_position="earliest", receiver_queue=3)
             await publish(client, ["0"], ["1", "2", "3"], ["4"])
-            messages = [await consumer.receive(5) for _ in range(5)]
+            messages = [await consumer.receive(60) for _ in range(5)]
             await consumer.seek(messages[target].message_id if isinstance(target, int) else target, inclusive=inclusive)
             if target == "latest":
                 await publish(client, ["5"])
@@ -176,9 +176,9 @@ def test_seeking_by_time_and_bad_targets() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await publish(client, ["0"], ["1"])
-            first = await consumer.receive(5)
+            first = await consumer.receive(60)
             await consumer.seek(first.publish_time_ms)
-            assert (await consumer.receive(5)).value == b"0"
+            assert (await consumer.receive(60)).value == b"0"
             with pytest.raises(errors.InvalidMessageIdError):
                 await consumer.seek("tomorrow")
 
@@ -195,7 +195,7 @@ def test_several_topics_and_partitions_feed_one_consumer() -> None:
             await publish(client, ["x"], topic="other")
             messages: list[heliograph.Message] = []
             while len(messages) < 61:
-                messages += await consumer.receive_many(100, 5)
+                messages += await consumer.receive_many(100, 60)
             await consumer.ack_many([*messages[:30], *(message.message_id for message in messages[30:])])
             for topic, count in ((f"{TOPIC}-partition-0", 1), ("persistent://public/default/other", 1)):
                 assert list(subscription_of(broker, topic=topic).acked.values()) == [0] * count
@@ -215,7 +215,7 @@ def test_chunks_are_put_together_and_acknowledged_together() -> None:
                 part = whole[10 * chunk : 10 * chunk + 10]
                 topic.entries.append(encode_single(metadata, plain_head(10), part))
             consumer = await client.consumer("t", "s", initial_position="earliest")
-            message = await consumer.receive(5)
+            message = await consumer.receive(60)
             assert message.value == whole
             await consumer.ack(message)
             assert subscription_of(broker).acked == {1: 0, 2: 0, 3: 0}
@@ -232,7 +232,7 @@ def test_damage_on_the_way_makes_the_broker_send_again() -> None:
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await until(lambda: len(broker.of_type(T.SUBSCRIBE)) >= 2)
             broker.store.topics[TOPIC].entries[0] = section
-            assert (await consumer.receive(5)).value == b"fine"
+            assert (await consumer.receive(60)).value == b"fine"
 
     run(scenario())
 
@@ -248,10 +248,10 @@ def test_an_entry_that_cannot_be_unpacked_is_reported_once_and_skipped() -> None
             await publish(client, ["after"])
             consumer = await client.consumer("t", "s", initial_position="earliest")
             await until(lambda: len(subscription_of(broker).consumers[0].unacked) == 3)
-            assert (await consumer.receive(5)).value == b"before"
+            assert (await consumer.receive(60)).value == b"before"
             with pytest.raises(errors.ProtocolError):
-                await consumer.receive(5)
-            assert (await consumer.receive(5)).value == b"after"
+                await consumer.receive(60)
+            assert (await consumer.receive(60)).value == b"after"
 
     run(scenario())
 
@@ -264,9 +264,9 @@ def test_the_end_of_a_topic_is_told_after_its_messages() -> None:
             await until(lambda: subscription_of(broker).consumers[0].unacked)
             consumer_id = subscription_of(broker).consumers[0].consumer_id
             broker.connections[0].answer(reached_end_of_topic=pb.CommandReachedEndOfTopic(consumer_id=consumer_id))
-            assert (await consumer.receive(5)).value == b"last"
+            assert (await consumer.receive(60)).value == b"last"
             with pytest.raises(errors.TopicTerminatedError):
-                await consumer.receive(5)
+                await consumer.receive(60)
 
     run(scenario())
 
@@ -305,7 +305,7 @@ def test_a_reader_reads_from_where_it_is_told() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
             await publish(client, ["0"], ["1", "2"], ["3"])
             async with client.reader("t", "earliest") as reader:
-                messages = [await reader.receive(5) for _ in range(4)]
+                messages = [await reader.receive(60) for _ in range(4)]
                 assert not await reader.has_message_available()
                 with pytest.raises(errors.UnsupportedError):
                     await reader.ack(messages[0])
@@ -320,7 +320,7 @@ def test_a_reader_reads_from_where_it_is_told() -> None:
                 assert not await reader.has_message_available()
                 await publish(client, ["4"])
                 assert await reader.has_message_available()
-                assert (await reader.receive(5)).value == b"4"
+                assert (await reader.receive(60)).value == b"4"
             assert not broker.store.topics[TOPIC].subscriptions
 
     run(scenario())

@@ -231,7 +231,7 @@ def test_a_cancelled_wait_for_room_takes_none() -> None:
 def test_an_unconfirmed_message_times_out_and_later_ones_go_on() -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
-            producer = await client.producer("t", send_timeout_ms=50)
+            producer = await client.producer("t", send_timeout_ms=500)
             broker.hold_receipts()
             with pytest.raises(errors.RequestTimeoutError):
                 await producer.send(b"1")

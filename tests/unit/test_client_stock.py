@@ -46,7 +46,7 @@ def test_we_read_what_the_stock_client_wrote(batching: bool, codec: str) -> None
         async with FakeBroker() as broker, await client_of(broker) as client:
             await with_stock(broker, produce)
             consumer = await client.consumer("t", "s", initial_position="earliest")
-            messages = [await consumer.receive(5) for _ in range(20)]
+            messages = [await consumer.receive(60) for _ in range(20)]
             assert [message.value for message in messages] == [b"%d" % index for index in range(20)]
             assert [message.key for message in messages] == [f"k{index}" for index in range(20)]
             assert [message.event_time_ms for message in messages] == list(range(1, 21))
@@ -103,7 +103,7 @@ def test_a_large_message_that_the_stock_client_cut_up() -> None:
                 await with_stock(broker, produce)
                 assert len(broker.of_type(T.SEND)) > 2
                 consumer = await client.consumer("t", "s", initial_position="earliest")
-                assert (await consumer.receive(5)).value == bytes(range(256)) * 50
+                assert (await consumer.receive(60)).value == bytes(range(256)) * 50
                 assert b"".join(stored(broker.store, "persistent://public/default/t")) == bytes(range(256)) * 50
 
     run(scenario())

@@ -337,3 +337,14 @@ def test_compaction_is_begun_and_watched() -> None:
         assert (await gateway.http.put(f"{NAMESPACE}/nowhere/compaction")).status_code == 404
 
     run(scenario)
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/topics", 404), ("PATCH", TOPIC, 405)])
+def test_a_path_or_method_that_there_is_not_is_named(method: str, path: str, status: int) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.request(method, path)
+        assert answer.status_code == status
+        assert path in answer.json()["reason"]
+        assert "/docs" in answer.json()["reason"]
+
+    run(scenario)

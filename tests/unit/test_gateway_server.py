@@ -140,7 +140,7 @@ def test_messages_for_a_caller_that_left_go_to_the_next() -> None:
         url = f"{server.url}/topics/{FLIGHTS_PATH}/subscription/s/messages"
         async with httpx.AsyncClient() as http:
             with pytest.raises(httpx.ReadTimeout):
-                await http.post(url, params={"timeoutMs": 20_000}, timeout=0.2)
+                await http.post(url, params={"timeoutMs": 20_000}, timeout=httpx.Timeout(60, read=0.3))
             topic.publish(b"late", None, {}, None)
             answer = await http.post(url, params={"timeoutMs": 5000})
             assert [message["payload"] for message in answer.json()["messages"]] == ["late"]

@@ -22,7 +22,7 @@ from metadata.store import EventType, SessionState, Stat, Watcher, WatchEvent
 
 def run(scenario: Callable[[MemoryServer], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await scenario(MemoryServer())
 
     asyncio.run(whole())

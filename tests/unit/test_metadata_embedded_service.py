@@ -78,7 +78,7 @@ class World:
 def run(scenario: Callable[[World], Awaitable[None]]) -> None:
     async def whole() -> None:
         world = World()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await scenario(world)
             await world.service.committer.stop()
 

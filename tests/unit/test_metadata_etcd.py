@@ -360,7 +360,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeEtcd:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)

@@ -67,7 +67,7 @@ class LossyStore(MemoryStore):
 
 def run(scenario: Callable[[MemoryServer], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await scenario(MemoryServer())
 
     asyncio.run(whole())

@@ -64,7 +64,7 @@ def test_unreachable_endpoints_are_listed_each_with_its_failure_in_time() -> Non
             began = time.monotonic()
             with pytest.raises(ConnectionLossError) as raised:
                 await ZooKeeperStore.connect([*endpoints, ("no.such.host.invalid", 2181)], connect_timeout_ms=1_500)
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 60
             assert f"127.0.0.1:{endpoints[0][1]}: Connection refused" in str(raised.value)
             assert f"127.0.0.1:{endpoints[1][1]}: it accepts connections but grants no session" in str(raised.value)
             assert "no.such.host.invalid:2181: the name cannot be resolved" in str(raised.value)

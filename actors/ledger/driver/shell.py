@@ -20,7 +20,7 @@ from actors.ledger.effects import (
     SendCopy,
     SendLac,
 )
-from actors.wire.entry import encode_entry
+from actors.wire.entry import encode_entry, encode_entry_head
 from actors.wire.messages import LIST_RUNS_MAX, Answer, Flag, Op, Request, Status
 
 _ADD = int(Op.ADD)
@@ -52,9 +52,9 @@ class Shell:
     # Adds
 
     def _send_add(self, effect: SendAdd) -> None:
-        """An entry is encoded once for all its bookies."""
-        world = self.world
-        body = encode_entry(effect.ledger_id, effect.entry_id, effect.last_add_confirmed, effect.length, effect.payload)
+        """An entry is encoded once for all its bookies, and its payload is not copied for any of them."""
+        world, payload = self.world, effect.payload
+        head = encode_entry_head(effect.ledger_id, effect.entry_id, effect.last_add_confirmed, effect.length, payload)
         flags = _RECOVERY_ADD_FLAGS if effect.recovery else 0
         deadline = world.now() + world.config.request_timeout_ms
         for position, bookie_id in effect.targets:
@@ -64,7 +64,7 @@ class Shell:
                 world.answer_for_nobody(bookie_id, self._on_add, context)
                 continue
             connection.send(
-                _ADD, effect.ledger_id, effect.entry_id, flags, 0, -1, body, self._on_add, context, deadline
+                _ADD, effect.ledger_id, effect.entry_id, flags, 0, -1, head, self._on_add, context, deadline, payload
             )
 
     def _on_add(self, context: tuple[int, int, int], answer: Answer | BookieError, body: memoryview) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
+from dataclasses import replace
 
 from metadata.codec import encode
 from metadata.errors import MetadataError, NodeExistsError
@@ -26,7 +27,7 @@ async def mark_underreplicated(store: MetadataStore, ledger_id: int, bookies: Co
         union = tuple(sorted({*found.missing_bookies, *missing}))
         if union == found.missing_bookies:  # I9
             return None
-        return UnderReplicatedLedger(ledger_id, union, found.marked_ms)
+        return replace(found, missing_bookies=union)
 
     try:
         try:

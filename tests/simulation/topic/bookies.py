@@ -82,7 +82,7 @@ class SimulatedLink:
             body,
             on_answer,
             context,
-            self._client.cluster.world.now + timeout_ms,
+            self._client.cluster.world.now + self._client.process.clock_ahead_ms + timeout_ms,
         )
 
     def send(
@@ -97,6 +97,7 @@ class SimulatedLink:
         on_answer: OnAnswer,
         context: Any,
         deadline_ms: int,
+        rest: bytes = b"",
     ) -> None:
         """See BookieConnection. What is sent may be lost, late, repeated and out of order; one answer counts."""
         client, bookie = self._client, self._bookie
@@ -122,9 +123,9 @@ class SimulatedLink:
         if not bookie.is_up and self._random.random() < 0.5:  # connection refused
             world.after(1, give_up, process)
         else:
-            data = bytes(body)
+            data = bytes(body) + bytes(rest)
             network.send(process, bookie, lambda: serve(bookie, request, data, tell), kind)
-            world.after(deadline_ms - world.now, give_up, process)
+            world.after(max(0, deadline_ms - world.now - process.clock_ahead_ms), give_up, process)
 
 
 def serve(bookie: SimulatedBookie, request: Request, body: bytes, tell: Tell) -> None:

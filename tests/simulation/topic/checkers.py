@@ -99,6 +99,10 @@ class TopicCheckers:
         self._listed: set[int] = set()
         store.on_topic.append(self.on_topic)
 
+    def confirmed_to(self, ledger_id: int) -> int:
+        """The last entry of a ledger that a client got a receipt for; -1 for none."""
+        return max((at.entry_id for at in self.receipts if at.ledger_id == ledger_id), default=-1)
+
     # The chain
 
     def on_topic(self, before: TopicRecord, after: TopicRecord) -> None:
@@ -206,7 +210,12 @@ class TopicCheckers:
 
     def after_step(self) -> None:
         """The marks of all cursors stop at what no client acknowledged."""
+        world = self.store.world
+        if world.alarms:
+            self.judge.hear(world.alarms)
         for broker in self.brokers:
+            if world.last is not None and broker is not world.last:
+                continue  # its marks stand where they stood
             if not broker.is_serving or broker.topic is None:
                 continue
             for name, subscription in broker.topic.subscriptions.items():

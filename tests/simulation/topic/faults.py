@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation import disasters, events, faults
+from tests.simulation.disasters import when_changed
 from tests.simulation.fault import KINDS, Fault, fault
 from tests.simulation.nemesis import Nemesis
 
@@ -52,6 +53,24 @@ def lose_session(nemesis: Nemesis, random: Random) -> bool:
         return False
     broker.session.lose()
     nemesis.take_over()
+    return True
+
+
+@fault("session lost between a write and its answer", 3, TOPIC_KINDS)
+def lose_session_at_write(nemesis: Nemesis, random: Random) -> bool:
+    """The newest broker changes a record, is told that its session is over, and never that the change was made."""
+    broker = nemesis.brokers[-1]
+    if not broker.is_up or broker.is_lost or not nemesis.can_take_over():
+        return False
+
+    def lose() -> None:
+        nemesis.cut("store", broker.name, 2_000)
+        if broker.is_up and not broker.is_lost:
+            nemesis.world.count("session ended right after a write")
+            broker.session.lose()
+            nemesis.take_over()
+
+    when_changed(nemesis, lambda change: change.author.process == broker.name, lose)
     return True
 
 

@@ -69,7 +69,7 @@ class SimulatedLoop:
 
     def time(self) -> float:
         """Seconds of the simulated clock."""
-        return self._world.now / 1000
+        return self._now / 1000
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
         """See AbstractEventLoop."""
@@ -93,7 +93,7 @@ class SimulatedLoop:
     ) -> asyncio.TimerHandle:
         """See AbstractEventLoop."""
         handle = asyncio.TimerHandle(when, callback, args, cast(Any, self), context)
-        delay_ms = max(0, math.ceil(when * 1000 - 1e-6) - self._world.now)
+        delay_ms = max(0, math.ceil(when * 1000 - 1e-6) - self._now)
         self._world.after(delay_ms, lambda: self._due(handle), self._process)
         return handle
 
@@ -131,13 +131,21 @@ class SimulatedLoop:
 
     # Within
 
+    @property
+    def _now(self) -> int:
+        return self._world.now + self._process.clock_ahead_ms
+
     def _turn(self) -> None:
         self._is_turn_due = False
-        with self.running():
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(cast(Any, self))
+        try:
             for _ in range(len(self._ready)):
                 handle = self._ready.popleft()
-                if not handle.cancelled():
+                if not handle._cancelled:
                     handle._run()
+        finally:
+            asyncio._set_running_loop(before)
         if self._ready and not self._is_turn_due:
             self._is_turn_due = True
             self._world.after(0, self._turn, self._process)

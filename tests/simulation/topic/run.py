@@ -205,6 +205,7 @@ class TopicRun:
         self._step()
 
     def _step(self) -> None:
-        self.judge.require(self.world.steps < STEPS_MAX, LIVENESS, "the run does not end")
-        self.judge.require(self.world.step(), LIVENESS, "nothing happens any more")
+        world = self.world
+        if world.steps >= STEPS_MAX or not world.step():
+            self.judge.require(False, LIVENESS, "the run does not end, or nothing happens any more")
         self.checkers.after_step()

@@ -1,0 +1,122 @@
+"""Taking a bookie out of a running cluster: the auditor has its data moved, then its actor is ended for good."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from heliograph import discovery
+from heliograph.admin import unwrapped
+from heliograph.cluster.removal import existing, remove
+from heliograph.errors import Advice, ClusterNotFoundError, HeliographError, NotFoundError, ResourceError
+
+CALL_TIMEOUT_SECONDS = 60.0  # the auditor reads every ledger's record for an answer
+POLL_SECONDS = 1.0
+LEAVE_SECONDS = 60.0  # for a stopped bookie's registration to go; one that had to be killed holds it until its timeout
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended. Not ``done``: it goes on by itself, and another call waits again."""
+
+    bookie: str
+    done: bool
+    ledgers_left: int
+    data_deleted: bool
+
+
+def decommission(
+    bookie_id: str, namespace: str, *, wait_seconds: float, delete_data: bool, progress: Progress = lambda _: None
+) -> Outcome:
+    """Empty a bookie, end it and forget it; it may be dead already. A call that was cut short can be repeated.
+
+    Args:
+        wait_seconds: for its data to be moved.
+        delete_data: have the bookie delete its directories, too, as it must before another may be started there.
+
+    Raises:
+        NotFoundError: there is no such bookie.
+        ConflictError: too few bookies would be left; nothing was done.
+        ResourceError: its directories could not be deleted; it is stopped, and not forgotten yet.
+        ClusterNotFoundError: there is no cluster, or it has no auditor.
+    """
+    found = _ask(namespace, "decommission", bookie_id)
+    deadline = time.monotonic() + wait_seconds
+    told = ""
+    while not found["is_drained"] and time.monotonic() < deadline:
+        told = _tell(found, told, progress)
+        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+        found = _ask(namespace, "decommission_progress", bookie_id)
+    if not found["is_drained"]:
+        return Outcome(bookie_id, done=False, ledgers_left=found["ledgers_left"], data_deleted=False)
+    progress(f"no ledger names {bookie_id} any more")
+    deleted = delete_data and _erase(bookie_id, namespace)
+    remove([bookie_id], namespace)
+    _finish(bookie_id, namespace)
+    return Outcome(bookie_id, done=True, ledgers_left=0, data_deleted=deleted)
+
+
+def cancel(bookie_id: str, namespace: str) -> None:
+    """Let a bookie stay that was to be decommissioned.
+
+    Raises:
+        NotFoundError: it was not.
+        ClusterNotFoundError: there is no cluster, or it has no auditor.
+    """
+    _ask(namespace, "cancel_decommission", bookie_id)
+
+
+def _tell(found: dict[str, Any], told: str, progress: Progress) -> str:
+    line = f"{found['bookie']}: {found['ledgers_left']} ledgers to be moved, {found['ledgers_open']} of them open"
+    if not found["is_read_only"]:
+        line = f"{found['bookie']}: waiting for it to take no more entries"
+    if line != told:
+        progress(line)
+    return line
+
+
+def _erase(bookie_id: str, namespace: str) -> bool:
+    """Have the bookie stop and delete its directories; False when there is no process that could."""
+    handle = existing(bookie_id, namespace)
+    if handle is None:
+        return False
+    try:
+        ray.get(handle.erase.remote(), timeout=CALL_TIMEOUT_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise ResourceError(
+            f"the data of {bookie_id} cannot be deleted: {unwrapped(error, bookie_id)}", field="delete_data"
+        ) from error
+    return True
+
+
+def _finish(bookie_id: str, namespace: str) -> None:
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while True:
+        try:
+            _ask(namespace, "finish_decommission", bookie_id)
+        except HeliographError as error:
+            if error.advice is Advice.STOP or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
+        else:
+            return
+
+
+def _ask(namespace: str, method: str, bookie_id: str) -> Any:
+    try:
+        auditor = discovery.actor(discovery.AUDITOR, namespace)
+    except ClusterNotFoundError as error:
+        if discovery.is_attached() and discovery.actor_names(namespace):
+            raise NotFoundError("this cluster has no auditor, which moves a bookie's data", field="auditor") from error
+        raise
+    try:
+        return ray.get(getattr(auditor, method).remote(bookie_id), timeout=CALL_TIMEOUT_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise unwrapped(error, discovery.AUDITOR) from error
