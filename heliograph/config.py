@@ -20,6 +20,7 @@ MIB = 1024 * KIB
 
 DEFAULT_NAMESPACE = "heliograph"
 SECRET_CHARACTERS_MIN = 16
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "pattern": "pattern"}  # pydantic's words, in ours
 METADATA_SCHEMES = ("embedded", "etcd", "etcds", "zk")
 
 
@@ -240,9 +241,7 @@ def _as_config_error(error: ValidationError) -> InvalidConfigError:
     """The first problem of a failed validation, as one sentence."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or None
-    limits = [
-        f"{name} {value}" for name, value in first.get("ctx", {}).items() if name in ("ge", "gt", "le", "lt", "pattern")
-    ]
+    limits = [f"{_BOUNDS[name]} {value}" for name, value in first.get("ctx", {}).items() if name in _BOUNDS]
     if first["type"] == "extra_forbidden":
         return InvalidConfigError(f"there is no setting named {field}", field=field)
     return InvalidConfigError(

@@ -13,21 +13,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from heliograph.errors import BadRequestError
-from metadata.errors import ConnectionLossError, NoNodeError, SessionExpiredError
-from metadata.parents import create_parents
-from metadata.store import (
-    ANY_VERSION,
-    Create,
-    Delete,
-    Operation,
-    SessionListener,
-    SessionState,
-    Set,
-    Stat,
-    Watch,
-    Watcher,
-    WatchEvent,
-)
+from metadata.errors import ConnectionLossError, SessionExpiredError
+from metadata.session_store import SingleWrites
+from metadata.store import Operation, SessionListener, SessionState, Stat, Watch, Watcher, WatchEvent
 from metadata.tree import Result, Transaction, ZnodeTree
 from metadata.watches import WatchEntry, WatchKind, WatchTable
 from metadata.znode import check_path
@@ -97,7 +85,7 @@ class MemoryServer:
                 store._deliver(entry, watcher, event)
 
 
-class MemoryStore:
+class MemoryStore(SingleWrites):
     """One session on a MemoryServer; a MetadataStore."""
 
     def __init__(self, server: MemoryServer, session_id: int) -> None:
@@ -138,21 +126,6 @@ class MemoryStore:
         with contextlib.suppress(ValueError):
             self._listeners.remove(listener)
 
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
-    ) -> str:
-        """See MetadataStore."""
-        operation = Create(path, bytes(value), ephemeral, sequence)
-        try:
-            created = await self._apply(operation)
-        except NoNodeError:
-            if not parents:
-                raise
-            await create_parents(self, path)
-            created = await self._apply(operation)
-        assert isinstance(created, str), "create answers with a path"
-        return created
-
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
         """See MetadataStore."""
         self._check()
@@ -161,16 +134,6 @@ class MemoryStore:
         self._watch(WatchKind.DATA, path, watcher)
         await asyncio.sleep(0)
         return answer
-
-    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        """See MetadataStore."""
-        stat = await self._apply(Set(path, bytes(value), version))
-        assert isinstance(stat, Stat), "set answers with a stat"
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """See MetadataStore."""
-        await self._apply(Delete(path, version))
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
         """See MetadataStore."""
@@ -220,12 +183,6 @@ class MemoryStore:
     async def close(self) -> None:
         """See MetadataStore."""
         self._server.expire_session(self._session_id)
-
-    async def _apply(self, operation: Operation) -> Result:
-        self._check()
-        (result,) = self._server.apply(self._session_id, (operation,))
-        await asyncio.sleep(0)
-        return result
 
     def _check(self) -> None:
         if self._state is SessionState.LOST:

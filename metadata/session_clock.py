@@ -73,7 +73,7 @@ class SessionClock:
             self._confirmed_at = sent_at
 
     def turn(self, state: SessionState) -> None:
-        """Tell the listeners of a new state; nothing happens if it is not new. What they raise is the loop's to report."""
+        """Tell the listeners of a state, if it is new. What they raise is the loop's to report."""
         if state is self.announced:
             return
         self.announced = state

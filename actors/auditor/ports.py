@@ -25,7 +25,9 @@ class Ledgers(Protocol):
             LedgerRecoveryError, NotEnoughBookiesError: nothing was decided; call again.
         """
 
-    async def repair(self, ledger_id: int, missing_bookies: Collection[str], away_from: Collection[str] = ()) -> bool:
+    async def repair(
+        self, ledger_id: int, missing_bookies: Collection[str], *, away_from: Collection[str] = ()
+    ) -> bool:
         """Bring back the copies that ``missing_bookies`` lack; True when nothing is left to do.
 
         Args:

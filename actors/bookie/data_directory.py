@@ -16,7 +16,7 @@ from actors.wire.entry import EntryBytes
 INDEX_NAME = "index"
 LENGTH_BYTES = 4  # of the u32 before each entry in a record
 
-SortedEntries = Iterable[tuple[int, Sequence[tuple[int, EntryBytes]]]]  # ledgers ascending, each with its entries ascending
+SortedEntries = Iterable[tuple[int, Sequence[tuple[int, EntryBytes]]]]  # ledgers ascending, entries of each ascending
 
 
 class DataDirectory:

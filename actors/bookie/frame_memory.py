@@ -30,6 +30,11 @@ class FrameMemory:
         self._rest = memoryview(b"")  # of the newest segment
         self._receiving = 0
 
+    @property
+    def free_segments(self) -> int:
+        """Segments that wait to be used again."""
+        return len(self._free)
+
     def take(self, size: int) -> memoryview | None:
         """Memory for a large frame of ``size`` bytes, or None if it has to go elsewhere. ``received`` must follow."""
         if not LARGE_FRAME_BYTES <= size <= SEGMENT_FRAME_BYTES_MAX or self._receiving >= RECEIVING_FRAMES_MAX:

@@ -92,19 +92,19 @@ def decode_file_header(data: bytes | memoryview, name: str) -> JournalFileHeader
     return JournalFileHeader(*fields)
 
 
-def batch_bytes(records: Sequence[Sequence[Any]]) -> int:
-    """Bytes of the batch of these records, END and padding included. The payload is the second item of each."""
-    size = sum([len(record[1]) for record in records])
-    return up_to_block(size + RECORD_HEADER_BYTES * (len(records) + 1))
+def batch_bytes(payload_bytes: int, records: int) -> int:
+    """Bytes of a batch of so many records with so many bytes of payload, END and padding included."""
+    return up_to_block(payload_bytes + RECORD_HEADER_BYTES * (records + 1))
 
 
 def encode_batch(
     memory: mmap.mmap | bytearray, start: int, records: Iterable[Sequence[Any]], file_id: int, sequence: int, batch: int
 ) -> tuple[int, int]:
-    """Put one batch into ``memory`` from ``start``; returns its end, and the sequence of the record after it.
+    """Make a batch, from ``start``, of payloads that are in ``memory``; returns its end, and the sequence of the record
+    after it.
 
     Args:
-        memory: has room for ``batch_bytes``.
+        memory: has room for ``batch_bytes``, and each payload already, with RECORD_HEADER_BYTES free before it.
         records: kind and payload are the first two items of each (more are ignored, so that a queue's items fit). The
             payload of an ENTRY is a sound entry.
         sequence: of the first record.
@@ -117,9 +117,7 @@ def encode_batch(
         is_checked = kind == Kind.ENTRY and size >= CHECKED_ONCE_BYTES_MIN
         checksum = checksum_with_entry(checksum, payload) if is_checked else crc(payload, checksum)
         pack_all(memory, at, checksum, size, file_id, sequence, batch, kind)
-        at += RECORD_HEADER_BYTES
-        memory[at : at + size] = payload
-        at += size
+        at += RECORD_HEADER_BYTES + size
         sequence += 1
     padding = bytes(-(at - start + RECORD_HEADER_BYTES) % BLOCK_BYTES)
     checksum = crc(padding, crc(pack(len(padding), file_id, sequence, batch, Kind.END)))

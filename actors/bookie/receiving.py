@@ -1,5 +1,5 @@
-"""Frames straight out of the memory that the socket is read into: a small entry's bytes are copied once, for the caches,
-a large one's never.
+"""Frames straight out of the memory that the socket is read into: a small entry's bytes are copied once for the caches,
+a large one's not at all.
 
 All connections of a server share one piece of memory, since what was read into it is used up before the next read. Only
 a frame that is not whole yet has memory of its own, into which the rest of it is read. Behind a large frame only a
@@ -19,8 +19,8 @@ _FIRST_BYTES = 4 << 10  # read at first behind a large frame
 
 
 class FrameReceiver:
-    """One connection's frames. Holds at most one unfinished frame: a large one in memory that it took, another one in no
-    more than twice what came of it (I15)."""
+    """One connection's frames. Holds at most one unfinished frame: a large one in memory that it took, any other one in
+    no more than twice what came of it (I15)."""
 
     def __init__(self, memory: FrameMemory, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max

@@ -153,6 +153,15 @@ class Catalog:
         except NoNodeError:
             return None
 
+    async def created_with(self, topic: TopicName) -> Persistence | None:
+        """The copies that were asked for when a topic, partitioned or not, was created."""
+        parent = await self.partitioned(topic)
+        if parent is not None:
+            return parent.persistence
+        with contextlib.suppress(NoNodeError), needs_session():
+            return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
+        return None
+
     async def create(self, topic: TopicName, partitions: int = 0, persistence: Persistence | None = None) -> None:
         """Create a topic; a partitioned one with all its partitions.
 

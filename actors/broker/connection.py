@@ -303,6 +303,10 @@ class Connection(asyncio.Protocol):
     def _tick(self) -> None:
         if not self.is_open or self._transport is None or self._outbox is None:
             return
+        if not self.protocol_version:
+            log.info("%s: no CONNECT came", self.peer)
+            self._transport.abort()
+            return
         if not self.is_writable:
             self._stalled_ticks += 1
         if self._stalled_ticks > STALLED_TICKS_MAX:
@@ -315,7 +319,7 @@ class Connection(asyncio.Protocol):
             self._outbox.put(_PONG)  # its pings lie unread, and it must not take us for dead
         elif self._heard:
             self._was_pinged = False
-        elif self._was_pinged or not self.protocol_version:
+        elif self._was_pinged:
             log.info("%s: silent for too long", self.peer)
             self._transport.abort()
             return

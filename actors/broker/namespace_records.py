@@ -216,7 +216,8 @@ class NamespaceRecords:
         overrides = (await self._catalog.topic_policies(name)).overrides
         if not applied:
             return dict(overrides)
-        return dict(flat(effective(await self._catalog.policies(name), overrides)))
+        created_with = await self._catalog.created_with(name)
+        return dict(flat(effective(await self._catalog.policies(name), overrides, created_with)))
 
     async def set_topic_policies(self, topic: str, values: Mapping[str, PolicyValue]) -> None:
         """Override some policies for one topic with all its partitions.
@@ -292,7 +293,9 @@ def _checked_tenant(name: str) -> str:
     try:
         return TopicName.parse(f"persistent://{name}/any/any").tenant
     except InvalidTopicNameError as error:
-        raise InvalidTopicNameError(f"{name!r} cannot be a tenant", field="tenant") from error
+        raise InvalidTopicNameError(
+            f"{name!r} cannot be a tenant", field="tenant", limit="letters, digits and any of - _ = : ."
+        ) from error
 
 
 def _no_tenant(name: str) -> NotFoundError:

@@ -49,7 +49,8 @@ class ProducerAccess:
             if self.owner is not None or self.waiting:
                 raise ProducerBusyError("the topic has an exclusive producer, or one that waits to be it")
             return Admission.ENTER
-        if producer.topic_epoch is not None and producer.topic_epoch < self.epoch:
+        if producer.topic_epoch is not None and (producer.topic_epoch < self.epoch or self.owner is not None):
+            # An owner, at this point, is another one, though its epoch may not be stored yet.
             raise ProducerFencedError("another producer owned the topic exclusively since")
         is_free = self.owner is None and not connected
         if is_free and (not self.waiting or producer.topic_epoch is not None):  # the last owner goes before a line

@@ -20,6 +20,7 @@ from heliograph.errors import (
     MessageTooLargeError,
     ProtocolError,
     ServiceNotReadyError,
+    UnsupportedError,
 )
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
@@ -159,8 +160,7 @@ class ProducerCommands:
             topic = await context.topics.get(TopicName.parse(wanted.topic), may_create=True)
             producer = self._made_for(wanted)
             producer.schema_version = await producer_schema(context.schemas, topic, wanted)
-            if wanted.initial_subscription_name:
-                await topic.subscribe(wanted.initial_subscription_name, start=None)
+            await _ensure_subscription(topic, wanted.initial_subscription_name)
             await topic.write_side.admit(producer, context.producer_prefix)
             if self._creating[wanted.producer_id] or not self.connection.is_open:
                 topic.write_side.members.remove(producer)
@@ -270,3 +270,12 @@ class ProducerCommands:
         producers, self._producers = list(self._producers.values()), {}
         for producer, topic in producers:
             topic.write_side.members.remove(producer)
+
+
+async def _ensure_subscription(topic: Topic, name: str) -> None:
+    """The subscription that a producer wants there to be, as one of dead letters does, at the oldest entry."""
+    if not name or not topic.name.is_persistent or name in topic.subscriptions or name in topic.unavailable:
+        return
+    if not topic.policies.auto_create_subscriptions:
+        raise UnsupportedError(f"subscriptions of {topic.name} are not made on demand", field="initialSubscriptionName")
+    await topic.subscribe(name, start=topic.ledger.chain.first)

@@ -183,7 +183,8 @@ class Subscription:
             self.dispatcher.add(consumer.state)
         except (ConsumerBusyError, ConsumerAssignError):
             for other in self.consumers.values():
-                other.channel.probe()
+                if other.channel is not consumer.channel:  # who asks is there
+                    other.channel.probe()
             raise
         self.consumers[consumer.state.key] = consumer
         self._active_changed(before, consumer)

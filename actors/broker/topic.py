@@ -399,7 +399,7 @@ class Topic:
 
     def _check_subscriptions(self) -> None:
         limit = self.policies.max_subscriptions
-        if limit and len(self.subscriptions) >= limit:
+        if limit and self.users >= limit:
             raise UnsupportedError(
                 f"{self.name} has {limit} subscriptions", field="max_subscriptions", limit=f"{limit} subscriptions"
             )

@@ -26,7 +26,7 @@ from heliograph.protocol.topic_name import TopicName
 from metadata.model import Policies, TopicRecord
 from metadata.store import MetadataStore
 
-HOUSEKEEPING_TOPICS_MAX = 100  # looked at in one turn of the loop
+HOUSEKEEPING_TOPICS_MAX = 20  # looked at in one turn of the loop, which others wait for
 UNLOADS_AT_ONCE_MAX = 32  # topics that nobody uses
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """CRC32C of two pieces of data in a row from the checksums of each, so that nothing large is gone through twice.
 
-The checksum of A followed by n bytes is that of A, moved on by n zero bytes, XOR the checksum of those n bytes. Moving on
-is linear, so it is done in a few table look-ups: one table for each power of two blocks, and what is less than a block by
-the checksum function itself.
+The checksum of A followed by n bytes is that of A, moved on by n zero bytes, XOR the checksum of those n bytes. Moving
+on is linear, so it is done in a few table look-ups: one table for each power of two blocks, and what is less than a
+block by the checksum function itself.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from heliograph import discovery
 from heliograph.cli import (
     bookie,
     brokers,
@@ -69,6 +70,13 @@ app.add_typer(metadata.app, name="metadata")
 
 def main() -> None:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    try:
+        _run()
+    finally:
+        discovery.detach()  # left to itself, Ray waits for half a second when the process ends
+
+
+def _run() -> None:
     try:
         app()
     except KeyboardInterrupt:

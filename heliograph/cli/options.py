@@ -15,7 +15,7 @@ from heliograph import AsyncClient, connect_async, discovery
 from heliograph.admin import AdminSync
 from heliograph.cluster.home import ClusterHome
 from heliograph.config import DEFAULT_NAMESPACE, ClusterConfig
-from heliograph.errors import ConnectionLostError
+from heliograph.errors import BadRequestError, ConnectionLostError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Namespace = Annotated[
@@ -94,6 +94,18 @@ def admin_of(namespace: str | None, home: Path | None) -> AdminSync:
     target = Target.of(namespace, home)
     target.attach()
     return AdminSync(target.namespace)
+
+
+def content_of(path: Path) -> bytes:
+    """What is in a file that an option names.
+
+    Raises:
+        BadRequestError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadRequestError(f"{path} cannot be read ({error.strerror})", field="file") from error
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.options import Address, Home, Json, Namespace, Target
+from heliograph.cli.options import Address, Home, Json, Namespace, Target, content_of
 from heliograph.cli.output import Output
 from heliograph.errors import BadRequestError
 
@@ -42,7 +42,7 @@ def produce(
     """Publish messages and wait until all are acknowledged."""
     if key is not None and key_separator is not None:
         raise BadRequestError("give --key or --key-separator, not both", field="key")
-    given = [message.encode() for message in messages or []] + [_content(path) for path in files or []]
+    given = [message.encode() for message in messages or []] + [content_of(path) for path in files or []]
     if times > 1 and not given:
         raise BadRequestError("--times repeats messages that are given as arguments or files", field="times")
     target = Target.of(namespace, home, address)
@@ -95,13 +95,6 @@ def _properties(pairs: Sequence[str]) -> dict[str, str]:
         if not name or not found:
             raise BadRequestError(f"--property {name!r} is not of the form name=value", field="property")
     return {name: value for name, _, value in split}
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadRequestError(f"{path} cannot be read ({error.strerror})", field="file") from error
 
 
 async def _repeated(messages: Sequence[bytes], times: int) -> AsyncIterator[list[bytes]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.options import Home, Json, Namespace, Topic, admin_of
+from heliograph.cli.options import Home, Json, Namespace, Topic, admin_of, content_of
 from heliograph.cli.output import Output
 from heliograph.errors import BadRequestError
 
@@ -87,7 +87,6 @@ def delete(topic: Topic, home: Home = None, namespace: Namespace = None, as_json
 
 def _definition(kind: str, file: Path | None) -> dict[str, Any]:
     try:
-        text = file.read_text() if file else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"cannot read {file}: {error}", field="file") from error
-    return {"type": kind, "schema": text}
+        return {"type": kind, "schema": content_of(file).decode() if file else ""}
+    except UnicodeDecodeError as error:
+        raise BadRequestError(f"{file} is no text in UTF-8", field="file") from error

@@ -131,7 +131,8 @@ def stats(
     found = admin.topic_internal_stats(topic) if internal else admin.topic_stats(topic)
     output.result(found)
     output.facts(topic, [(name, value) for name, value in found.items() if not _is_nested(value)])
-    show_subscriptions(output, "subscriptions", found.get("subscriptions") or {})
+    if subscriptions := found.get("subscriptions"):
+        show_subscriptions(output, "subscriptions", subscriptions)
     for name, cursor in sorted((found.get("cursors") or {}).items()):
         output.facts(f"cursor {name}", [(key, value) for key, value in cursor.items() if not _is_nested(value)])
     ledgers = found.get("ledgers") or []

@@ -11,38 +11,30 @@ from metadata.etcd.address import EtcdAddress
 from metadata.etcd.calls import ReadKind, ReadResult
 from metadata.etcd.connection import Connection
 from metadata.etcd.keys import depth_of
-from metadata.etcd.limits import CONNECT_MS_MAX, DEPTH_MAX
+from metadata.etcd.limits import DEPTH_MAX
 from metadata.etcd.pump import Pump
 from metadata.etcd.record import decode_session
 from metadata.etcd.seen import stat_of
 from metadata.etcd.session import Session
 from metadata.etcd.watchboard import Standing
-from metadata.parents import create_parents
-from metadata.store import (
-    ANY_VERSION,
-    Create,
-    Delete,
-    Operation,
-    SessionListener,
-    SessionState,
-    Set,
-    Stat,
-    Watch,
-    Watcher,
-)
+from metadata.session_limits import CONNECT_MS_MAX
+from metadata.session_store import SessionStore
+from metadata.store import Operation, Stat, Watch, Watcher
 from metadata.watches import WatchKind
 from metadata.znode import ROOT, check_operation, check_path, parent_of
 
 
-class EtcdStore:
+class EtcdStore(SessionStore):
     """One session with an etcd; a MetadataStore.
 
     Stronger than it must be: reads see every change that was complete before them, and watches miss nothing while the
     connection is away. The revisions of etcd serve as zxids: they order all changes, and writes that one session asked
-    for at once may share one. While SUSPENDED, a call waits up to ``limits.CALL_WAIT_SECONDS_MAX`` for a connection.
+    for at once may share one. While SUSPENDED, a call waits up to
+    ``session_limits.CALL_WAIT_SECONDS_MAX`` for a connection.
     """
 
     def __init__(self, session: Session) -> None:
+        super().__init__(session.clock)
         self._session = session
         self._pump = Pump(session)
         session.on_lost = self._pump.stop
@@ -67,62 +59,14 @@ class EtcdStore:
         return cls(await Session.open(EtcdAddress.parse(url), session_timeout_ms, connect_timeout_ms))
 
     @property
-    def session_id(self) -> int:
-        """See MetadataStore."""
-        return self._session.id
-
-    @property
     def session_token(self) -> str:
         """See MetadataStore."""
-        return f"{self._session.id}:{self._session.password}"
-
-    @property
-    def session_timeout_ms(self) -> int:
-        """See MetadataStore."""
-        return round(self._session.timeout * 1000)
-
-    @property
-    def state(self) -> SessionState:
-        """See MetadataStore."""
-        return self._session.state
-
-    def add_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
-        self._session.add_listener(listener)
-
-    def remove_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
-        self._session.remove_listener(listener)
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
-    ) -> str:
-        """See MetadataStore."""
-        operation = Create(path, value, ephemeral, sequence)
-        try:
-            (created,) = await self.multi([operation])
-        except NoNodeError:
-            if not parents:
-                raise
-            await create_parents(self, path)
-            (created,) = await self.multi([operation])
-        assert isinstance(created, str), "create answers with a path"
-        return created
+        return f"{self.session_id}:{self._session.password}"
 
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
         """See MetadataStore."""
         result = await self._read(path, ReadKind.NODE, watcher, needs_node=True)
         return result.value, stat_of(result.node, result.family, result.count)
-
-    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        """See MetadataStore."""
-        (stat,) = await self.multi([Set(path, value, version)])
-        assert isinstance(stat, Stat), "set answers with a stat"
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """See MetadataStore."""
-        await self.multi([Delete(path, version)])
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
         """See MetadataStore."""
@@ -135,7 +79,7 @@ class EtcdStore:
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         """See MetadataStore."""
-        self._check()
+        self._check_session()
         for index, operation in enumerate(operations):
             check_operation(operation, index)
             _check_depth(operation.path)
@@ -143,7 +87,7 @@ class EtcdStore:
 
     async def watch(self, path: str, watcher: Watcher) -> Watch:
         """See MetadataStore. The nodes at ``path`` and below are remembered, to tell of changes that were cut off."""
-        self._check()
+        self._check_session()
         check_path(path)
         _check_depth(path)
         standing = await self._session.feed.add(WatchKind.RECURSIVE, path, watcher)
@@ -156,7 +100,7 @@ class EtcdStore:
 
     async def sync(self, path: str = "/") -> None:
         """See MetadataStore."""
-        self._check()
+        self._check_session()
         check_path(path)
         _check_depth(path)
         if self._session.feed.has_watches:
@@ -166,7 +110,7 @@ class EtcdStore:
 
     async def end_session(self, token: str) -> None:
         """See MetadataStore."""
-        self._check()
+        self._check_session()
         number, _, password = token.partition(":")
         if not number.isdigit() or not password:
             raise BadRequestError("a session token looks like 'id:password'", field="token")
@@ -189,7 +133,7 @@ class EtcdStore:
             return  # it ended by itself
 
     async def _read(self, path: str, kind: ReadKind, watcher: Watcher | None, *, needs_node: bool) -> ReadResult:
-        self._check()
+        self._check_session()
         check_path(path)
         _check_depth(path)
         result = await self._read_watched(path, kind, watcher, needs_node=needs_node)
@@ -232,10 +176,6 @@ class EtcdStore:
             path = parent_of(path)
             result = await self._pump.read(path, ReadKind.NODE)
         await feed.reached(result.revealed)
-
-    def _check(self) -> None:
-        if self._session.state is SessionState.LOST:
-            raise self._session.over
 
 
 class _EtcdWatch:

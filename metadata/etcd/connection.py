@@ -18,8 +18,9 @@ from heliograph.errors import InvalidConfigError
 from metadata.errors import ConnectionLossError
 from metadata.etcd.address import EtcdAddress, Tls
 from metadata.etcd.failures import StaleTokenError, is_without_users, translated
-from metadata.etcd.limits import CALL_SECONDS_MAX, RECEIVE_BYTES_MAX, RECONNECT_PAUSE_MS, RECONNECT_PAUSE_MS_MAX
+from metadata.etcd.limits import CALL_SECONDS_MAX, RECEIVE_BYTES_MAX
 from metadata.etcd.modules import etcd_api
+from metadata.session_limits import RECONNECT_PAUSE_MS, RECONNECT_PAUSE_MS_MAX
 
 _Metadata = tuple[tuple[str, str], ...]
 _OPTIONS = (

@@ -19,12 +19,12 @@ from heliograph.errors import HeliographError
 from metadata.errors import ConnectionLossError, RecordError
 from metadata.etcd.changes import changes_in
 from metadata.etcd.connection import Connection
-from metadata.etcd.limits import CALL_WAIT_SECONDS_MAX
 from metadata.etcd.shadow import Revisions, Shadow
 from metadata.etcd.stream import SESSION_WATCH, WatchStream
 from metadata.etcd.survey import Survey
 from metadata.etcd.transaction import Requests
 from metadata.etcd.watchboard import Standing, Watchboard
+from metadata.session_limits import CALL_WAIT_SECONDS_MAX
 from metadata.store import EventType, Watcher
 from metadata.watches import WatchKind
 

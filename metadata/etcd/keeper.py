@@ -7,23 +7,18 @@ shown no sign of life for ``limits.LOOP_STALL_SECONDS_MAX``.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from metadata.errors import ConnectionLossError
 from metadata.etcd.address import EtcdAddress
 from metadata.etcd.connection import Connection
-from metadata.etcd.limits import (
-    ATTEMPT_SECONDS_MIN,
-    LOOP_STALL_SECONDS_MAX,
-    RECONNECT_PAUSE_MS,
-    RENEWALS_PER_TIMEOUT,
-    SILENCE_SHARE,
-)
+from metadata.etcd.limits import ATTEMPT_SECONDS_MIN, LOOP_STALL_SECONDS_MAX
+from metadata.session_clock import now
+from metadata.session_limits import PINGS_PER_TIMEOUT, RECONNECT_PAUSE_MS, SILENCE_SHARE
 
 
 class Keeper:
-    """The thread of one session. ``confirmed_at`` is when the latest renewal that was answered had been sent."""
+    """The thread of one session."""
 
     def __init__(
         self,
@@ -31,25 +26,25 @@ class Keeper:
         first_endpoint: int,
         lease_id: int,
         timeout: float,
-        granted_at: float,
+        on_renewed: Callable[[float], None],
         on_over: Callable[[], None],
     ) -> None:
         """
         Args:
             timeout: seconds of the lease.
-            granted_at: when the lease was asked for, by ``now``.
+            on_renewed: called on the thread after each renewal, with the time at which it was asked for.
             on_over: called on the thread when etcd says that the lease is over.
         """
         self._address = address
         self._endpoint = first_endpoint
         self._lease_id = lease_id
         self._timeout = timeout
+        self._on_renewed = on_renewed
         self._on_over = on_over
         self._stopped = threading.Event()
         self._connection: Connection | None = None
         self._lock = threading.Lock()
-        self.confirmed_at = granted_at
-        self.loop_seen_at = granted_at
+        self.loop_seen_at = now()
         self._thread = threading.Thread(target=self._run, name=f"etcd-lease-{lease_id:x}", daemon=True)
         self._thread.start()
 
@@ -65,7 +60,7 @@ class Keeper:
             self._drop()
 
     def _renew_until_stopped(self) -> None:
-        interval = self._timeout / RENEWALS_PER_TIMEOUT
+        interval = self._timeout / PINGS_PER_TIMEOUT
         pause = interval
         while not self._stopped.wait(pause):
             began = now()
@@ -81,7 +76,7 @@ class Keeper:
             if remaining == 0:
                 self._on_over()
                 return
-            self.confirmed_at = began
+            self._on_renewed(began)
             pause = max(0.0, interval - (now() - began))
 
     def _renew(self) -> int:
@@ -98,8 +93,3 @@ class Keeper:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-def now() -> float:
-    """Seconds of the clock that also runs while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,36 +1,16 @@
-"""Every bound of the etcd backend, with its unit; how the session's times hang together (I13).
+"""Every bound of the etcd backend, with its unit, beside those of ``metadata/session_limits.py``.
 
-A session is a lease of T seconds, the number that etcd granted:
-- a thread of its own renews the lease every T / RENEWALS_PER_TIMEOUT, whatever the event loop does;
-- when no renewal was answered for T * SILENCE_SHARE, the connection is given up: SUSPENDED, and another endpoint is
-  tried;
-- T * LOST_SHARE after *sending* the latest renewal that was answered, the session is LOST, by our own clock and for
-  good. etcd granted the full T later than that renewal was sent, so the owner knows first, with T * (1 - LOST_SHARE) to
-  spare for clocks that run apart. A new leader of etcd gives every lease its full time again: that only adds to it.
+A session is a lease; its signs of life are the renewals, which come from a thread of their own, whatever the event loop
+does. A new leader of etcd gives every lease its full time again: that only adds to what the owner counts on.
 """
 
 from __future__ import annotations
 
-RENEWALS_PER_TIMEOUT = 6
-SILENCE_SHARE = 1 / 3
-LOST_SHARE = 2 / 3
-assert 1 / RENEWALS_PER_TIMEOUT < SILENCE_SHARE < LOST_SHARE < 1, (
-    "renew, notice the silence, re-attach, give up, expire"
-)
-
 LOOP_STALL_SECONDS_MAX = 30.0  # an event loop that is dead this long does not keep its session: others shall take over
-TICK_SECONDS_MAX = 0.2  # how often the loop looks at its clock
 
-CONNECT_MS_MAX = 10_000  # for the first connection, all endpoints together
 ATTEMPT_SECONDS_MIN = 1.0  # what one endpoint gets at least, while there is time
 CALL_SECONDS_MAX = 10.0  # for one answer of etcd
-CALL_WAIT_SECONDS_MAX = 5.0  # for a connection, before a call fails
-ANSWER_SECONDS_MAX = 30.0  # for a call, however often it has to be sent
-CLOSE_SECONDS_MAX = 2.0  # for the answer to the end of a session
-RECONNECT_PAUSE_MS = 20  # after every endpoint failed once; doubles
-RECONNECT_PAUSE_MS_MAX = 500
 
-CALLS_WAITING_MAX = 65_536  # of one session; more fail with ConnectionLossError
 OPERATIONS_MAX = 128  # of one etcd transaction: the default of etcd's --max-txn-ops
 READS_PER_REQUEST_MAX = 40  # each takes three operations
 READ_REQUESTS_MAX = 8  # under way

@@ -16,12 +16,13 @@ from metadata.errors import ConnectionLossError
 from metadata.etcd.calls import Alone, Call, Read, ReadKind, ReadResult, Write
 from metadata.etcd.connection import Connection
 from metadata.etcd.draft import Result
-from metadata.etcd.keeper import now
-from metadata.etcd.limits import CALLS_WAITING_MAX, OPERATIONS_MAX, READ_REQUESTS_MAX, READS_PER_REQUEST_MAX
+from metadata.etcd.limits import OPERATIONS_MAX, READ_REQUESTS_MAX, READS_PER_REQUEST_MAX
 from metadata.etcd.reader import Reader
 from metadata.etcd.seen import Snapshot
 from metadata.etcd.session import Session
 from metadata.etcd.writer import Writer
+from metadata.session_clock import now
+from metadata.session_limits import CALLS_WAITING_MAX
 from metadata.store import Operation, SessionState
 
 T = TypeVar("T")
@@ -76,8 +77,8 @@ class Pump:
         self._work.set()
 
     async def _put(self, call: Call[T]) -> T:
-        if self._session.state is SessionState.LOST:
-            raise self._session.over
+        if self._session.clock.state is SessionState.LOST:
+            raise self._session.clock.over
         if len(self._waiting) >= CALLS_WAITING_MAX:  # I15
             raise ConnectionLossError(f"{CALLS_WAITING_MAX} metadata calls are waiting already", field="calls")
         self._waiting.append(call)
@@ -85,11 +86,11 @@ class Pump:
         return await call.future
 
     async def _run(self) -> None:
-        while self._session.state is not SessionState.LOST or self._waiting:
+        while self._session.clock.state is not SessionState.LOST or self._waiting:
             while self._waiting:
                 await self._step()
             self._work.clear()
-            if self._session.state is not SessionState.LOST:
+            if self._session.clock.state is not SessionState.LOST:
                 await self._work.wait()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -17,10 +17,10 @@ from metadata.errors import ConnectionLossError, RecordError
 from metadata.etcd.calls import Read, ReadKind, ReadResult
 from metadata.etcd.connection import Connection
 from metadata.etcd.failures import CompactedError
-from metadata.etcd.keeper import now
 from metadata.etcd.record import encode_family
 from metadata.etcd.seen import SeenFamily, SeenNode, Snapshot
 from metadata.etcd.session import Session
+from metadata.session_clock import now
 
 
 class Reader:
@@ -87,7 +87,7 @@ class Reader:
         answer = await connection.transact(request)
         if not answer.succeeded:
             self._session.lose()
-            raise self._session.over
+            raise self._session.clock.over
         self._cache.trim()
         again = []
         for number, read in enumerate(reads):

@@ -1,7 +1,4 @@
-"""A session: a lease, one connection at a time, made again when it breaks, until the session is LOST.
-
-The times and the reason why LOST is safe are in ``metadata/etcd/limits.py``.
-"""
+"""A session: a lease, one connection at a time, made again when it breaks, until the session is LOST."""
 
 from __future__ import annotations
 
@@ -16,21 +13,9 @@ from metadata.errors import ConnectionLossError, SessionExpiredError
 from metadata.etcd.address import EtcdAddress
 from metadata.etcd.connection import Connection, tell_loop
 from metadata.etcd.feed import Feed
-from metadata.etcd.keeper import Keeper, now
+from metadata.etcd.keeper import Keeper
 from metadata.etcd.keys import Keys
-from metadata.etcd.limits import (
-    ANSWER_SECONDS_MAX,
-    ATTEMPT_SECONDS_MIN,
-    CALL_SECONDS_MAX,
-    CALL_WAIT_SECONDS_MAX,
-    CLOSE_SECONDS_MAX,
-    LOST_SHARE,
-    RECONNECT_PAUSE_MS,
-    RECONNECT_PAUSE_MS_MAX,
-    RENEWALS_PER_TIMEOUT,
-    SILENCE_SHARE,
-    TICK_SECONDS_MAX,
-)
+from metadata.etcd.limits import ATTEMPT_SECONDS_MIN, CALL_SECONDS_MAX
 from metadata.etcd.modules import etcd_api
 from metadata.etcd.record import (
     NodeHead,
@@ -42,7 +27,18 @@ from metadata.etcd.record import (
     encode_session,
 )
 from metadata.etcd.transaction import Requests, SeenSession
-from metadata.store import SessionListener, SessionState
+from metadata.session_clock import SessionClock, now
+from metadata.session_limits import (
+    ANSWER_SECONDS_MAX,
+    CALL_WAIT_SECONDS_MAX,
+    CLOSE_SECONDS_MAX,
+    PINGS_PER_TIMEOUT,
+    RECONNECT_PAUSE_MS,
+    RECONNECT_PAUSE_MS_MAX,
+    SILENCE_SHARE,
+    TICK_SECONDS_MAX,
+)
+from metadata.store import SessionState
 from metadata.znode import ROOT
 
 
@@ -53,14 +49,11 @@ class Session:
         self.address = address
         self.requests = Requests(etcd_api(), Keys(address.prefix))
         self.feed = Feed(self.requests, self.lose, self.give_up)
-        self.id = 0
+        self.clock = SessionClock(0.0, self.lose)
         self.password = secrets.token_hex(16)
-        self.timeout = 0.0  # seconds
         self.record = SeenSession()  # ours, as it was seen last
         self.on_lost: Callable[[SessionExpiredError], None] = lambda _: None
         self._loop = asyncio.get_running_loop()
-        self._state = SessionState.SUSPENDED
-        self._listeners: list[SessionListener] = []
         self._endpoint = 0
         self._connection: Connection | None = None
         self._connected = asyncio.Event()
@@ -85,12 +78,13 @@ class Session:
         session = cls(address)
         deadline = now() + connect_ms / 1000
         try:
-            granted_at = await session._begin(max(1, -(-timeout_ms // 1000)), deadline)
+            await session._begin(max(1, -(-timeout_ms // 1000)), deadline)
         except BaseException:
             session._drop()
             raise
+        clock = session.clock
         session._keeper = Keeper(
-            address, session._endpoint, session.id, session.timeout, granted_at, session._on_over_in_thread
+            address, session._endpoint, session.id, clock.timeout, clock.confirm, session._on_over_in_thread
         )
         session._become_connected()
         session._tasks = [
@@ -101,31 +95,14 @@ class Session:
         return session
 
     @property
-    def state(self) -> SessionState:
-        """The state now; exact, also when the loop was held up and no timer could run (I13)."""
-        if self._state is not SessionState.LOST and now() >= self._lost_at:
-            self._loop.call_soon(self.lose)
-            return SessionState.LOST
-        return self._state
-
-    @property
-    def over(self) -> SessionExpiredError:
-        """What calls of a session that is over raise."""
-        return SessionExpiredError(f"metadata session {self.id:#x} is over")
+    def id(self) -> int:
+        """Of the lease."""
+        return self.clock.session_id
 
     @property
     def key(self) -> bytes:
         """Of the session's record."""
         return self.requests.keys.session(self.id)
-
-    def add_listener(self, listener: SessionListener) -> None:
-        """Have ``listener`` called with each new state."""
-        self._listeners.append(listener)
-
-    def remove_listener(self, listener: SessionListener) -> None:
-        """Not have it called any more; nothing happens if it was not added."""
-        with contextlib.suppress(ValueError):
-            self._listeners.remove(listener)
 
     async def until_connected(self, began_at: float, tried_since: float) -> Connection:
         """A connection, for a call that began, and was first sent, at these times.
@@ -135,8 +112,8 @@ class Session:
             SessionExpiredError.
         """
         while True:
-            if self.state is SessionState.LOST:
-                raise self.over
+            if self.clock.state is SessionState.LOST:
+                raise self.clock.over
             deadline = tried_since + ANSWER_SECONDS_MAX
             if self._connection is None or not self._connected.is_set():
                 deadline = min(deadline, max(began_at, self._suspended_at) + CALL_WAIT_SECONDS_MAX)
@@ -155,14 +132,14 @@ class Session:
             return
         self._failure = str(error)
         self._drop()
-        if self._state is SessionState.CONNECTED:
+        if self.clock.announced is SessionState.CONNECTED:
             self._suspended_at = now()
-            self._set_state(SessionState.SUSPENDED)
+            self.clock.turn(SessionState.SUSPENDED)
         self._disconnected.set()
 
     def lose(self) -> None:
         """The session is over, by the clock or because etcd says so."""
-        if self._state is SessionState.LOST:
+        if self.clock.is_lost:
             return
         self._announce_lost()
         self._drop()
@@ -171,7 +148,7 @@ class Session:
     async def close(self) -> None:
         """End the session; etcd hears of it if it can be reached now, else the lease runs out. Idempotent."""
         connection = self._connection
-        if self.state is SessionState.LOST:
+        if self.clock.state is SessionState.LOST:
             self.lose()
             return
         self._announce_lost()  # the owner hears LOST before etcd can drop the ephemerals (I13)
@@ -182,16 +159,11 @@ class Session:
         self._drop()
 
     @property
-    def _lost_at(self) -> float:
-        assert self._keeper is not None, "a session that is open has a lease"
-        return self._keeper.confirmed_at + self.timeout * LOST_SHARE
-
-    @property
     def _attempt_seconds(self) -> float:
-        return min(CALL_SECONDS_MAX, max(self.timeout * SILENCE_SHARE, ATTEMPT_SECONDS_MIN))
+        return min(CALL_SECONDS_MAX, max(self.clock.timeout * SILENCE_SHARE, ATTEMPT_SECONDS_MIN))
 
-    async def _begin(self, timeout_seconds: int, deadline: float) -> float:
-        """Connect to the first endpoint that answers and get a lease; when it was asked for."""
+    async def _begin(self, timeout_seconds: int, deadline: float) -> None:
+        """Connect to the first endpoint that answers and get a lease."""
         failures = dict.fromkeys(self.address.endpoints, "not tried: no time was left")
         pause_ms = RECONNECT_PAUSE_MS
         while True:
@@ -204,7 +176,8 @@ class Session:
                 seconds = min(remaining, max(ATTEMPT_SECONDS_MIN, remaining / len(failures)))
                 try:
                     async with asyncio.timeout(seconds):
-                        return await self._begin_at(endpoint, timeout_seconds)
+                        await self._begin_at(endpoint, timeout_seconds)
+                        return
                 except TimeoutError:
                     failures[endpoint] = f"no answer in {seconds:.1f} s"
                 except ConnectionLossError as error:
@@ -213,19 +186,19 @@ class Session:
             await asyncio.sleep(random.uniform(0.5, 1) * pause_ms / 1000)
             pause_ms = min(pause_ms * 2, RECONNECT_PAUSE_MS_MAX)
 
-    async def _begin_at(self, endpoint: str, timeout_seconds: int) -> float:
+    async def _begin_at(self, endpoint: str, timeout_seconds: int) -> None:
         connection = self._connection = Connection(self.address, endpoint)
         await connection.log_in()
         await self._lay_out(connection)
-        granted_at = now()
-        self.id, granted = await connection.grant(timeout_seconds)
-        self.timeout = float(granted)
+        asked_at = now()
+        self.clock.session_id, granted = await connection.grant(timeout_seconds)
+        self.clock.timeout = float(granted)
         record = SessionRecord(0, self.password)
         put = self.requests.put(self.key, encode_session(self.key, record), self.id)
         answer = await connection.transact(self.requests.transaction([], [put]))
         self.record = SeenSession(answer.header.revision, record)
         await self.feed.attach(connection, self.id, answer.header.revision)
-        return granted_at
+        self.clock.confirm(asked_at)
 
     async def _lay_out(self, connection: Connection) -> None:
         """Make the root of an empty prefix; see that this version can read what is there."""
@@ -278,7 +251,7 @@ class Session:
         """See that the session stands; the revision of etcd then."""
         answer = await connection.read(connection.api.RangeRequest(key=self.key), self._attempt_seconds)
         if not answer.kvs:
-            raise self.over
+            raise self.clock.over
         kv = answer.kvs[0]
         self.record = SeenSession(kv.mod_revision, decode_session(kv.key, kv.value))
         return int(answer.header.revision)
@@ -286,7 +259,7 @@ class Session:
     async def _probe_forever(self) -> None:
         """Ask the connection for a sign of life; the lease has one of its own."""
         while True:
-            await asyncio.sleep(self.timeout / RENEWALS_PER_TIMEOUT)
+            await asyncio.sleep(self.clock.timeout / PINGS_PER_TIMEOUT)
             connection = self._connection
             if connection is None or not self._connected.is_set():
                 continue
@@ -302,21 +275,22 @@ class Session:
 
     async def _tick_forever(self) -> None:
         assert self._keeper is not None, "a session that is open has a lease"
-        tick = min(TICK_SECONDS_MAX, self.timeout / RENEWALS_PER_TIMEOUT / 2)
+        clock = self.clock
+        tick = min(TICK_SECONDS_MAX, clock.timeout / PINGS_PER_TIMEOUT / 2)
         while True:
             self._keeper.loop_seen_at = current = now()
-            if current >= self._lost_at:
+            if current >= clock.lost_at:
                 self.lose()
                 return
-            silent = current - max(self._keeper.confirmed_at, self._connected_at)
-            if silent > self.timeout * SILENCE_SHARE and self._connected.is_set() and self._connection is not None:
+            silent = current - max(clock.confirmed_at, self._connected_at)
+            if silent > clock.timeout * SILENCE_SHARE and self._connected.is_set() and self._connection is not None:
                 self.give_up(self._connection, ConnectionLossError("etcd does not renew the lease"))
-            await asyncio.sleep(max(0.0, min(tick, self._lost_at - current)))
+            await asyncio.sleep(max(0.0, min(tick, clock.lost_at - current)))
 
     def _become_connected(self) -> None:
         self._connected_at = now()
         self._connected.set()
-        self._set_state(SessionState.CONNECTED)
+        self.clock.turn(SessionState.CONNECTED)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -328,10 +302,10 @@ class Session:
     def _announce_lost(self) -> None:
         if self._keeper is not None:
             self._keeper.stop()
-        self._set_state(SessionState.LOST)
+        self.clock.turn(SessionState.LOST)
         self.feed.close()
         self._connected.set()  # who waits for a connection finds the session LOST
-        self.on_lost(self.over)
+        self.on_lost(self.clock.over)
 
     def _stop_tasks(self) -> None:
         current = asyncio.current_task()
@@ -341,13 +315,3 @@ class Session:
 
     def _on_over_in_thread(self) -> None:
         tell_loop(self._loop, self.lose)
-
-    def _set_state(self, state: SessionState) -> None:
-        if state is self._state:
-            return
-        self._state = state
-        for listener in list(self._listeners):
-            try:
-                listener(state)
-            except Exception as error:
-                self._loop.call_exception_handler({"message": "a session listener failed", "exception": error})

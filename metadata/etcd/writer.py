@@ -19,7 +19,6 @@ from metadata.errors import ConnectionLossError, MetadataError, SessionExpiredEr
 from metadata.etcd.calls import Write
 from metadata.etcd.draft import CountNeeded, Draft, PendingStat, PlannedResult, Result, looks_at
 from metadata.etcd.failures import CompactedError
-from metadata.etcd.keeper import now
 from metadata.etcd.limits import (
     BATCH_BYTES_MAX,
     CONFLICT_PAUSE_MS_MAX,
@@ -32,6 +31,7 @@ from metadata.etcd.record import Family, SessionRecord
 from metadata.etcd.seen import SeenFamily, SeenNode, Snapshot
 from metadata.etcd.session import Session
 from metadata.etcd.transaction import SeenSession, Transaction
+from metadata.session_clock import now
 from metadata.store import Create, Delete, Operation, Set
 
 _OPERATIONS_OF: dict[type[Operation], int] = {Create: 3, Set: 3, Delete: 4}  # of etcd, at most; a check takes one
@@ -143,7 +143,7 @@ class Writer:
                 self._session.give_up(connection, error)
         if not answer.succeeded:
             self._session.lose()
-            raise self._session.over
+            raise self._session.clock.over
         self._see(self._requests.snapshot(answer.responses, nodes, families, counts))
 
     def _see(self, snapshot: Snapshot) -> None:

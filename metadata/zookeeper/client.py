@@ -31,8 +31,8 @@ _TOKEN = re.compile(r"(-?\d+):([0-9a-f]{2,})")
 class ZooKeeperStore(SessionStore):
     """One session with ZooKeeper 3.6 or later; a MetadataStore.
 
-    While SUSPENDED, a call waits up to ``session_limits.CALL_WAIT_SECONDS_MAX`` for the connection to come back. With credentials
-    the nodes that are created belong to their user alone; without, to everybody.
+    While SUSPENDED, a call waits up to ``session_limits.CALL_WAIT_SECONDS_MAX`` for the connection to come back. With
+    credentials the nodes that are created belong to their user alone; without, to everybody.
     """
 
     def __init__(self, session: Session, endpoints: Sequence[Endpoint], auth: Sequence[tuple[str, str]]) -> None:

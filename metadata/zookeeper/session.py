@@ -1,12 +1,8 @@
-"""One session with ZooKeeper: when calls go out, when it is SUSPENDED, and when it is LOST by our own clock.
-
-The times and the reason why LOST is safe are in ``metadata/zookeeper/limits.py``.
-"""
+"""One session with ZooKeeper: when calls go out, when it is SUSPENDED, and when it is LOST by our own clock."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,24 +11,16 @@ from kazoo.exceptions import NoNodeError as KazooNoNodeError
 from kazoo.exceptions import NoWatcherError
 
 from heliograph.errors import BadRequestError, HeliographError, NotPermittedError
+from metadata.call_queue import Call, CallQueue
 from metadata.errors import ConnectionLossError, SessionExpiredError
-from metadata.store import SessionListener, SessionState, Stat, Watcher, WatchEvent
+from metadata.heartbeat import Heartbeat
+from metadata.session_clock import SessionClock
+from metadata.session_limits import SILENCE_SHARE
+from metadata.store import SessionState, Stat, Watcher, WatchEvent
 from metadata.watches import WatchKind
 from metadata.zookeeper import requests
-from metadata.zookeeper.bridge import Bridge, Endpoint, now
-from metadata.zookeeper.limits import (
-    ANSWER_MS_MAX,
-    ATTEMPT_SECONDS_MIN,
-    CALL_WAIT_MS_MAX,
-    LOST_SHARE,
-    PINGS_PER_TIMEOUT,
-    REQUESTS_IN_FLIGHT_MAX,
-    REQUESTS_WAITING_MAX,
-    SERVER_BYTES_DEFAULT,
-    SILENCE_SHARE,
-    TICK_MS_MAX,
-    WATCHES_MAX,
-)
+from metadata.zookeeper.bridge import Bridge, Endpoint
+from metadata.zookeeper.limits import ATTEMPT_SECONDS_MIN, REQUESTS_IN_FLIGHT_MAX, SERVER_BYTES_DEFAULT, WATCHES_MAX
 from metadata.zookeeper.watches import Entry, StandingWatches
 
 AUTH_FAILED = "AUTH_FAILED"  # kazoo's name for refused credentials
@@ -40,25 +28,19 @@ AUTH_FAILED = "AUTH_FAILED"  # kazoo's name for refused credentials
 Hook = Callable[[Any, BaseException | None], None]
 
 
-class Call:
+class Request(Call):
     """One request. ``make`` builds it at the moment of sending; ``hook`` sees the reply before the future's waiter."""
 
-    __slots__ = ("began_at", "future", "hook", "make", "sent_at", "size", "what")
+    __slots__ = ("hook", "make", "size", "what")
 
     def __init__(
         self, what: str, make: Callable[[], Any], size: int, hook: Hook | None, future: asyncio.Future[Any] | None
     ) -> None:
+        super().__init__(future)
         self.what = what
         self.make = make
         self.size = size
         self.hook = hook
-        self.future = future
-        self.began_at = self.sent_at = now()
-
-    def fail(self, error: HeliographError) -> None:
-        """Raise an error at the caller."""
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(error)
 
 
 class Session:
@@ -67,21 +49,15 @@ class Session:
     def __init__(self, endpoints: Sequence[Endpoint], timeout_ms: int, auth: Sequence[tuple[str, str]]) -> None:
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints
-        self._timeout = timeout_ms / 1000
         self._bridge = Bridge(endpoints, timeout_ms, self, auth=auth)
-        self._state = SessionState.SUSPENDED
-        self._listeners: list[SessionListener] = []
-        self._waiting: deque[Call] = deque()
-        self._in_flight: dict[Call, None] = {}
+        self._calls: CallQueue[Request] = CallQueue(REQUESTS_IN_FLIGHT_MAX)
         self._watches = StandingWatches()
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._is_attached = False
         self._attachments = 0  # counts connections, so that what belongs to an earlier one is recognised
-        self._confirmed_at = float("inf")  # when the latest request that was answered had been sent
-        self._heard_at = 0.0
-        self._pinged_at = 0.0
         self._ticker: asyncio.Task[None] | None = None
-        self.session_id = 0
+        self.clock = SessionClock(timeout_ms / 1000, self.lose)
+        self._heartbeat = Heartbeat(self, self.clock, self._calls)
+        self.is_attached = False
         self.password = b""
 
     @classmethod
@@ -106,35 +82,13 @@ class Session:
         except BaseException:
             session._abandon()
             raise
-        session._ticker = session._loop.create_task(session._tick_forever())
+        session._ticker = session._loop.create_task(session._heartbeat.run())
         return session
-
-    @property
-    def state(self) -> SessionState:
-        """The state now; exact, also when the loop was held up and no timer could run (I13)."""
-        if self._state is not SessionState.LOST and now() >= self._lost_at:
-            self._loop.call_soon(self._lose)
-            return SessionState.LOST
-        return self._state
-
-    @property
-    def timeout_ms(self) -> int:
-        """As granted by the server."""
-        return round(self._timeout * 1000)
 
     @property
     def watches(self) -> int:
         """How many watches stand."""
         return len(self._watches)
-
-    def add_listener(self, listener: SessionListener) -> None:
-        """Have ``listener`` called with each new state."""
-        self._listeners.append(listener)
-
-    def remove_listener(self, listener: SessionListener) -> None:
-        """Not have it called any more; nothing happens if it was not added."""
-        with contextlib.suppress(ValueError):
-            self._listeners.remove(listener)
 
     async def call(self, what: str, make: Callable[[], Any], *, size: int = 0, hook: Hook | None = None) -> Any:
         """Send a request and wait for kazoo's idea of its answer; requests are sent in the order of these calls.
@@ -149,12 +103,10 @@ class Session:
             SessionExpiredError: the session is over; the request was not sent or did nothing.
             HeliographError: as the server answered.
         """
-        if self.state is SessionState.LOST:
-            raise self._over()
-        if len(self._waiting) >= REQUESTS_WAITING_MAX:  # I15
-            raise ConnectionLossError(f"{REQUESTS_WAITING_MAX} metadata calls are waiting already", field="calls")
+        if self.clock.state is SessionState.LOST:
+            raise self.clock.over
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting.append(Call(what, make, size, hook, future))
+        self._calls.enqueue(Request(what, make, size, hook, future))
         self._pump()
         return await future
 
@@ -193,7 +145,7 @@ class Session:
         except BaseException:
             if entries:
                 self.unwatch(entries[0])
-            elif asked and self._state is not SessionState.LOST:
+            elif asked and not self.clock.is_lost:
                 self._drop_recursive(path)
             raise
         return entries[0]
@@ -214,14 +166,14 @@ class Session:
 
     def on_connected(self, began: float, timeout_ms: int, session_id: int, password: bytes) -> None:
         """See Listener."""
-        if self.state is SessionState.LOST:
+        if self.clock.state is SessionState.LOST:
             return
-        self._timeout = timeout_ms / 1000
-        self.session_id, self.password = session_id, password
-        self._bridge.attempt_seconds = max(self._timeout * SILENCE_SHARE, ATTEMPT_SECONDS_MIN)
-        self._confirmed_at = began
-        self._heard_at = self._pinged_at = now()
-        self._is_attached = True
+        self.clock.timeout = timeout_ms / 1000
+        self.clock.session_id, self.password = session_id, password
+        self._bridge.attempt_seconds = max(self.clock.timeout * SILENCE_SHARE, ATTEMPT_SECONDS_MIN)
+        self.clock.confirm(began)
+        self._heartbeat.begin()
+        self.is_attached = True
         self._attachments += 1
         attachment = self._attachments
         # In the queue of the loop, behind the watchers of what was missed.
@@ -229,52 +181,58 @@ class Session:
 
     def on_disconnected(self) -> None:
         """See Listener."""
-        self._is_attached = False
-        if self._state is SessionState.CONNECTED:
-            self._set_state(SessionState.SUSPENDED)
+        self.is_attached = False
+        if self.clock.announced is SessionState.CONNECTED:
+            self.clock.turn(SessionState.SUSPENDED)
 
     def on_over(self, reason: str) -> None:
         """See Listener."""
         if not self._opened.done():
             refused = reason == AUTH_FAILED
             self._opened.set_exception(
-                NotPermittedError("ZooKeeper refuses the credentials") if refused else self._over()
+                NotPermittedError("ZooKeeper refuses the credentials") if refused else self.clock.over
             )
-        self._lose()
+        self.lose()
 
     def on_event(self, number: int, path: str) -> None:
         """See Listener."""
-        self._heard_at = now()
+        self._heartbeat.heard()
         if (kind := requests.EVENTS.get(number)) is not None:
             self._tell(self._watches.fire(WatchEvent(kind, path)))
 
     def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
         """See Listener."""
-        call: Call = tag
-        self._heard_at = now()
-        if self._state is not SessionState.LOST and self._heard_at >= self._lost_at:
-            self._lose()  # the answer came too late to prove anything (I13)
-        if call not in self._in_flight:
+        self._heartbeat.heard()
+        request = self._calls.answered(tag)
+        if request is None:
             return
-        del self._in_flight[call]
-        is_wanted = call.future is None or not call.future.done()
-        if call.hook is not None and is_wanted:
-            call.hook(value, error)
-        failure = None if error is None else self._failure_of(call, error)
+        if request.hook is not None and not request.is_over:
+            request.hook(value, error)
+        failure = None if error is None else self._failure_of(request, error)
         if not isinstance(failure, ConnectionLossError | SessionExpiredError):
-            self._confirmed_at = max(self._confirmed_at, call.sent_at)
+            self.clock.confirm(request.sent_at)
         if failure is not None:
-            call.fail(failure)
-        elif call.future is not None and is_wanted:
-            call.future.set_result(value)
+            request.fail(failure)
+        else:
+            request.answer(value)
         self._pump()
 
-    @property
-    def _lost_at(self) -> float:
-        return self._confirmed_at + self._timeout * LOST_SHARE
+    def ping(self) -> None:
+        """See Patient."""
+        self._tell_server(requests.read(WatchKind.DATA, "/", watched=False))
+
+    def drop(self) -> None:
+        """See Patient."""
+        self._bridge.drop()
+
+    def lose(self) -> None:
+        """See Patient."""
+        if not self.clock.is_lost:
+            self._announce_lost()
+            self._abandon()
 
     @staticmethod
-    def _failure_of(call: Call, error: BaseException) -> HeliographError:
+    def _failure_of(call: Request, error: BaseException) -> HeliographError:
         failure = requests.translated(error, call.what)
         if isinstance(failure, ConnectionLossError) and call.size > SERVER_BYTES_DEFAULT:
             hint = f"(a request of {call.size} bytes: is the server's jute.maxbuffer below that?)"
@@ -286,24 +244,21 @@ class Session:
             raise BadRequestError("too many watches", field="watcher", limit=f"{WATCHES_MAX} watches of one session")
 
     def _pump(self) -> None:
-        while self._state is SessionState.CONNECTED and self._waiting and len(self._in_flight) < REQUESTS_IN_FLIGHT_MAX:
-            call = self._waiting.popleft()
-            if call.future is None or not call.future.done():
-                self._send(call)
+        while self.clock.announced is SessionState.CONNECTED and (request := self._calls.next_to_send()) is not None:
+            self._send(request)
 
-    def _send(self, call: Call) -> None:
-        call.sent_at = now()
-        self._in_flight[call] = None
-        self._bridge.submit(call.make(), call)
+    def _send(self, request: Request) -> None:
+        self._calls.sent(request, request)
+        self._bridge.submit(request.make(), request)
 
     def _tell_server(self, request: Any, hook: Hook | None = None) -> None:
         """A request of our own, ahead of every waiting call."""
-        self._send(Call(getattr(request, "path", "/"), lambda: request, 0, hook, None))
+        self._send(Request(getattr(request, "path", "/"), lambda: request, 0, hook, None))
 
     def _resume(self, attachment: int) -> None:
-        if attachment != self._attachments or not self._is_attached or self._state is SessionState.LOST:
+        if attachment != self._attachments or not self.is_attached or self.clock.is_lost:
             return
-        self._set_state(SessionState.CONNECTED)
+        self.clock.turn(SessionState.CONNECTED)
         if not self._opened.done():
             self._opened.set_result(None)
         self._pump()
@@ -319,7 +274,7 @@ class Session:
 
         def advance() -> None:
             nonlocal under_way
-            while ordered and len(self._in_flight) < REQUESTS_IN_FLIGHT_MAX:
+            while ordered and self._calls.has_room:
                 (kind, path), group = ordered.popleft()
                 is_set = kind is WatchKind.RECURSIVE or not self._watches.is_recursive(path)
                 under_way += 1
@@ -333,7 +288,7 @@ class Session:
         def settled(group: Sequence[Entry], answer: Any, error: BaseException | None) -> None:
             nonlocal under_way
             under_way -= 1
-            if attachment != self._attachments or not self._is_attached or self._state is SessionState.LOST:
+            if attachment != self._attachments or not self.is_attached or self.clock.is_lost:
                 return
             if error is not None and not isinstance(error, KazooNoNodeError):
                 self._bridge.drop()  # watches that do not stand must not be taken to stand
@@ -350,7 +305,7 @@ class Session:
         self._tell(told)
 
     def _drop_recursive(self, path: str) -> None:
-        if not self._watches.forget_recursive(path) or not self._is_attached:
+        if not self._watches.forget_recursive(path) or not self.is_attached:
             return
         self._tell_server(requests.RemoveWatches(path), self._on_removed)
         # The server has just forgotten the one-shot ones of this path too, if it knew of them.
@@ -374,64 +329,16 @@ class Session:
             except Exception as error:
                 self._loop.call_exception_handler({"message": "a watcher failed", "exception": error})
 
-    async def _tick_forever(self) -> None:
-        tick = min(TICK_MS_MAX / 1000, self._timeout / PINGS_PER_TIMEOUT / 2)
-        last = now()
-        while self._state is not SessionState.LOST:
-            await asyncio.sleep(max(0.0, min(tick, self._lost_at - last)))
-            moment = now()
-            if moment - last > 2 * tick:
-                self._heard_at = moment  # we slept: what we did not hear may be waiting to be read
-            last = moment
-            self._tick(moment)
-
-    def _tick(self, moment: float) -> None:
-        if moment >= self._lost_at:
-            self._lose()
-            return
-        while self._waiting and self._waiting[0].began_at < moment - CALL_WAIT_MS_MAX / 1000:
-            self._waiting.popleft().fail(ConnectionLossError("no connection to ZooKeeper; the call was not sent"))
-        if not self._is_attached:
-            return
-        oldest = next(iter(self._in_flight), None)
-        if oldest is not None:
-            silent = moment - max(self._heard_at, oldest.sent_at)
-            if silent > self._timeout * SILENCE_SHARE or moment - oldest.sent_at > ANSWER_MS_MAX / 1000:
-                self._bridge.drop()
-                return
-        if moment - self._pinged_at >= self._timeout / PINGS_PER_TIMEOUT:
-            self._pinged_at = moment
-            self._tell_server(requests.read(WatchKind.DATA, "/", watched=False))
-
-    def _lose(self) -> None:
-        if self._state is SessionState.LOST:
-            return
-        self._announce_lost()
-        self._abandon()
-
     def _abandon(self) -> None:
         self._loop.run_in_executor(None, self._bridge.end)
 
     def _announce_lost(self) -> None:
-        if self._state is SessionState.LOST:
+        if self.clock.is_lost:
             return
-        self._set_state(SessionState.LOST)
+        self.clock.turn(SessionState.LOST)
         self._watches.clear()
-        calls, self._in_flight = list(self._in_flight), {}
-        for call in calls:
-            call.fail(ConnectionLossError(f"{call.what}: the session ended; the outcome of the call is unknown"))
-        while self._waiting:
-            self._waiting.popleft().fail(self._over())
-
-    def _set_state(self, state: SessionState) -> None:
-        if state is self._state:
-            return
-        self._state = state
-        for listener in list(self._listeners):
-            try:
-                listener(state)
-            except Exception as error:
-                self._loop.call_exception_handler({"message": "a session listener failed", "exception": error})
+        self._calls.fail_in_flight(ConnectionLossError("the session ended; the outcome of the call is unknown"))
+        self._calls.fail_waiting(self.clock.over)
 
     def _bridge_failures(self) -> str:
         known = self._bridge.failures
@@ -439,9 +346,6 @@ class Session:
         return "no ZooKeeper can be reached: " + "; ".join(
             f"{name}: {known.get(name, 'no answer within the connect timeout')}" for name in names
         )
-
-    def _over(self) -> SessionExpiredError:
-        return SessionExpiredError(f"metadata session {self.session_id:#x} is over")
 
 
 def _stat_in(answer: Any) -> Stat | None:

@@ -10,7 +10,7 @@ from tests.bench import (
     cursor_core,
     disk,
     failover,
-    idle_topics,
+    many_topics,
     metadata_store,
     peer,
     publish,
@@ -29,6 +29,6 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "publish": publish.report,
     "consume": consume.report,
     "subscriptions": subscriptions.report,
-    "topics": idle_topics.report,
+    "topics": many_topics.report,
     "failover": failover.report,
 }

@@ -15,12 +15,14 @@ import uvloop
 import heliograph
 from heliograph.aio.client import AsyncClient
 from heliograph.aio.consumer import AsyncConsumer
+from heliograph.aio.producer import AsyncProducer
 from heliograph.message import Message
 from tests.bench import stock
 from tests.bench.bench import Bench
 from tests.bench.consume import BACKLOG_BYTES, BACKLOG_TOPIC, fill, reader
 from tests.bench.figure import Limit, at_least, at_most
 from tests.bench.private_cluster import PrivateCluster
+from tests.bench.publish import LISTS_AT_ONCE
 
 SECTION = "subscriptions"
 SIZE = 1 << 10
@@ -174,11 +176,16 @@ async def _delivered(
     consuming = [asyncio.create_task(consume(consumer)) for consumer in consumers]
     values = [os.urandom(SIZE) for _ in range(LIST_MESSAGES)]
     begun = time.perf_counter()
-    async with client.producer(topic, batch_by_key=keys is not None) as producer:
-        for first in range(0, messages, LIST_MESSAGES):
+    firsts = iter(range(0, messages, LIST_MESSAGES))
+
+    async def send_some(producer: AsyncProducer) -> None:
+        for first in firsts:
             count = min(LIST_MESSAGES, messages - first)
             chosen = None if keys is None else keys[first : first + count]
             await producer.send_many(values[:count], keys=chosen)
+
+    async with client.producer(topic, batch_by_key=keys is not None) as producer:
+        await asyncio.gather(*(send_some(producer) for _ in range(LISTS_AT_ONCE)))
     await done.wait()
     seconds = time.perf_counter() - begun
     await asyncio.gather(*consuming)

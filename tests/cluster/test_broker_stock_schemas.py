@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pulsar import schema
 
-from tests.cluster.broker_cluster import BrokerCluster, broker_cluster
+from tests.cluster.broker_cluster import BrokerCluster, broker_cluster, wait_for
 
 EARLIEST = pulsar.InitialPosition.Earliest
 RECEIVE_MS = 60_000
@@ -69,6 +69,23 @@ def test_what_does_not_follow_the_schema_is_refused(client: pulsar.Client) -> No
     with pytest.raises(pulsar.IncompatibleSchema):
         client.subscribe("fixed", "sub", schema=schema.JsonSchema(Order))
     client.create_producer("fixed").send(b"bytes are let in where no validation is asked for")
+
+
+def test_the_policy_on_compatibility_acts_on_a_loaded_topic(cluster: BrokerCluster, client: pulsar.Client) -> None:
+    payments = schema.AvroSchema(Payment)
+    client.create_producer("loose", schema=schema.AvroSchema(Order)).send(Order(number=1, buyer="x"))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer("loose", schema=payments)
+    cluster.run(cluster.admin.namespaces.set_topic_policies("loose", {"schema_compatibility": "ALWAYS_COMPATIBLE"}))
+
+    def is_let_in() -> bool:
+        try:
+            client.create_producer("loose", schema=payments).send(Payment(account="y"))
+        except pulsar.IncompatibleSchema:
+            return False
+        return True
+
+    wait_for(is_let_in, "the policy to act")
 
 
 def test_partitions_share_one_schema(cluster: BrokerCluster, client: pulsar.Client) -> None:

@@ -17,7 +17,8 @@ import msgpack
 import pytest
 
 from heliograph.errors import HeliographError
-from metadata.embedded import limits, link
+from metadata import session_limits
+from metadata.embedded import limits
 from metadata.embedded.actor import MetadataActor
 from metadata.embedded.client import EmbeddedStore
 from metadata.embedded.protocol import (
@@ -104,7 +105,7 @@ def test_a_server_that_was_held_up_does_not_blame_its_clients(tmp_path: Path) ->
 
 
 def test_calls_wait_for_the_connection_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "CALL_WAIT_MS_MAX", 200)  # I15
+    monkeypatch.setattr("metadata.heartbeat.CALL_WAIT_SECONDS_MAX", 0.2)  # I15
 
     async def scenario() -> None:
         async with (
@@ -254,5 +255,5 @@ def test_the_actor_serves_without_being_asked_and_comes_back_in_place(tmp_path: 
 
 
 def test_times_of_a_session_leave_room_between_them() -> None:
-    assert limits.LOST_SHARE + 1 / limits.PINGS_PER_TIMEOUT < 1  # I13
-    assert limits.SILENCE_SHARE + 1 / limits.PINGS_PER_TIMEOUT < limits.LOST_SHARE
+    assert session_limits.LOST_SHARE + 1 / session_limits.PINGS_PER_TIMEOUT < 1  # I13
+    assert session_limits.SILENCE_SHARE + 1 / session_limits.PINGS_PER_TIMEOUT < session_limits.LOST_SHARE

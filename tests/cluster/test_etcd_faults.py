@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from heliograph.errors import HeliographError, InvalidConfigError, NotPermittedError
 from metadata.errors import ConnectionLossError, RecordError, SessionExpiredError, ValueTooLargeError
 from metadata.etcd.client import EtcdStore
-from metadata.etcd.keeper import now
+from metadata.session_clock import now
 from metadata.store import VALUE_BYTES_MAX, Create, Delete, EventType, MetadataStore, SessionState, Set, WatchEvent
 from tests.cluster.etcd_world import (
     QUICK,
@@ -210,12 +210,11 @@ def test_a_long_cut_ends_the_session_before_its_ephemerals_and_them_soon(server:
 
             await observer.exists("/p/e", gone)
             proxy.stall() if stalls else proxy.cut()
-            keeper = store._session._keeper
-            assert keeper is not None
+            clock = store._session.clock
             await eventually(lambda: gone_at)
             # I13: the owner knew first, and etcd kept the node for the whole of its timeout.
             assert order == [SUSPENDED, LOST, WatchEvent(DELETED, "/p/e")]
-            assert gone_at[0] - keeper.confirmed_at >= TIMEOUT_MS / 1000
+            assert gone_at[0] - clock.confirmed_at >= TIMEOUT_MS / 1000
             proxy.flow()
             with pytest.raises(SessionExpiredError):
                 await store.create("/late")

@@ -150,7 +150,10 @@ class SimulatedBookie(Process):
             self.world.after(300, self._restart_if_down)
             return
         pending, self._pending = self._pending, []
-        self.disk.append(record for record, _, _ in pending if record is not None)
+        records = [record for record, _, _ in pending if record is not None]
+        self.disk.append(records)
+        if self.damaged:
+            self.memory.absorb(records)  # a second copy of an entry that was damaged since it came
         for _, when_durable, _ in pending:
             when_durable()
 

@@ -50,7 +50,7 @@ def hand_over(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
-@fault("takeover among failing bookies", 5)
+@fault("takeover among failing bookies", 8)
 def take_over_among_failures(nemesis: Nemesis, random: Random) -> bool:
     """Bookies of the ledger being written fail before and while a new owner recovers it, maybe several times."""
     ensemble = nemesis.ensemble()

@@ -37,7 +37,7 @@ class Nemesis:
         kinds: of the faults that may strike.
         make_broker: makes one with a name, that takes the topic over when it is started.
         """
-        self.kinds = kinds
+        self.kinds = sorted(kinds, key=lambda kind: kind.name)  # whatever the order of imports
         self._make_broker = make_broker or (lambda name: SimulatedBroker(name, cluster, profile, checkers))
         self.cluster = cluster
         self.world = cluster.world

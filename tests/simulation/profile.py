@@ -101,7 +101,7 @@ class Profile:
             straggler=random.choice((0.0, 0.01, 0.05)),
             straggler_ms_max=random.choice((500, 3_000)),
             reply_loss_metadata=random.choice((0.0, 0.05, 0.2)),
-            fault_every_ms=random.choice((150, 400, 1_500)),
+            fault_every_ms=random.choice((120, 300, 1_200)),
             faults_until_ms=random.choice((5_000, 12_000)),
             add_every_ms_max=random.choice((10, 60, 200, 800)),
             bursts=random.choice((0.0, 0.3, 1.0)),

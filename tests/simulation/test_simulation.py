@@ -20,7 +20,7 @@ from tests.simulation.disk import Copy
 from tests.simulation.fault import KINDS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.network import ANYONE, Network
-from tests.simulation.profile import MESSAGES_MAX, Plan, Profile
+from tests.simulation.profile import LEDGER, MESSAGES_MAX, TOPIC, Plan, Profile
 from tests.simulation.run import Run
 from tests.simulation.shrink import Shrinker, relevant
 from tests.simulation.world import Process, World
@@ -28,7 +28,7 @@ from tests.simulation.world import Process, World
 SEEDS = int(os.environ.get("HELIOGRAPH_SIM_SEEDS", "50"))
 SEEDS_PER_TEST = 25
 KNOWN_SEEDS = [
-    int(line.split()[0])
+    (int(line.split()[0]), TOPIC if line.split()[1] == "topic:" else LEDGER)
     for line in (Path(__file__).parent / "known_seeds.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
@@ -73,9 +73,9 @@ def test_seeds_are_clean(start: int) -> None:
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("seed", KNOWN_SEEDS)
-def test_known_seed_is_clean(seed: int) -> None:
-    assert run_plan(Plan(seed)).failure == ""
+@pytest.mark.parametrize(("seed", "world"), KNOWN_SEEDS)
+def test_known_seed_is_clean(seed: int, world: str) -> None:
+    assert run_plan(Plan(seed, world=world)).failure == ""
 
 
 def test_a_seed_decides_everything_whatever_the_process() -> None:

@@ -53,7 +53,9 @@ class FakeLedgers:
         self.recovered.append(ledger_id)
         return await self._change(replace(self.records[ledger_id], state=LedgerState.CLOSED, last_entry_id=9))
 
-    async def repair(self, ledger_id: int, missing_bookies: Collection[str], away_from: Collection[str] = ()) -> bool:
+    async def repair(
+        self, ledger_id: int, missing_bookies: Collection[str], *, away_from: Collection[str] = ()
+    ) -> bool:
         if self.failures:
             self.failures -= 1
             raise LedgerRecoveryError("not now")

@@ -20,7 +20,7 @@ from actors.bookie.config import RECEIVE_BYTES, BookieConfig
 from actors.bookie.data_directory import DataDirectory
 from actors.bookie.disk import RealDisk
 from actors.bookie.frame_memory import SEGMENT_FRAME_BYTES_MAX, FrameMemory
-from actors.bookie.journal_format import Kind, batch_bytes, encode_batch, encode_file_header
+from actors.bookie.journal_format import Kind, encode_file_header
 from actors.bookie.journal_scan import WINDOW_BYTES, JournalRecord, scan, scan_bytes
 from actors.bookie.receiving import FrameReceiver
 from actors.bookie.replay import StorageReplay
@@ -29,6 +29,7 @@ from actors.errors import FrameError, JournalCorruptError
 from actors.wire.entry import encode_entry
 from actors.wire.frame import FRAME_BYTES_MAX, FrameDecoder, decode_request, encode_request
 from actors.wire.messages import Flag, Op, Request
+from tests.unit.bookie_journals import encoded_batch
 
 
 class Socket:
@@ -159,8 +160,7 @@ def test_blocks_of_a_journal_in_any_order_are_batches_or_damage(
     whole, sequence, sent = bytearray(encode_file_header(5, 1, 0)), 1, []
     for number in range(1, 6):
         records = [(Kind.ENTRY, b"%d " % number * 600 * number)]
-        data = bytearray(batch_bytes(records))
-        _, sequence = encode_batch(data, 0, records, 5, sequence, number)
+        data, sequence = encoded_batch(records, 5, sequence, number)
         whole += data
         sent.append(records[0][1])
     pieces = [whole[start : start + BLOCK_BYTES] for start in range(0, len(whole), BLOCK_BYTES)]
@@ -178,8 +178,7 @@ def test_a_large_journal_is_scanned_in_little_memory(tmp_path: Path) -> None:  #
     content, sequence = bytearray(encode_file_header(5, 1, 0)), 1
     for number in range(1, 9):
         records = [(Kind.ENTRY, bytes(1000)) for _ in range(1000)]
-        data = bytearray(batch_bytes(records))
-        _, sequence = encode_batch(data, 0, records, 5, sequence, number)
+        data, sequence = encoded_batch(records, 5, sequence, number)
         content += data
     path = tmp_path / "x"
     path.write_bytes(content)

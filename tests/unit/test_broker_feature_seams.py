@@ -403,3 +403,17 @@ def test_deduplication_whose_end_could_not_be_stored_can_begin_again() -> None:
         await topic.close()
 
     run(scenario)
+
+
+def test_compaction_takes_no_place_of_a_subscription() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        topic.apply_policies(replace(world.policies, max_subscriptions=1))
+        await publish(topic.ledger, "a")
+        topic.compaction.start()
+        await finish(topic)
+        await topic.subscribe("billing", start=0)
+        with pytest.raises(UnsupportedError):
+            await topic.subscribe("other", start=0)
+
+    run(scenario)

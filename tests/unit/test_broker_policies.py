@@ -100,6 +100,10 @@ def test_tenants_namespaces_and_policies_in_metadata() -> None:
         assert await records.topic_policies("acme/a/t") == {"max_producers": 1, "max_consumers": 2}
         await records.remove_topic_policies("acme/a/t", ["max_producers"])
         assert (await records.topic_policies("acme/a/t", applied=True))["message_ttl_seconds"] == 10
+        for name, partitions in (("acme/a/one", 0), ("acme/a/many", 2)):
+            await catalog.create(TopicName.parse(name), partitions, Persistence(5, 4, 3))
+            applied = await records.topic_policies(name, applied=True)
+            assert [applied[number] for number in COPIES] == [5, 4, 3]
         await records.mark_deleted("acme/a")
         with pytest.raises(NamespaceNotFoundError):
             await catalog.create(TopicName.parse("acme/a/late"))

@@ -168,5 +168,31 @@ def test_a_dead_connection_of_the_same_name_is_looked_into() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("mode", [AccessMode.WAIT_FOR_EXCLUSIVE, AccessMode.EXCLUSIVE_WITH_FENCING])
+def test_an_owner_that_comes_back_while_its_successor_is_being_stored_is_fenced(mode: AccessMode) -> None:
+    """Nor does it wait in line, where its client would hang, or throw its successor out."""
+
+    async def scenario() -> None:
+        proceed = asyncio.Event()
+
+        async def store(epoch: int) -> None:
+            if epoch == 1:
+                await proceed.wait()
+
+        members = TopicProducers("topic", ProducerAccess(), store)
+        await members.admit(Producer(1, "old", 0, Channel(), mode), "x")
+        successor = Producer(2, "new", 0, Channel(), AccessMode.EXCLUSIVE_WITH_FENCING)
+        claiming = asyncio.ensure_future(members.admit(successor, "x"))
+        await asyncio.sleep(0)
+        with pytest.raises(ProducerFencedError):
+            await members.admit(Producer(1, "old", 1, Channel(), mode, topic_epoch=0), "x")
+        proceed.set()
+        await claiming
+        assert list(members.connected) == ["new"]
+        assert members.access.waiting == []
+
+    asyncio.run(scenario())
+
+
 async def _store(epoch: int) -> None:
     await asyncio.sleep(0)

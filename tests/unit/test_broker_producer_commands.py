@@ -218,3 +218,26 @@ def test_a_producer_id_that_is_used_anew_ends_its_former_producer(lone: LoneBrok
         assert not topic.producers
 
     lone.run(scenario())
+
+
+def test_a_producer_of_dead_letters_brings_a_subscription_that_gets_them_all(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        send(client, 0)
+        await turns(lambda: client.answer(T.SEND_RECEIPT))
+        topic = lone.broker.topics.find(TOPIC)
+        assert topic is not None
+        for producer_id in (2, 3):  # once is enough
+            produce(client, producer_id, initial_subscription_name="letters")
+        await turns(lambda: sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers) == 3)
+        assert topic.subscriptions["letters"].backlog == 1
+        topic.apply_policies(replace(topic.policies, auto_create_subscriptions=False))
+        produce(client, 4, initial_subscription_name="other")
+        await turns(lambda: client.answer(T.ERROR))
+        assert client.transport.answers[-1].error.error == pb.NOT_ALLOWED_ERROR
+        assert set(topic.subscriptions) == {"letters"}
+        client.leave()
+
+    lone.run(scenario())

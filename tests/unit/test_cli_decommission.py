@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from heliograph import discovery
 from heliograph.cli.app import app
 from heliograph.cluster import decommission
 from heliograph.errors import ClusterNotFoundError, ConflictError, NotFoundError, ServiceNotReadyError
@@ -102,11 +103,11 @@ def test_a_cluster_without_an_auditor_is_told_apart_from_none(monkeypatch: pytes
     def no_actor(name: str, namespace: str) -> Any:
         raise ClusterNotFoundError("no actor")
 
-    monkeypatch.setattr(decommission.discovery, "actor", no_actor)
-    monkeypatch.setattr(decommission.discovery, "is_attached", lambda: False)
+    monkeypatch.setattr(discovery, "actor", no_actor)
+    monkeypatch.setattr(discovery, "is_attached", lambda: False)
     with pytest.raises(ClusterNotFoundError):
         decommission.cancel("bookie-2", "heliograph")
-    monkeypatch.setattr(decommission.discovery, "is_attached", lambda: True)
-    monkeypatch.setattr(decommission.discovery, "actor_names", lambda namespace: ["broker-1"])
+    monkeypatch.setattr(discovery, "is_attached", lambda: True)
+    monkeypatch.setattr(discovery, "actor_names", lambda namespace: ["broker-1"])
     with pytest.raises(NotFoundError, match="no auditor"):
         decommission.cancel("bookie-2", "heliograph")

@@ -77,7 +77,7 @@ def test_a_bad_environment_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(InvalidConfigError) as caught:
         ClusterConfig()
     assert caught.value.field == "bookies"
-    assert caught.value.limit == "ge 1"
+    assert caught.value.limit == ">= 1"
 
 
 def test_free_ports_do_not_collide() -> None:

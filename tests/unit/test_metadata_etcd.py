@@ -26,7 +26,7 @@ from metadata.etcd.address import EtcdAddress, Tls
 from metadata.etcd.changes import changes_in
 from metadata.etcd.draft import CountNeeded, Draft, PendingStat
 from metadata.etcd.feed import Feed
-from metadata.etcd.keeper import Keeper, now
+from metadata.etcd.keeper import Keeper
 from metadata.etcd.keys import Keys
 from metadata.etcd.limits import CACHED_ENTRIES_MAX, DEPTH_MAX
 from metadata.etcd.modules import etcd_api
@@ -47,6 +47,7 @@ from metadata.etcd.seen import SeenFamily, SeenNode, Snapshot
 from metadata.etcd.shadow import Revisions, Shadow
 from metadata.etcd.transaction import Requests
 from metadata.etcd.watchboard import Watchboard
+from metadata.session_clock import now
 from metadata.store import Create, Delete, EventType, Set, WatchEvent
 from metadata.watches import WatchKind
 
@@ -367,7 +368,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def keeper(on_over: Callable[[], None] = lambda: None) -> Keeper:
-    return Keeper(EtcdAddress(("one:1", "two:2")), 0, 7, 0.06, now(), on_over)
+    return Keeper(EtcdAddress(("one:1", "two:2")), 0, 7, 0.06, lambda _: None, on_over)
 
 
 def test_a_lease_is_renewed_at_another_endpoint_when_one_fails(fake: FakeEtcd) -> None:

@@ -53,11 +53,11 @@ class LossyStore(MemoryStore):
         self.lose_after = 0
         self.writes: list[Operation] = []
 
-    async def _apply(self, operation: Operation) -> Any:
+    async def _write(self, operation: Operation) -> Any:
         if self.lose_before:
             self.lose_before -= 1
             raise ConnectionLossError("not sent")
-        result = await super()._apply(operation)
+        result = await super()._write(operation)
         self.writes.append(operation)
         if self.lose_after:
             self.lose_after -= 1
