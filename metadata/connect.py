@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from heliograph.errors import InvalidConfigError
 from metadata.chroot import ChrootStore
+from metadata.credentials import without_password
 from metadata.embedded.client import EmbeddedStore
 from metadata.etcd.address import SCHEMES as ETCD_SCHEMES
 from metadata.memory import MemoryServer
@@ -49,7 +50,11 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> Metada
     elif parts.scheme == "memory" and parts.netloc:
         store = MemoryServer.named(parts.netloc).open_session(session_timeout_ms)
     else:
-        raise InvalidConfigError(f"{url!r} is no metadata URL, such as embedded://host:port", field="url")
+        raise InvalidConfigError(
+            f"{without_password(url)!r} is no metadata URL, such as embedded://host:port; "
+            f"the schemes are embedded, {', '.join(ETCD_SCHEMES)}, zk and memory",
+            field="url",
+        )
     if root == ROOT:
         return store
     try:

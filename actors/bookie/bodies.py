@@ -6,7 +6,9 @@ long copy, and adds of other clients are answered in between.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from actors.bookie.blocks import BlockBuffer, own_memory, up_to_block
 
@@ -24,12 +26,13 @@ class Body:
         self.size = sum([len(piece) for piece in pieces])
         self._release = release
 
-    def parts(self) -> Iterator[bytes]:
-        """Copies of the pieces in parts of PART_BYTES, the last one shorter."""
+    def parts(self, skip: int = 0) -> Iterator[bytes]:
+        """Copies of the pieces, without the first ``skip`` bytes, in parts of PART_BYTES, the last one shorter."""
         part: list[bytes | memoryview] = []
         size = 0
         for piece in self.pieces:
-            view = memoryview(piece)
+            view = memoryview(piece)[skip:]
+            skip -= len(piece) - len(view)
             while size + len(view) >= PART_BYTES:
                 cut = PART_BYTES - size
                 yield b"".join([*part, view[:cut]])
@@ -39,6 +42,12 @@ class Body:
                 size += len(view)
         if part:
             yield b"".join(part)
+
+    def release_after(self, user: asyncio.Future[Any]) -> None:
+        """The pieces are needed until ``user`` is done, and not any more then."""
+        release, self._release = self._release, None
+        if release is not None:
+            user.add_done_callback(lambda _: release())
 
     def release(self) -> None:
         """The pieces are not needed any more. Idempotent."""

@@ -315,6 +315,8 @@ class Bookie:
             write_cache_hits=reads.write_cache_hits,
             read_cache_hits=reads.read_cache_hits,
             disk_reads=reads.disk_reads,
+            read_aheads=running.reads.ahead.begun,
+            read_ahead_hits=running.reads.ahead.hits,
             entries_damaged=reads.damaged,
             disk_reads_failed=reads.failed,
             read_cache_bytes=storage.read_cache.size_bytes,

@@ -52,7 +52,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._server = server
         self._storage = server.storage
         self._receiver = FrameReceiver(
-            server.frame_memory, FRAME_BYTES_MAX if server.cluster_secret is None else GREETING_BYTES_MAX
+            server.receive_memory, FRAME_BYTES_MAX if server.cluster_secret is None else GREETING_BYTES_MAX
         )
         self._transport: asyncio.Transport | None = None
         self._is_greeted = False
@@ -83,7 +83,6 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._receiver.close()
         self._server.leave(self)
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -206,7 +205,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         if self._server.space.refuses(is_recovery=is_recovery):
             self._refuse(request_id, Status.READ_ONLY)
             return
-        data = self._receiver.keep(body)
+        data = bytes(body)
         status = self._storage.add(ledger_id, entry_id, last_add_confirmed, data, is_recovery=is_recovery)
         if status is not Status.OK:
             self._refuse(request_id, status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from actors.bookie.blocks import own_memory
@@ -11,12 +11,11 @@ from actors.bookie.disk import Disk
 from actors.bookie.entry_log import EntryLogReader, EntryLogWriter, EntryRun, log_ids, log_path, read_map
 from actors.bookie.index import IndexBatch, LedgerRecord, LocationIndex
 from actors.errors import BookieStorageError, EntryDamagedError
-from actors.wire.entry import EntryBytes
 
 INDEX_NAME = "index"
 LENGTH_BYTES = 4  # of the u32 before each entry in a record
 
-SortedEntries = Iterable[tuple[int, Sequence[tuple[int, EntryBytes]]]]  # ledgers ascending, entries of each ascending
+SortedEntries = Iterable[tuple[int, list[tuple[int, bytes]]]]  # ledgers ascending, each with its entries ascending
 
 
 class DataDirectory:

@@ -18,6 +18,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from actors.bookie.precedence import Precedence
 from actors.errors import BookieStorageError, DirectoryLockedError, DiskPoisonedError
 
 
@@ -74,6 +75,10 @@ class Disk(Protocol):
     def is_poisoned(self) -> bool:
         """Whether a sync has failed."""
 
+    @property
+    def precedence(self) -> Precedence:
+        """What journals and large reads agree by on who goes first."""
+
     def open(self, path: Path, *, create: bool = False, is_direct: bool = False) -> DiskFile:
         """Open for reading and writing; ``create`` makes a file that must not exist.
 
@@ -125,10 +130,15 @@ class RealDisk:
 
     def __init__(self) -> None:
         self._poison: OSError | None = None
+        self._precedence = Precedence()
 
     @property
     def is_poisoned(self) -> bool:
         return self._poison is not None
+
+    @property
+    def precedence(self) -> Precedence:
+        return self._precedence
 
     def open(self, path: Path, *, create: bool = False, is_direct: bool = False) -> DiskFile:
         self.check()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, count
 from pathlib import Path
@@ -24,7 +24,7 @@ from actors.bookie.blocks import BLOCK_BYTES, BlockBuffer, own_memory, up_to_blo
 from actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
 from actors.bookie.disk import Disk, DiskFile
 from actors.errors import BookieStorageError, EntryDamagedError
-from actors.wire.entry import ENTRY_HEADER_BYTES, EntryBytes, check_entry, entry_head
+from actors.wire.entry import ENTRY_HEADER_BYTES, check_entry, entry_head
 
 ENTRY_LOG_VERSION = 2
 _VERSIONS_READ = (1, 2)  # version 1 had no zeros between records
@@ -74,7 +74,7 @@ class EntryLogWriter:
         self._usage: dict[int, int] = {}
         self.log_id = -1
 
-    def append(self, ledger_id: int, entries: Sequence[tuple[int, EntryBytes]]) -> list[EntryRun]:
+    def append(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> list[EntryRun]:
         """Write entries of one ledger, ascending, and return where they are. Durable after ``sync``."""
         return [
             self._append_run(ledger_id, row[start : start + RUN_ENTRIES_MAX])
@@ -108,12 +108,12 @@ class EntryLogWriter:
         """Bytes of each ledger in the log that is being written."""
         return dict(self._usage)
 
-    def _append_run(self, ledger_id: int, entries: Sequence[tuple[int, EntryBytes]]) -> EntryRun:
+    def _append_run(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> EntryRun:
         if self._file is None or self._offset + self._buffered >= self._log_bytes:
             self._rotate()
         offset = self._offset + self._buffered
         sizes = [_SIZE.size + len(data) for _, data in entries]
-        parts: list[EntryBytes] = []
+        parts: list[bytes] = []
         for _, data in entries:
             parts += (_SIZE.pack(len(data)), data)
         if sum(sizes) <= len(sizes) * _SMALL_BYTES:
@@ -151,7 +151,7 @@ class EntryLogWriter:
         self._file.close()
         self._file = None
 
-    def _put(self, data: EntryBytes) -> None:
+    def _put(self, data: bytes) -> None:
         start, end = self._buffered, self._buffered + len(data)
         self._buffer.reserve(end, kept=start)
         self._buffer.memory[start:end] = data
@@ -242,7 +242,19 @@ class EntryLogReader:
             start -= offset % BLOCK_BYTES
             size = up_to_block(offset + size) - start
         memory = take(size)
-        return memory[: self._file(log_id, is_direct).read_into(start, memory)][offset - start :]
+        file = self._file(log_id, is_direct)
+        filled = self._read_in_pieces(file, start, memory) if is_direct else file.read_into(start, memory)
+        return memory[:filled][offset - start :]
+
+    def _read_in_pieces(self, file: DiskFile, offset: int, memory: memoryview) -> int:
+        filled = 0
+        while filled < len(memory):
+            piece = memory[filled:][: self._disk.precedence.give_way()]
+            count = file.read_into(offset + filled, piece)
+            filled += count
+            if count < len(piece):
+                break
+        return filled
 
     def _file(self, log_id: int, is_direct: bool) -> DiskFile:
         key = (log_id, is_direct)
@@ -325,7 +337,7 @@ def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, in
         file.close()
 
 
-def _rows(entries: Sequence[tuple[int, EntryBytes]]) -> Iterator[Sequence[tuple[int, EntryBytes]]]:
+def _rows(entries: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
     """The entries, which ascend, cut where an id is not one above the one before."""
     if entries and entries[-1][0] - entries[0][0] == len(entries) - 1:  # no gap: no need to look for one
         yield entries

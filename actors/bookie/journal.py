@@ -18,12 +18,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from actors.bookie.blocks import BLOCK_BYTES, BlockBuffer
+from actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
 from actors.bookie.disk import DiskFile
-from actors.bookie.journal_batch import BatchMemory
 from actors.bookie.journal_files import JournalFiles
-from actors.bookie.journal_format import batch_bytes, encode_file_header
+from actors.bookie.journal_format import batch_bytes, encode_batch, encode_file_header
 from actors.errors import BookieStorageError, DiskPoisonedError
-from actors.wire.entry import EntryBytes
+
+_BUFFER_BYTES = 1 << 20  # of the memory that a batch is put together in; it grows with the largest batch
 
 
 class Position(NamedTuple):
@@ -40,7 +42,7 @@ class DurabilityWaiter(Protocol):
         """The records queued under ``tokens`` are durable, or with ``error`` were not written. On the event loop."""
 
 
-JournalItem = tuple[int, EntryBytes, DurabilityWaiter, Any]  # a queued record: kind, payload, waiter, token
+JournalItem = tuple[int, bytes, DurabilityWaiter, Any]  # a queued record: kind, payload, waiter, token
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Journal:
         self._rotations = 0
         self._queue: list[JournalItem] = []
         self._queued_bytes = 0
-        self._gathering, self._writing = BatchMemory(), BatchMemory()  # the first items of the queue; the thread's own
+        self._buffer = BlockBuffer(_BUFFER_BYTES)
         self._condition = threading.Condition()
         self._idle = False
         self._stopping = False
@@ -115,12 +117,8 @@ class Journal:
     def append(self, items: list[JournalItem], size: int) -> None:
         """Queue records with ``size`` bytes of payload together. Never blocks for the disk."""
         with self._condition:
-            gathered = self._gathering.records
-            is_all_gathered = gathered == len(self._queue)
             self._queue += items
             self._queued_bytes += size
-            if is_all_gathered:
-                self._gathering.gather(self._queue, gathered)
             if self._idle:
                 self._idle = False
                 self._condition.notify()
@@ -157,21 +155,26 @@ class Journal:
                 if not self._condition.wait(None if self._is_sealed else self._seal_seconds):
                     break
             self._idle = False
-            if not self._queue and self._is_sealed and self._stopping:
+            items, size = self._queue, self._queued_bytes
+            if not items and self._is_sealed and self._stopping:
                 return None
-            return self._take_gathered()
+            self._queue, self._queued_bytes = [], 0
+            if size > JOURNAL_BATCH_BYTES_MAX:
+                self._leave_for_next(items)
+            return items
 
-    def _take_gathered(self) -> list[JournalItem]:
-        gathered = self._gathering.records
-        items, self._queue = self._queue[:gathered], self._queue[gathered:]
-        self._gathering, self._writing = self._writing, self._gathering
-        self._gathering.clear()  # what a batch that could not be written left there
-        self._gathering.gather(self._queue, 0)
-        self._queued_bytes = sum([len(item[1]) for item in self._queue])
-        return items
+    def _leave_for_next(self, items: list[JournalItem]) -> None:
+        size = 0
+        for taken, item in enumerate(items, 1):
+            size += len(item[1])
+            if size >= JOURNAL_BATCH_BYTES_MAX:
+                self._queue = items[taken:]
+                self._queued_bytes = sum(len(left[1]) for left in self._queue)
+                del items[taken:]
+                return
 
     def _commit(self, items: list[JournalItem]) -> None:
-        size = batch_bytes(sum([len(item[1]) for item in items]), len(items))
+        size = batch_bytes(items)
         self._is_sealed = False
         try:
             self._make_room(size)
@@ -181,20 +184,29 @@ class Journal:
             self._is_sealed = not items  # a seal is not worth trying for ever
             self._release(items, error)
             return
-        header = encode_file_header(self._file_id, self._sequence, self._file.size()) if self._offset == 0 else b""
-        data, sequence = self._writing.finish(header, items, self._file_id, self._sequence, self._batch)
-        self._file.write_at(self._offset, data)
+        length, sequence = self._encode(items, size)
+        self._file.write_at(self._offset, self._buffer.view(length))
         started = time.perf_counter()
         self._file.sync()
         took = time.perf_counter() - started
-        self._sequence, self._offset, self._batch = sequence, self._offset + len(data), self._batch + 1
-        self._count(len(items), len(data), took)
+        self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
+        self._count(len(items), length, took)
         self.position = Position(self._file_id, self._offset)
         self._is_sealed = not items
         if items:
             self._release(items, None)  # I1: after the sync, never before
         if self._ready is None and self._offset > self._file_bytes // 2:
             self._ready = self._preparer.submit(self._files.make_ready)
+
+    def _encode(self, items: list[JournalItem], size: int) -> tuple[int, int]:
+        """Put the batch into the buffer, behind the header of a new file; returns bytes and the next sequence."""
+        start = 0
+        self._buffer.reserve(BLOCK_BYTES + size)
+        if self._offset == 0:
+            header = encode_file_header(self._file_id, self._sequence, self._file.size())
+            start = len(header)
+            self._buffer.memory[:start] = header
+        return encode_batch(self._buffer.memory, start, items, self._file_id, self._sequence, self._batch)
 
     def _make_room(self, size: int) -> None:
         if self._offset == 0 or self._offset + size <= self._file_bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from actors.bookie.blocks import BlockBuffer
 from actors.bookie.config import JOURNAL_SPARE_FILES_MAX
 from actors.bookie.disk import Disk, DiskFile
+from actors.bookie.precedence import Precedence
 
 _USED = ".journal"
 _SPARE = ".spare"
@@ -36,6 +37,11 @@ class JournalFiles:
         for name in disk.names(directory):
             if name.endswith(_DRAFT):
                 disk.remove(directory / name)
+
+    @property
+    def precedence(self) -> Precedence:
+        """By which the journal goes before readers of the same disk."""
+        return self._disk.precedence
 
     @property
     def next_id(self) -> int:

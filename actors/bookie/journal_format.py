@@ -30,7 +30,6 @@ import crc32c
 
 from actors.bookie.blocks import BLOCK_BYTES, up_to_block
 from actors.errors import JournalCorruptError
-from actors.wire.entry import checksum_with_entry
 
 JOURNAL_VERSION = 1
 RECORD_HEADER_BYTES = 32
@@ -38,7 +37,6 @@ _MAGIC = b"HELIOJNL"
 # magic, version, CRC32C of the block with this field zero, id, first sequence, bytes of the file when it was begun
 _FILE_HEADER = struct.Struct(">8sIIQQQ")
 CHECKSUM_BYTES = 4
-CHECKED_ONCE_BYTES_MIN = 16 << 10  # of an entry whose own checksum is used; a smaller one is as soon gone through
 _REST = struct.Struct(">IQQIB3x")
 RECORD = struct.Struct(">IIQQIB3x")
 _LEDGER = struct.Struct(">q")
@@ -92,32 +90,31 @@ def decode_file_header(data: bytes | memoryview, name: str) -> JournalFileHeader
     return JournalFileHeader(*fields)
 
 
-def batch_bytes(payload_bytes: int, records: int) -> int:
-    """Bytes of a batch of so many records with so many bytes of payload, END and padding included."""
-    return up_to_block(payload_bytes + RECORD_HEADER_BYTES * (records + 1))
+def batch_bytes(records: Sequence[Sequence[Any]]) -> int:
+    """Bytes of the batch of these records, END and padding included. The payload is the second item of each."""
+    size = sum([len(record[1]) for record in records])
+    return up_to_block(size + RECORD_HEADER_BYTES * (len(records) + 1))
 
 
 def encode_batch(
     memory: mmap.mmap | bytearray, start: int, records: Iterable[Sequence[Any]], file_id: int, sequence: int, batch: int
 ) -> tuple[int, int]:
-    """Make a batch, from ``start``, of payloads that are in ``memory``; returns its end, and the sequence of the record
-    after it.
+    """Put one batch into ``memory`` from ``start``; returns its end, and the sequence of the record after it.
 
     Args:
-        memory: has room for ``batch_bytes``, and each payload already, with RECORD_HEADER_BYTES free before it.
-        records: kind and payload are the first two items of each (more are ignored, so that a queue's items fit). The
-            payload of an ENTRY is a sound entry.
+        memory: has room for ``batch_bytes``.
+        records: kind and payload are the first two items of each (more are ignored, so that a queue's items fit).
         sequence: of the first record.
     """
     pack, pack_all, crc = _REST.pack, RECORD.pack_into, crc32c.crc32c
     at = start
     for kind, payload, *_ in records:
         size = len(payload)
-        checksum = crc(pack(size, file_id, sequence, batch, kind))
-        is_checked = kind == Kind.ENTRY and size >= CHECKED_ONCE_BYTES_MIN
-        checksum = checksum_with_entry(checksum, payload) if is_checked else crc(payload, checksum)
+        checksum = crc(payload, crc(pack(size, file_id, sequence, batch, kind)))
         pack_all(memory, at, checksum, size, file_id, sequence, batch, kind)
-        at += RECORD_HEADER_BYTES + size
+        at += RECORD_HEADER_BYTES
+        memory[at : at + size] = payload
+        at += size
         sequence += 1
     padding = bytes(-(at - start + RECORD_HEADER_BYTES) % BLOCK_BYTES)
     checksum = crc(padding, crc(pack(len(padding), file_id, sequence, batch, Kind.END)))

@@ -21,9 +21,9 @@ from actors.bookie.bodies import NO_BODY, Body, ReadBuffer
 from actors.bookie.config import DISK_READS_MAX, LONG_POLL_MS_MAX, READ_BATCH_BYTES_MAX
 from actors.bookie.data_directory import LENGTH_BYTES
 from actors.bookie.index import merge_runs
+from actors.bookie.read_ahead import ReadAhead
 from actors.bookie.storage import ENTRY_ID_MAX, Storage
 from actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError
-from actors.wire.entry import EntryBytes
 from actors.wire.messages import LIST_RUNS_MAX, Answer, Flag, Request, Status
 
 _log = logging.getLogger(__name__)
@@ -57,9 +57,10 @@ class Reads:
         self._buffers: asyncio.Queue[ReadBuffer] = asyncio.Queue()
         for _ in range(storage.config.read_threads + READ_BUFFERS_BESIDE):
             self._buffers.put_nowait(ReadBuffer())
+        self.ahead = ReadAhead(storage.read_batch_disk, threads)
         self.statistics = ReadStatistics()
 
-    def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> EntryBytes | None:
+    def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> bytes | None:
         """The entry, when it can be answered at once: no fence to wait for, and a cache holds it."""
         if flags & Flag.FENCE and not self._storage.is_fence_durable(ledger_id):
             return None
@@ -103,7 +104,7 @@ class Reads:
         limit = max(1, min(request.limit or READ_BATCH_BYTES_MAX, READ_BATCH_BYTES_MAX))
         body = self._cached_batch(ledger_id, first, last, limit)
         if not body.size:
-            body = await self._batch_from_disk(ledger_id, first, last, limit)
+            body = await self._stored_batch(ledger_id, first, last, limit)
         if not body.size:
             body.release()
             body = self._cached_batch(ledger_id, first, last, limit)  # it may have come meanwhile
@@ -185,7 +186,7 @@ class Reads:
         if request.flags & Flag.FENCE:
             await self._storage.fence(request.ledger_id)  # I4, I6: durable before any answer
 
-    async def _from_disk(self, ledger_id: int, entry_id: int) -> EntryBytes | None:
+    async def _from_disk(self, ledger_id: int, entry_id: int) -> bytes | None:
         storage = self._storage
         if not storage.has_ledger(ledger_id):
             return None
@@ -223,26 +224,49 @@ class Reads:
         finally:
             self._disk_reads -= 1
 
-    async def _batch_from_disk(self, ledger_id: int, first: int, last: int, limit: int) -> Body:
+    async def _stored_batch(self, ledger_id: int, first: int, last: int, limit: int) -> Body:
+        """A batch that was read ahead, or one from the disk; and have the next one read if it will be wanted."""
+        place, ahead = (ledger_id, first), self.ahead
+        goes_on = ahead.goes_on(place)
+        found = await ahead.take(place, last, limit)
+        body, count = found or await self._batch_from_disk(ledger_id, first, last, limit)
+        if count:
+            following = first + count
+            ahead.ended_at((ledger_id, following))
+            has_thread = self._disk_reads < self._storage.config.read_threads
+            if goes_on and has_thread and self._is_stored(ledger_id, following):
+                ahead.begin((ledger_id, following), min(following + last - first, ENTRY_ID_MAX), limit)
+        return body
+
+    def _is_stored(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry is likely to be on the disk, and nowhere else."""
+        state = self._storage.ledgers.get(ledger_id)
+        if state is None or entry_id > state.last_entry_id:
+            return False
+        return self._storage.write_cache.get(ledger_id, entry_id) is None
+
+    async def _batch_from_disk(self, ledger_id: int, first: int, last: int, limit: int) -> tuple[Body, int]:
+        """The batch, and how many entries it has."""
         with self._counted():
             buffer = await self._buffers.get()
             read = partial(self._storage.read_batch_disk, ledger_id, first, last, limit, buffer)
             try:
-                pieces = await self._run(read)
+                records = await self._run(read)
             except asyncio.CancelledError:
                 self._give_back(ReadBuffer())  # the thread may still write to this one
                 raise
             except BaseException:
                 self._give_back(buffer)
                 raise
-        return Body(pieces, lambda: self._give_back(buffer))
+        pieces = [data for _, data in records]
+        return Body(pieces, lambda: self._give_back(buffer)), sum([len(sizes) for sizes, _ in records])
 
     def _give_back(self, buffer: ReadBuffer) -> None:
         buffer.reset()
         self._buffers.put_nowait(buffer)
 
     def _cached_batch(self, ledger_id: int, first: int, last: int, limit: int) -> Body:
-        pieces: list[EntryBytes] = []
+        pieces: list[bytes] = []
         size = 0
         for entry_id in range(first, last + 1):
             data = self._storage.write_cache.get(ledger_id, entry_id)

@@ -9,9 +9,8 @@ import msgpack
 
 from actors.bookie.bodies import NO_BODY, Body
 from actors.bookie.checkpointer import Checkpointer
-from actors.bookie.config import CONNECTIONS_MAX
+from actors.bookie.config import CONNECTIONS_MAX, RECEIVE_BYTES
 from actors.bookie.connection import BookieConnection
-from actors.bookie.frame_memory import FrameMemory
 from actors.bookie.reads import Reads, Reply
 from actors.bookie.space import Space
 from actors.bookie.storage import Storage
@@ -40,7 +39,7 @@ class BookieServer:
         self.storage = storage
         self.reads = reads
         self.space = space
-        self.frame_memory = FrameMemory()
+        self.receive_memory = memoryview(bytearray(RECEIVE_BYTES))  # one read is worked off before the next
         self._checkpointer = checkpointer
         self.adds_refused = 0
         self.clients_refused = 0

@@ -41,6 +41,8 @@ class BookieStatistics:
     write_cache_hits: int
     read_cache_hits: int
     disk_reads: int
+    read_aheads: int
+    read_ahead_hits: int
     entries_damaged: int
     disk_reads_failed: int
     read_cache_bytes: int

@@ -15,7 +15,7 @@ from typing import Any
 from actors.bookie.bodies import ReadBuffer
 from actors.bookie.checkpoint import Checkpoint, Mark, write_mark
 from actors.bookie.config import JOURNAL_QUEUE_BYTES_MAX, BookieConfig
-from actors.bookie.data_directory import LENGTH_BYTES, DataDirectory
+from actors.bookie.data_directory import LENGTH_BYTES, DataDirectory, Records
 from actors.bookie.disk import Disk
 from actors.bookie.fencing import FenceEffect
 from actors.bookie.index import IndexBatch, merge_runs
@@ -25,7 +25,6 @@ from actors.bookie.ledgers import LedgerState, LedgerTable
 from actors.bookie.read_cache import ReadCache
 from actors.bookie.write_cache import WriteCache
 from actors.errors import BookieStorageError
-from actors.wire.entry import EntryBytes
 from actors.wire.messages import LIST_RUNS_MAX, Status
 
 ENTRY_ID_MAX = (1 << 63) - 1
@@ -67,7 +66,7 @@ class Storage:
         ledger_id: int,
         entry_id: int,
         last_add_confirmed: int,
-        data: EntryBytes,
+        data: bytes,
         *,
         is_recovery: bool,
     ) -> Status:
@@ -191,7 +190,7 @@ class Storage:
 
     # Reads
 
-    def cached(self, ledger_id: int, entry_id: int) -> EntryBytes | None:
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry if a cache holds it."""
         data = self.write_cache.get(ledger_id, entry_id)
         if data is None:
@@ -228,13 +227,13 @@ class Storage:
 
     def read_batch_disk(
         self, ledger_id: int, first: int, last: int, bytes_wanted: int, buffer: ReadBuffer
-    ) -> list[memoryview]:
-        """Records (u32 length and entry) of consecutive entries in pieces, one at least if the first is there. Blocks.
+    ) -> list[Records]:
+        """Records (u32 length and entry) of consecutive entries, one at least if the first is there. Blocks.
 
         Raises:
             BookieStorageError, EntryDamagedError: nothing may be concluded about the first entry (I6).
         """
-        return self.directory_of(ledger_id).read_pieces(ledger_id, first, last, bytes_wanted, buffer.take)
+        return self.directory_of(ledger_id).read_runs(ledger_id, first, last, bytes_wanted, buffer.take)
 
     def spans_on_disk(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
         """First and last ids of the stored runs that touch ``first`` to ``last``. Blocks.

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from actors.wire.entry import EntryBytes
-
 ENTRY_OVERHEAD_BYTES = 200  # of Python around each cached entry, about
 _FLUSH_SHARE = 0.375  # of the whole, at which a flush should start
 _CROWDED_SHARE = 0.9  # of the whole, at which sockets should not be read
@@ -20,11 +18,11 @@ class CacheHalf:
     __slots__ = ("entries", "ledgers", "size_bytes")
 
     def __init__(self) -> None:
-        self.ledgers: dict[int, dict[int, EntryBytes]] = {}
+        self.ledgers: dict[int, dict[int, bytes]] = {}
         self.entries = 0
         self.size_bytes = 0
 
-    def put(self, ledger_id: int, entry_id: int, data: EntryBytes) -> None:
+    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
         """Keep an entry, in place of an earlier copy of it."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
@@ -37,7 +35,7 @@ class CacheHalf:
             self.size_bytes -= len(old) + ENTRY_OVERHEAD_BYTES
         ledger[entry_id] = data
 
-    def get(self, ledger_id: int, entry_id: int) -> EntryBytes | None:
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry, or None."""
         ledger = self.ledgers.get(ledger_id)
         return None if ledger is None else ledger.get(entry_id)
@@ -48,7 +46,7 @@ class CacheHalf:
             self.entries -= 1
             self.size_bytes -= len(data) + ENTRY_OVERHEAD_BYTES
 
-    def sorted(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, list[tuple[int, EntryBytes]]]]:
+    def sorted(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
         """These ledgers ascending, each with its entries ascending."""
         for ledger_id in sorted(ledger_ids):
             entries = self.ledgers[ledger_id]
@@ -93,11 +91,11 @@ class WriteCache:
         """Whether an entry of ``size`` bytes fits."""
         return self.size_bytes + size + ENTRY_OVERHEAD_BYTES <= self._bytes_max
 
-    def put(self, ledger_id: int, entry_id: int, data: EntryBytes) -> None:
+    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
         """Keep an entry for which there is room."""
         self.active.put(ledger_id, entry_id, data)
 
-    def get(self, ledger_id: int, entry_id: int) -> EntryBytes | None:
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry, or None."""
         data = self.active.get(ledger_id, entry_id)
         if data is None and self.flushing is not None:

@@ -66,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._heard = True
         self._was_pinged = False
+        self._probed: asyncio.Future[None] | None = None  # somebody waits for a sign of life
         self._stalled_ticks = 0
         self._is_refused = False
         self._throttled_until = 0.0
@@ -89,6 +90,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle every command that is complete."""
         self._heard = True
+        if self._probed is not None:
+            self._end_probe()
         try:
             for command, section in self._decoder.feed(data):
                 self._handle(command, section)
@@ -119,6 +122,7 @@ class Connection(asyncio.Protocol):
             task.cancel()
         for gone in self.on_gone:
             gone()
+        self._end_probe()
         self._on_closed(self)
 
     def refuse(self) -> None:
@@ -181,15 +185,26 @@ class Connection(asyncio.Protocol):
         """Whether nothing is read for a while."""
         return self._throttle is not None
 
-    def probe(self) -> None:
-        """Somebody wants the place of this client: find out soon whether it is still there."""
-        if self._outbox is None or not self.is_open or self._was_pinged:
-            return
+    def probe(self) -> asyncio.Future[None]:
+        """Somebody wants the place of this client: find out soon whether it is still there.
+
+        Returns:
+            a shared future that resolves when the client has shown itself, or is gone.
+        """
+        loop = asyncio.get_running_loop()
+        if self._probed is not None:
+            return self._probed
+        probed = self._probed = loop.create_future()
+        if self._outbox is None or not self.is_open:
+            self._end_probe()
+            return probed
+        if self._heard or not self._was_pinged:  # otherwise there is a ping to be answered
+            self._outbox.put(_PING)
         self._heard, self._was_pinged = False, True
-        self._outbox.put(_PING)
         if self._ticker is not None:
             self._ticker.cancel()
-        self._ticker = asyncio.get_running_loop().call_later(PROBE_SECONDS, self._tick)
+        self._ticker = loop.call_later(PROBE_SECONDS, self._tick)
+        return probed
 
     def close(self) -> None:
         """Write what is waiting, then hang up."""
@@ -296,6 +311,11 @@ class Connection(asyncio.Protocol):
     def _pong(self, command: BaseCommand, section: memoryview | None) -> None:
         """Any traffic counts as a sign of life."""
 
+    def _end_probe(self) -> None:
+        probed, self._probed = self._probed, None
+        if probed is not None and not probed.done():
+            probed.set_result(None)
+
     def _schedule_tick(self) -> None:
         seconds = self.context.config.keep_alive_seconds
         self._ticker = asyncio.get_running_loop().call_later(seconds, self._tick)
@@ -316,6 +336,7 @@ class Connection(asyncio.Protocol):
         # A socket that we do not read cannot show signs of life.
         if self._is_paused:
             self._was_pinged = False
+            self._end_probe()
             self._outbox.put(_PONG)  # its pings lie unread, and it must not take us for dead
         elif self._heard:
             self._was_pinged = False

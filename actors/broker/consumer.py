@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import Mapping
@@ -34,8 +35,8 @@ class ConsumerChannel(Protocol):
     def close_consumer(self, consumer: Consumer) -> None:
         """The broker ends this consumer; the client looks the topic up and subscribes again."""
 
-    def probe(self) -> None:
-        """Find out whether the client is still there; if not, its consumers go."""
+    def probe(self) -> asyncio.Future[None]:
+        """Find out whether the client is still there; if not, its consumers go. Resolves when that is known."""
 
     def reached_end(self, consumer: Consumer) -> None:
         """Tell a consumer that it got the last message that the topic will ever have."""

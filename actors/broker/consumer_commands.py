@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from heliograph.errors import (
     BadRequestError,
     ConflictError,
     ConsumerAssignError,
+    ConsumerBusyError,
     HeliographError,
     NotFoundError,
     ServiceNotReadyError,
@@ -83,9 +85,9 @@ class ConsumerCommands:
         """See ConsumerChannel."""
         return self.connection.client_version
 
-    def probe(self) -> None:
+    def probe(self) -> asyncio.Future[None]:
         """See ConsumerChannel."""
-        self.connection.probe()
+        return self.connection.probe()
 
     def push(
         self, consumer: Consumer, position: Position, entry: TopicEntry, redelivery_count: int, bits: int | None
@@ -147,30 +149,47 @@ class ConsumerCommands:
 
     async def _create(self, wanted: pb.CommandSubscribe) -> None:
         try:
-            topic, subscription = await self._subscription_for(wanted)
-            if self._subscribing[wanted.consumer_id] or not self.connection.is_open:
-                raise ServiceNotReadyError("the consumer was closed while it was being made")
-            partition = topic.name.partition
-            consumer = Consumer(
-                wanted.consumer_id,
-                wanted.consumer_name,
-                max(wanted.priority_level, 0),
-                partition,
-                self,
-                {pair.key: pair.value for pair in wanted.metadata},
-            )
-            consumer.state.is_writable = self.connection.is_writable
-            if wanted.HasField("consumer_epoch"):
-                consumer.epoch = wanted.consumer_epoch
-            _set_key_sharing(consumer, wanted)
-            topic.check_consumers()
-            subscription.add_consumer(consumer, _TYPES[wanted.sub_type])
-            self.consumers[wanted.consumer_id] = Subscribed(consumer, subscription, topic)
+            found = await self._connect(wanted) or await self._connect(wanted, is_last=True)
+            assert found is not None, "the last attempt succeeds or raises"
+            self.consumers[wanted.consumer_id] = found
             self.connection.send_success(wanted.request_id)
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
         finally:
             del self._subscribing[wanted.consumer_id]
+
+    async def _connect(self, wanted: pb.CommandSubscribe, *, is_last: bool = False) -> Subscribed | None:
+        """Connect a consumer; None when its place was taken, and whoever has it was given the time to show himself."""
+        topic, subscription = await self._subscription_for(wanted)
+        if self._subscribing[wanted.consumer_id] or not self.connection.is_open:
+            raise ServiceNotReadyError("the consumer was closed while it was being made")
+        consumer = self._consumer_for(wanted, topic)
+        topic.check_consumers()
+        kind = _TYPES[wanted.sub_type]
+        try:
+            subscription.add_consumer(consumer, kind)
+        except (ConsumerBusyError, ConsumerAssignError):
+            asked = [channel.probe() for channel in subscription.rivals(consumer, kind)]
+            if is_last or not asked:
+                raise
+            await asyncio.wait(asked)
+            return None
+        return Subscribed(consumer, subscription, topic)
+
+    def _consumer_for(self, wanted: pb.CommandSubscribe, topic: Topic) -> Consumer:
+        consumer = Consumer(
+            wanted.consumer_id,
+            wanted.consumer_name,
+            max(wanted.priority_level, 0),
+            topic.name.partition,
+            self,
+            {pair.key: pair.value for pair in wanted.metadata},
+        )
+        consumer.state.is_writable = self.connection.is_writable
+        if wanted.HasField("consumer_epoch"):
+            consumer.epoch = wanted.consumer_epoch
+        _set_key_sharing(consumer, wanted)
+        return consumer
 
     async def _subscription_for(self, wanted: pb.CommandSubscribe) -> tuple[Topic, Subscription]:
         if not wanted.subscription:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.broker.chain import Chain
-from actors.broker.consumer import Consumer
+from actors.broker.consumer import Consumer, ConsumerChannel
 from actors.broker.cursor import Cursor
 from actors.broker.cursor_log import CursorLog
 from actors.broker.delayed_delivery import DelayedDelivery
@@ -30,13 +30,7 @@ from actors.broker.subscription_type import SubscriptionType, make_dispatcher
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
 from actors.broker.topic_record import now_ms
-from heliograph.errors import (
-    ConflictError,
-    ConsumerAssignError,
-    ConsumerBusyError,
-    HeliographError,
-    ServiceNotReadyError,
-)
+from heliograph.errors import ConflictError, ConsumerBusyError, HeliographError, ServiceNotReadyError
 from metadata.model import Policies
 
 TURN_ENTRIES_MAX = 200
@@ -179,16 +173,17 @@ class Subscription:
                 limit=f"{limit} consumers",
             )
         before = self.dispatcher.active
-        try:
-            self.dispatcher.add(consumer.state)
-        except (ConsumerBusyError, ConsumerAssignError):
-            for other in self.consumers.values():
-                if other.channel is not consumer.channel:  # who asks is there
-                    other.channel.probe()
-            raise
+        self.dispatcher.add(consumer.state)
         self.consumers[consumer.state.key] = consumer
         self._active_changed(before, consumer)
         self.schedule_pump()
+
+    def rivals(self, consumer: Consumer, kind: SubscriptionType) -> list[ConsumerChannel]:
+        """Whose place a consumer wants that was refused. Who asks himself is there."""
+        if kind is not self.kind or (kind is not SubscriptionType.EXCLUSIVE and consumer.state.key_ranges is None):
+            return []
+        others = (other.channel for other in self.consumers.values())
+        return [channel for channel in dict.fromkeys(others) if channel is not consumer.channel]
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Disconnect a consumer; what it did not acknowledge goes to others."""

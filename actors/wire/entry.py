@@ -22,16 +22,12 @@ from dataclasses import dataclass
 import crc32c
 
 from actors.errors import EntryDamagedError
-from actors.wire.checksums import joined
 
-EntryBytes = bytes | memoryview  # an encoded entry; a view may be into a larger buffer, which it keeps alive
 ENTRY_VERSION = 1
 ENTRY_HEADER_BYTES = 40
 _HEAD = struct.Struct(">II")  # the version and its zeros are one word: a bit flipped in either is seen
 _BODY = struct.Struct(">qqqq")
 _ALL = struct.Struct(">IIqqqq")
-_CHECKSUM = struct.Struct(">I")
-_CHECKSUM_OFFSET = 4
 _LENGTH = struct.Struct(">q")
 
 assert _HEAD.size + _BODY.size == ENTRY_HEADER_BYTES
@@ -91,16 +87,6 @@ def check_entry(data: bytes | memoryview) -> tuple[int, int, int]:
     if crc32c.crc32c(memoryview(data)[_HEAD.size :]) != checksum:
         raise EntryDamagedError("an entry fails its checksum")
     return ledger_id, entry_id, lac
-
-
-def checksum_with_entry(before: int, data: bytes | memoryview) -> int:
-    """CRC32C of something followed by a sound entry, which is not gone through again: its own checksum says the rest.
-
-    Args:
-        before: CRC32C of what comes before the entry.
-    """
-    (checksum,) = _CHECKSUM.unpack_from(data, _CHECKSUM_OFFSET)
-    return joined(crc32c.crc32c(data[: _HEAD.size], before), checksum, len(data) - _HEAD.size)
 
 
 def decode_entry(data: bytes | memoryview) -> Entry:

@@ -16,7 +16,7 @@ import trustme
 
 import heliograph
 from actors.broker.bundles import bundle_path
-from actors.broker.load_balancer import SplitLimits
+from actors.broker.load_balancer import BalanceLimits, SplitLimits
 from actors.broker.tls import TlsFiles
 from heliograph import errors
 from heliograph.protocol.topic_name import TopicName
@@ -202,7 +202,7 @@ def test_the_leader_assigns_to_the_least_loaded_and_sheds_from_the_busy(cluster:
     moves = []
     for _ in range(4):
         moves += cluster.run(leader.broker.leader.balance())
-    assert 1 <= len(moves) <= 4
+    assert 1 <= len(moves) <= 2 * BalanceLimits().moves_max  # in the third round and the fourth
     assert {(move.giver, move.receiver) for move in moves} == {
         (leader.broker.config.broker_id, other.broker.config.broker_id)
     }

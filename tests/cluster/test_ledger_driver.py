@@ -360,3 +360,24 @@ def test_a_big_entry_travels() -> None:
         assert await contents(client, writer.ledger_id) == [payload]
 
     run(scenario)
+
+
+def test_the_cost_of_a_ledger_does_not_grow_with_those_that_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    has_ended = LedgerWriter.has_ended
+
+    def counted(writer: LedgerWriter) -> bool:
+        nonlocal looks
+        looks += 1
+        return bool(has_ended.fget(writer))  # type: ignore[attr-defined]
+
+    async def scenario(cluster: LedgerCluster) -> None:
+        client = await cluster.client()
+        monkeypatch.setattr(LedgerWriter, "has_ended", property(counted))
+        writers = [await new_ledger(client) for _ in range(500)]
+        assert looks <= 2 * len(writers)
+        for writer in writers[:400]:
+            await writer.close()
+        assert client.statistics()["writers"] == 100
+
+    run(scenario)

@@ -116,9 +116,15 @@ class Checkers:
             self.judge.require(named, "I8", f"{author} sent {name} to {bookie_id} before it was persisted")
 
     def on_entry_answer(self, author: Author, effect: ReadEntry, bookie_id: str, reply: Reply) -> None:
-        """A recovery hears of an entry: only an explicit negative to a fencing read may count against it."""
+        """A recovery hears of an entry: only an explicit negative to a fencing read may count against it.
+
+        And only that of a bookie which metadata gave the entry while the ledger was being recovered: what a recovery
+        has in mind for the end does not count before it closes the ledger.
+        """
         if effect.fence and reply is Reply.ABSENT:
-            self.negatives[author.number, effect.entry_id].add(bookie_id)
+            records = [r for r in self.store.history[effect.ledger_id] if r.state is LedgerState.IN_RECOVERY]
+            if any(bookie_id in write_set(record, effect.entry_id) for record in records):
+                self.negatives[author.number, effect.entry_id].add(bookie_id)
 
     def on_collect(self, bookie_id: str, ledger_ids: set[int]) -> None:
         """A bookie deletes the data of ledgers."""

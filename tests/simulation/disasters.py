@@ -33,7 +33,7 @@ def when_changed(nemesis: Nemesis, is_it: Callable[[Change], bool], then: Callab
     nemesis.later(PATIENCE_MS, stop)
 
 
-@fault("disk lost behind a takeover", 6)
+@fault("disk lost behind a takeover", 4)
 def lose_fences(nemesis: Nemesis, random: Random) -> bool:
     """A takeover reaches few bookies; one of these loses its disk, fences too; and the old owner writes on.
 
@@ -70,7 +70,7 @@ def lose_fences(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
-@fault("answers repeated late", 3)
+@fault("answers repeated late", 2)
 def repeat_answers(nemesis: Nemesis, random: Random) -> bool:
     """All that one bookie answers comes again seconds later, when the ensemble may be another one."""
     bookie = random.choice(nemesis.bookies)
@@ -80,14 +80,14 @@ def repeat_answers(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
-@fault("clock jumped", 2)
+@fault("clock jumped", 1)
 def jump(nemesis: Nemesis, random: Random) -> bool:
     """A broker's clock is ahead from now on: all that it waits for is overdue."""
     random.choice(nemesis.brokers[-3:]).clock_ahead_ms += random.choice((300, 3_000, 60_000))
     return True
 
 
-@fault("journal lost", 2)
+@fault("journal lost", 1)
 def lose_journal(nemesis: Nemesis, random: Random) -> bool:
     """One of the bookies that may lose data loses its journal, and comes back with what it had flushed."""
     bookie = nemesis.choose_lossy(random)
@@ -97,7 +97,7 @@ def lose_journal(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
-@fault("copies of one entry damaged", 3)
+@fault("copies of one entry damaged", 2)
 def damage_copies(nemesis: Nemesis, random: Random) -> bool:
     """An entry that is confirmed is damaged on all bookies that flushed it but one, which loses nothing."""
     found = []
@@ -122,7 +122,7 @@ def damage_copies(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
-@fault("disk full to the last byte", 2)
+@fault("disk full to the last byte", 1)
 def stuff_disk(nemesis: Nemesis, random: Random) -> bool:
     """One bookie takes nothing for a while, not even what recoveries and repairs send; perhaps in a recovery."""
     bookie = random.choice(nemesis.ensemble() or nemesis.bookies)
@@ -137,7 +137,7 @@ def stuff_disk(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
-@fault("change, recovery and repairs at once", 3)
+@fault("change, recovery and repairs at once", 2)
 def race(nemesis: Nemesis, random: Random) -> bool:
     """A bookie of the ledger being written dies; its writer, recoveries and repairs change the record at one time."""
     ensemble = nemesis.ensemble()
@@ -152,7 +152,7 @@ def race(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
-@fault("three takeovers at once", 2)
+@fault("three takeovers at once", 1)
 def take_over_at_once(nemesis: Nemesis, random: Random) -> bool:
     """Three brokers take the topic over at one time, beside the one that has it."""
     if len(nemesis.brokers) + 3 > BROKERS_MAX:
@@ -162,7 +162,7 @@ def take_over_at_once(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
-@fault("limbo looked through", 4)
+@fault("limbo looked through", 3)
 def look_through_limbo(nemesis: Nemesis, random: Random) -> bool:
     """A bookie that lost data gets some of it back; ledgers that are whole again may say "no" once more."""
     bookie = nemesis.choose_lossy(random)

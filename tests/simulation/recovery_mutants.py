@@ -81,9 +81,9 @@ def persist_recovery_segments_early() -> Iterator[None]:
         yield
 
 
-@mutant(start=315, harm=315)
+@mutant()
 def read_from_private_segments() -> Iterator[None]:
-    """After a replacement, recovery reads on from the newcomers, which never had what comes next (I5, I1)."""
+    """After a replacement, recovery reads on from the newcomers, which never had what comes next (I7, I5)."""
     real = RecoveryCore._fencing_read
 
     def misled(self: RecoveryCore, entry_id: int) -> ReadEntry:

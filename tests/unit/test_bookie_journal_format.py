@@ -15,13 +15,13 @@ from actors.bookie.journal_format import (
     batch_bytes,
     decode_fence,
     decode_lac,
+    encode_batch,
     encode_fence,
     encode_file_header,
     encode_lac,
 )
 from actors.bookie.journal_scan import JournalBatch, scan_bytes
 from actors.errors import JournalCorruptError
-from tests.unit.bookie_journals import encoded_batch
 
 FILE_BYTES = 64 << 10
 
@@ -47,8 +47,9 @@ class Writer:
         """Append one batch; returns its offset."""
         start = self.offset
         records = [(Kind.ENTRY, payload) for payload in payloads]
-        data, next_sequence = encoded_batch(records, self.file_id, self.sequence, self.batch)
-        assert len(data) == batch_bytes(sum(map(len, payloads)), len(payloads))
+        data = bytearray(batch_bytes(records))
+        end, next_sequence = encode_batch(data, 0, records, self.file_id, self.sequence, self.batch)
+        assert end == len(data)
         if start == 0:
             data[:0] = encode_file_header(self.file_id, self.sequence, len(self.content))
         self.content[start : start + len(data)] = data

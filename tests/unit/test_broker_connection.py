@@ -102,6 +102,37 @@ def test_entries_for_a_producer_that_was_closed_are_ignored_and_for_one_that_nev
     lone.run(scenario())
 
 
+@pytest.mark.parametrize("is_sticky", [False, True])
+def test_a_consumer_keeps_its_place_from_another_one_if_it_lives(lone: LoneBroker, is_sticky: bool) -> None:
+    async def scenario() -> None:
+        wanted = pb.CommandSubscribe(
+            topic=TOPIC, subscription="s", sub_type=pb.CommandSubscribe.EXCLUSIVE, consumer_id=1, request_id=1
+        )
+        if is_sticky:
+            wanted.sub_type = pb.CommandSubscribe.KEY_SHARED
+            wanted.key_shared_meta.mode = pb.STICKY
+            wanted.key_shared_meta.hash_ranges.add(start=0, end=9)
+        holder, newcomer = Client(lone.broker), Client(lone.broker)
+        holder.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+        await turns(lambda: holder.answer(T.SUCCESS))
+        newcomer.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+        await turns(lambda: count(holder, T.PING) == 1)
+        assert not newcomer.answer(T.ERROR)
+        holder.say(T(type=T.PONG, pong=pb.CommandPong()))
+        await turns(lambda: newcomer.answer(T.ERROR))
+        refused = newcomer.transport.answers[-1].error.error
+        assert refused == (pb.CONSUMER_ASSIGN_ERROR if is_sticky else pb.CONSUMER_BUSY)
+        newcomer.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+        await turns(lambda: count(holder, T.PING) == 2)
+        holder.connection._tick()  # the time for an answer is over
+        assert holder.transport.is_gone
+        holder.leave()
+        await turns(lambda: newcomer.answer(T.SUCCESS))
+        newcomer.leave()
+
+    lone.run(scenario())
+
+
 def test_who_subscribes_while_the_subscription_moves_is_asked_to_try_again(lone: LoneBroker) -> None:
     async def scenario() -> None:
         client = Client(lone.broker)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from actors.broker.consumer import Consumer
 from actors.broker.subscription import DUE_MAX, Subscription
 from actors.broker.subscription_type import SubscriptionType
 from heliograph.errors import ConsumerAssignError, ConsumerBusyError
 from heliograph.protocol.hashing import KEY_HASH_RANGE, sticky_key_hash
 from metadata.memory import MemoryStore
 from tests.unit.broker_world import World, turns
-from tests.unit.topic_world import listen, publish, run, topic_on
+from tests.unit.topic_world import Ear, listen, publish, run, topic_on
 
 DUE_MS = 1 << 41
 SHARED, KEY_SHARED, EXCLUSIVE = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED, SubscriptionType.EXCLUSIVE
@@ -84,7 +85,7 @@ def test_a_seek_forward_forgets_what_was_held_back_before_it() -> None:
     run(scenario)
 
 
-def test_whoever_holds_a_place_that_is_wanted_has_to_show_that_he_lives() -> None:
+def test_whose_place_is_wanted() -> None:
     async def scenario(world: World, store: MemoryStore) -> None:
         topic = await topic_on(world, store)
         for kind, ranges, error in (
@@ -92,11 +93,13 @@ def test_whoever_holds_a_place_that_is_wanted_has_to_show_that_he_lives() -> Non
             (KEY_SHARED, ((0, KEY_HASH_RANGE - 1),), ConsumerAssignError),
         ):
             subscription = await topic.subscribe(kind.value, start=0)
-            dead, ear = listen(subscription, kind, key_ranges=ranges)
+            holder, ear = listen(subscription, kind, key_ranges=ranges)
             with pytest.raises(error):
                 listen(subscription, kind, key_ranges=ranges)
-            assert ear.probes == 1
-            subscription.remove_consumer(dead)
-            listen(subscription, kind, key_ranges=ranges)
+            newcomer = Consumer(1, "", 0, -1, Ear())
+            newcomer.state.key_ranges = ranges
+            assert subscription.rivals(newcomer, kind) == [ear]
+            assert subscription.rivals(newcomer, SHARED) == []
+            assert subscription.rivals(holder, kind) == [], "who asks is there"
 
     run(scenario)

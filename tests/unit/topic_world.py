@@ -71,7 +71,6 @@ class Ear:
         self.keys: list[str] = []
         self.positions: list[Position] = []
         self.is_closed = False
-        self.probes = 0
 
     def push(self, consumer: Consumer, position: Position, entry: TopicEntry, *rest: Any) -> None:
         """See ConsumerChannel."""
@@ -82,9 +81,9 @@ class Ear:
         """See ConsumerChannel."""
         self.is_closed = True
 
-    def probe(self) -> None:
+    def probe(self) -> asyncio.Future[None]:
         """See ConsumerChannel."""
-        self.probes += 1
+        return asyncio.get_running_loop().create_future()
 
     def reached_end(self, consumer: Consumer) -> None:
         """See ConsumerChannel."""

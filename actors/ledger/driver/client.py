@@ -41,6 +41,7 @@ from metadata.update_loop import read
 logger = logging.getLogger(__name__)
 
 CREATE_ATTEMPTS_MAX = 5
+ENDED_WRITERS_MAX = 100  # kept until they are looked for, besides as many as there are open ones
 
 
 class LedgerClient:
@@ -50,6 +51,7 @@ class LedgerClient:
         """Use ``start``."""
         self._world = world
         self._writers: dict[int, LedgerWriter] = {}
+        self._forget_at = ENDED_WRITERS_MAX  # how many writers, before those that ended are looked for
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
         counted = "ledgers_created ledgers_recovered ledgers_deleted ledgers_repaired entries_repaired bytes_repaired"
         self._counts = dict.fromkeys(counted.split(), 0)
@@ -128,7 +130,8 @@ class LedgerClient:
             if created is not None:
                 self._counts["ledgers_created"] += 1
                 writer = LedgerWriter(world, created)
-                self._forget_ended_writers()
+                if len(self._writers) >= self._forget_at:
+                    self._forget_ended_writers()
                 self._writers[record.ledger_id] = writer
                 return writer
         raise ConnectionLossError("the metadata store lost the reply of every attempt to create a ledger")
@@ -331,6 +334,7 @@ class LedgerClient:
     def _forget_ended_writers(self) -> None:
         for ledger_id in [i for i, writer in self._writers.items() if writer.has_ended]:
             del self._writers[ledger_id]
+        self._forget_at = 2 * len(self._writers) + ENDED_WRITERS_MAX  # each is looked at about once for each creation
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -10,7 +10,7 @@ from actors.broker.subscription import Subscription
 from actors.broker.subscription_type import SubscriptionType
 from actors.broker.topic import Topic
 from actors.broker.topic_entry import TopicEntry
-from heliograph.errors import HeliographError
+from heliograph.errors import ConsumerBusyError, HeliographError
 from tests.simulation.topic.checkers import Ack
 from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
@@ -111,7 +111,12 @@ class SimulatedConsumer(Client):
             if link.is_broken:
                 return
             end = ConsumerEnd(self, link, subscription)
-            subscription.add_consumer(end.consumer, self.kind)
+            try:
+                subscription.add_consumer(end.consumer, self.kind)
+            except ConsumerBusyError:
+                for rival in subscription.rivals(end.consumer, self.kind):
+                    rival.probe()
+                raise
         except HeliographError as error:
             self.world.note(self.name, "cannot subscribe:", error)
             link.tell(lambda: self._broken(link))
@@ -151,10 +156,12 @@ class ConsumerEnd:
         self._forget()
         self.link.tell(lambda: self.client._broken(self.link))
 
-    def probe(self) -> None:
-        """See ConsumerChannel. A client that went elsewhere is found out."""
+    def probe(self) -> asyncio.Future[None]:
+        """See ConsumerChannel. A client that went elsewhere is found out; nobody waits for that here."""
+        loop = self.link.broker.loop
         if self.client.link is not self.link:
-            self.link.broker.loop.call_soon(self.gone)
+            loop.call_soon(self.gone)
+        return loop.create_future()
 
     def reached_end(self, consumer: Consumer) -> None:
         """See ConsumerChannel. No topic is terminated."""
