@@ -14,6 +14,8 @@ from metadata.store import MetadataStore
 from metadata.znode import ROOT, check_path
 from metadata.zookeeper.address import parse_address
 
+SCHEMES = ("embedded", *ETCD_SCHEMES, "zk", "memory")
+
 
 async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> MetadataStore:
     """Open a session with the store that ``url`` names.
@@ -31,6 +33,12 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> Metada
         NotPermittedError: the credentials are refused.
     """
     parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or not parts.netloc:
+        raise InvalidConfigError(
+            f"{without_password(url)!r} is no metadata URL, such as embedded://host:port; "
+            f"the schemes are {', '.join(SCHEMES)}",
+            field="url",
+        )
     root = parts.path.rstrip("/") or ROOT
     check_path(root)
     if parts.scheme in ETCD_SCHEMES:
@@ -47,14 +55,8 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> Metada
         store = await ZooKeeperStore.connect(
             address.endpoints, session_timeout_ms=session_timeout_ms, credentials=address.credentials
         )
-    elif parts.scheme == "memory" and parts.netloc:
-        store = MemoryServer.named(parts.netloc).open_session(session_timeout_ms)
     else:
-        raise InvalidConfigError(
-            f"{without_password(url)!r} is no metadata URL, such as embedded://host:port; "
-            f"the schemes are embedded, {', '.join(ETCD_SCHEMES)}, zk and memory",
-            field="url",
-        )
+        store = MemoryServer.named(parts.netloc).open_session(session_timeout_ms)
     if root == ROOT:
         return store
     try:

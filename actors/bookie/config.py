@@ -26,7 +26,9 @@ GREETING_BYTES_MAX = 4096  # bytes taken from a client before that
 CONNECTIONS_MAX = 4096  # sockets; the next one is closed at once
 DISK_READS_MAX = 1024  # reads that wait for a thread, of all connections together
 LONG_POLL_MS_MAX = 60_000
-READ_BATCH_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES
+READ_BATCH_BYTES_MAX = 1 << 20  # of one answer with several entries; a larger entry comes alone
+READ_AHEADS_MAX = 4  # batches read before they are asked for, of all clients together
+READ_AHEAD_SECONDS_MAX = 1.0  # one that nobody asks for is dropped after so long
 OPEN_LOGS_MAX = 64  # entry logs held open for reading
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -24,6 +24,7 @@ from actors.bookie.config import (
 )
 from actors.bookie.journal import Journal, JournalItem
 from actors.bookie.journal_format import Kind
+from actors.bookie.outlet import Outlet
 from actors.bookie.receiving import FrameReceiver
 from actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError, FrameError
 from actors.wire.entry import check_entry
@@ -67,6 +68,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._bodies = asyncio.Semaphore(CONNECTION_BODIES_MAX)
+        self._outlet = Outlet()
         self._frame = asyncio.Lock()  # of the frame that is being sent in parts
         self._held: list[bytes] | None = None  # frames that wait for its end
         self._slow_timer: asyncio.TimerHandle | None = None
@@ -83,6 +85,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._outlet.close()
         self._server.leave(self)
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -309,15 +312,27 @@ class BookieConnection(asyncio.BufferedProtocol):
                 return
             self._held = []
             try:
-                self._transport.write(encode_answer_head(answer, body.size))
-                for part in body.parts():
-                    self._transport.write(part)
-                    await asyncio.sleep(0)
+                frame = Body((encode_answer_head(answer, body.size), *body.pieces))
+                for part in frame.parts(await self._send_at_once(frame, body)):
                     if self._transport is None:
                         return
+                    self._transport.write(part)
+                    await asyncio.sleep(0)
             finally:
                 held, self._held = self._held, None
                 self._write(b"".join(held))
+
+    async def _send_at_once(self, frame: Body, lender: Body) -> int:
+        """Give the kernel as much of the frame as it takes, while the event loop does other things; how many bytes."""
+        assert self._transport is not None, "the caller has looked"
+        writing = self._outlet.write(self._transport, self._server.send_thread, frame.pieces)
+        if writing is None:
+            return 0
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            lender.release_after(writing)  # the thread may still read from it
+            raise
 
     def _write(self, frames: bytes) -> None:
         """Write whole frames, behind one that is under way."""

@@ -15,6 +15,7 @@ from actors.errors import BookieStorageError, EntryDamagedError
 INDEX_NAME = "index"
 LENGTH_BYTES = 4  # of the u32 before each entry in a record
 
+Records = tuple[tuple[int, ...], memoryview]  # sizes of records that lie one behind the other, and they themselves
 SortedEntries = Iterable[tuple[int, list[tuple[int, bytes]]]]  # ledgers ascending, each with its entries ascending
 
 
@@ -88,23 +89,18 @@ class DataDirectory:
             EntryDamagedError: every copy of ``first`` is damaged; nothing may be concluded either.
         """
         records: list[tuple[int, bytes]] = []
-        for sizes, data in self._read_runs(ledger_id, first, last, bytes_wanted, own_memory):
+        for sizes, data in self.read_runs(ledger_id, first, last, bytes_wanted, own_memory):
             start = 0
             for size in sizes:
                 records.append((first + len(records), bytes(data[start : start + size])))
                 start += size
         return records
 
-    def read_pieces(
+    def read_runs(
         self, ledger_id: int, first: int, last: int, bytes_wanted: int, take: Callable[[int], memoryview]
-    ) -> list[memoryview]:
-        """The records of ``read``, one behind the other, in pieces of memory that ``take`` gave. Raises the same."""
-        return [data for _, data in self._read_runs(ledger_id, first, last, bytes_wanted, take)]
-
-    def _read_runs(
-        self, ledger_id: int, first: int, last: int, bytes_wanted: int, take: Callable[[int], memoryview]
-    ) -> list[tuple[tuple[int, ...], memoryview]]:
-        found: list[tuple[tuple[int, ...], memoryview]] = []
+    ) -> list[Records]:
+        """The records of ``read`` in memory that ``take`` gave. Raises the same."""
+        found: list[Records] = []
         size, entry_id = 0, first
         while entry_id <= last and (size < bytes_wanted or not found):
             try:
@@ -202,7 +198,7 @@ class DataDirectory:
 
     def _read_run(
         self, ledger_id: int, entry_id: int, last: int, bytes_wanted: int, take: Callable[[int], memoryview]
-    ) -> tuple[tuple[int, ...], memoryview] | None:
+    ) -> Records | None:
         for attempt in (1, 2):
             failure: BookieStorageError | EntryDamagedError | None = None
             try:

@@ -185,10 +185,11 @@ class Journal:
             self._release(items, error)
             return
         length, sequence = self._encode(items, size)
-        self._file.write_at(self._offset, self._buffer.view(length))
-        started = time.perf_counter()
-        self._file.sync()
-        took = time.perf_counter() - started
+        with self._files.precedence:
+            self._file.write_at(self._offset, self._buffer.view(length))
+            started = time.perf_counter()
+            self._file.sync()
+            took = time.perf_counter() - started
         self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
         self._count(len(items), length, took)
         self.position = Position(self._file_id, self._offset)

@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import Executor
 
 PIECES_MAX = 64  # of one call: what lies in more of them is small, and copied together by the transport's way
 
@@ -24,7 +24,7 @@ class Outlet:
         self._is_closed = False
 
     def write(
-        self, transport: asyncio.Transport, thread: Any, pieces: Sequence[bytes | memoryview]
+        self, transport: asyncio.Transport, thread: Executor, pieces: Sequence[bytes | memoryview]
     ) -> asyncio.Future[int] | None:
         """Hand to the kernel what it takes now; the result is how many bytes that is. The pieces must stay as they are
         until then. None when this way is not open.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import msgpack
 
@@ -40,6 +41,7 @@ class BookieServer:
         self.reads = reads
         self.space = space
         self.receive_memory = memoryview(bytearray(RECEIVE_BYTES))  # one read is worked off before the next
+        self.send_thread = ThreadPoolExecutor(1, "bookie-send")  # hands one large body to the kernel at a time
         self._checkpointer = checkpointer
         self.adds_refused = 0
         self.clients_refused = 0
@@ -94,6 +96,7 @@ class BookieServer:
             self.abort()
         await self._listener.wait_closed()
         self._listener = None
+        self.send_thread.shutdown()
 
     def abort(self) -> None:
         """Cut all connections and listen no more."""

@@ -75,8 +75,13 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     """
     address_file = head.temporary_directory / "ray_current_cluster"  # written when the head can be joined
     wait_until(lambda: _has_text(address_file) or not head.process.is_alive(), START_TIMEOUT_SECONDS)
-    if not head.process.is_alive() or not _has_text(address_file):
+    if not head.process.is_alive():
         raise ResourceError(f"Ray did not start: {_last_lines(home.ray_log)} (log: {home.ray_log})")
+    if not _has_text(address_file):
+        raise ResourceError(
+            f"Ray was not ready in {START_TIMEOUT_SECONDS:.0f} s: is the machine overloaded? Its last words: "
+            f"{_last_lines(home.ray_log)} (log: {home.ray_log})"
+        )
     return address_file.read_text().strip()
 
 

@@ -19,7 +19,7 @@ import uvloop
 
 from actors.errors import BookieError, BookieUnavailableError
 from actors.wire.client import BookieConnection
-from actors.wire.entry import decode_entry, encode_entry
+from actors.wire.entry import decode_entry, encode_entry_head
 from actors.wire.messages import Answer, Flag, Op, Request, Status
 from heliograph.cli.measure import Run
 from tests.bench.bookie_host import BOOKIE_ID
@@ -64,9 +64,19 @@ class AddLoad:
 
     def _send(self, entry_id: int) -> None:
         size = len(self._payload)
-        entry = encode_entry(self.ledger_id, entry_id, entry_id - 1, (entry_id + 1) * size, self._payload)
+        head = encode_entry_head(self.ledger_id, entry_id, entry_id - 1, (entry_id + 1) * size, self._payload)
         self._connection.send(
-            Op.ADD, self.ledger_id, entry_id, Flag.NONE, 0, -1, entry, self._answered, entry_id, now_ms() + TIMEOUT_MS
+            Op.ADD,
+            self.ledger_id,
+            entry_id,
+            Flag.NONE,
+            0,
+            -1,
+            head,
+            self._answered,
+            entry_id,
+            now_ms() + TIMEOUT_MS,
+            self._payload,
         )
 
     def _answered(self, entry_id: int, answer: Answer | BookieError, body: memoryview) -> None:

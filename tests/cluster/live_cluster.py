@@ -18,10 +18,12 @@ from heliograph.admin import AdminSync
 from heliograph.cluster.home import ClusterHome, ClusterState
 from heliograph.cluster.lifecycle import down, up
 from heliograph.config import ClusterConfig
+from heliograph.errors import ClusterNotFoundError, ResourceError
 from tests.patience import START_SECONDS
 
 BACK_TIMEOUT_SECONDS = 120.0
 CALL_TIMEOUT_SECONDS = 60.0
+STARTS_MAX = 3
 _POLL_SECONDS = 0.05
 
 
@@ -102,7 +104,19 @@ def start(home: Path, namespace: str, **settings: Any) -> LiveCluster:
         "ray_object_store_bytes": 100 << 20,
     }
     config = ClusterConfig(home=home, namespace=namespace, **{**defaults, **settings})
-    return LiveCluster(config, up(config))
+    return LiveCluster(config, _up(config))
+
+
+def _up(config: ClusterConfig) -> ClusterState:
+    """Ray has limits of its own for its start, which a machine that is busy enough exceeds: then once more."""
+    for _ in range(STARTS_MAX - 1):
+        try:
+            return up(config)
+        except (ClusterNotFoundError, ResourceError):
+            home = ClusterHome(config.home_directory)
+            if home.load() is not None:
+                down(home, delete_data=True)
+    return up(config)
 
 
 def wait_for(condition: Callable[[], bool], timeout: float, otherwise: str) -> None:

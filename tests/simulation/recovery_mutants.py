@@ -18,7 +18,7 @@ from metadata.model import LedgerMetadata, LedgerState
 from tests.simulation.mutant import mutant
 
 
-@mutant(harm=325)
+@mutant()
 def skip_fence_on_recovery_read() -> Iterator[None]:
     """Recovery reads do not fence: a late write can still reach its quorum beyond the closed end (I7, I5)."""
     real = RecoveryCore._fencing_read
@@ -30,7 +30,7 @@ def skip_fence_on_recovery_read() -> Iterator[None]:
         yield
 
 
-@mutant(harm=0)
+@mutant(harm=3)
 def never_fence() -> Iterator[None]:
     """Neither the LAC reads nor the entry reads of a recovery fence (I7, I5)."""
     real_read = RecoveryCore._fencing_read
@@ -45,7 +45,7 @@ def never_fence() -> Iterator[None]:
         yield
 
 
-@mutant(start=4, harm=20)
+@mutant(start=4, harm=42)
 def persist_recovery_segments_early() -> Iterator[None]:
     """Recovery names its private segments before it closed the ledger: the next one reads where nothing is (I7, I5)."""
     real = RecoveryCore._replace_failed
@@ -95,7 +95,7 @@ def read_from_private_segments() -> Iterator[None]:
         yield
 
 
-@mutant(start=3, harm=121)
+@mutant(start=3, harm=161)
 def take_silence_for_absence() -> Iterator[None]:
     """A timeout counts as an explicit "no such entry" (I7)."""
     real = EntryVerdict.on_answer
@@ -107,7 +107,7 @@ def take_silence_for_absence() -> Iterator[None]:
         yield
 
 
-@mutant(start=1, harm=16)
+@mutant(start=1, harm=62)
 def one_negative_is_enough() -> Iterator[None]:
     """One "no such entry" decides, whatever the quorums (I7)."""
     real = WriteSchedule.__init__

@@ -20,7 +20,7 @@ from tests.simulation.mutant import mutant
 from tests.simulation.shell import Cluster
 
 
-@mutant(start=15, harm=16)
+@mutant(start=15, harm=46)
 def forget_fences_on_replay() -> Iterator[None]:
     """A bookie comes back unfenced (I4)."""
     with patch.object(SimulatedBookie, "restore_fences", lambda self: None):
@@ -58,7 +58,7 @@ def answer_before_the_fence_is_durable() -> Iterator[None]:
         yield
 
 
-@mutant(harm=0)
+@mutant(harm=5)
 def fence_lets_writes_through() -> Iterator[None]:
     """Ordinary adds are taken after the fence (I4)."""
     with patch.object(Fence, "permits_add", lambda self, *, is_recovery: True):
@@ -72,7 +72,7 @@ def fence_stops_recovery_too() -> Iterator[None]:
         yield
 
 
-@mutant(start=4, harm=4)
+@mutant(start=4, harm=11)
 def move_the_mark_early() -> Iterator[None]:
     """The journal is trimmed before the flush is on disk (I1)."""
     real = SimulatedBookie.checkpoint
@@ -117,7 +117,7 @@ def serve_damaged_copies() -> Iterator[None]:
         yield
 
 
-@mutant(start=3, harm=150)
+@mutant(start=3, harm=165)
 def no_limbo_after_a_lost_disk() -> Iterator[None]:
     """A bookie whose disk was lost says "no such entry" (I6)."""
     real = SimulatedBookie.lose_disk
@@ -143,7 +143,7 @@ def no_fence_after_a_lost_disk() -> Iterator[None]:
         yield
 
 
-@mutant(harm=0)
+@mutant(start=40, harm=46)
 def fence_only_unclosed_ledgers_after_a_lost_disk() -> Iterator[None]:
     """A bookie that lost its disk takes writes of ledgers that were closed, or whose place is another's now (I4)."""
     real = SimulatedBookie.lose_disk

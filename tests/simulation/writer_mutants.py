@@ -156,7 +156,7 @@ def confirm_during_ensemble_change() -> Iterator[None]:
         yield
 
 
-@mutant(start=4)
+@mutant(start=20063)
 def accept_stale_epochs() -> Iterator[None]:
     """Replies to requests of an older ensemble count (I1)."""
 

@@ -97,6 +97,7 @@ class FakeBroker:
         self.redirects: dict[str, str] = {}  # topic -> address
         self.refusals: dict[int, deque[tuple[pb.ServerError, str]]] = defaultdict(deque)  # command type -> answers
         self.silent: set[int] = set()  # command types that are not answered
+        self.silent_after: dict[int, int] = {}  # command type -> how many of it are answered before no more are
         self.receipts_held: list[tuple[FakeConnection, bytes]] | None = None
         self.max_message_bytes = 5 << 20
         self.closes_on_seek = True
@@ -174,7 +175,8 @@ class FakeConnection(asyncio.Protocol):
 
     def handle(self, command: pb.BaseCommand, section: memoryview | None) -> None:
         kind = command.type
-        if kind in self.broker.silent:
+        after = self.broker.silent_after.get(kind)
+        if kind in self.broker.silent or (after is not None and len(self.broker.of_type(kind)) > after):
             return
         name = T.Type.Name(kind).lower()
         request = getattr(command, name)

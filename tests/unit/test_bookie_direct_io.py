@@ -72,6 +72,8 @@ def test_a_body_is_cut_into_parts_and_given_back_once() -> None:
     assert body.size == sum(map(len, pieces))
     assert [len(part) for part in parts[:-1]] == [PART_BYTES] * (len(parts) - 1)
     assert all(type(part) is bytes for part in parts), "copies: the memory may be used again"
+    for skipped in (0, 1, PART_BYTES, body.size - 1, body.size):
+        assert b"".join(body.parts(skipped)) == b"".join(pieces)[skipped:]
     body.release()
     body.release()
     assert released == [1]

@@ -420,6 +420,7 @@ def test_partitions_that_were_open_already_are_closed_with_an_opening_that_is_ta
     async def scenario() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
             broker.store.partitions[TOPIC] = 2
+            broker.silent_after[T.PRODUCER] = 1
             opening = asyncio.ensure_future(client.producer("t").open())
             await until(lambda: broker.of_type(T.PRODUCER))
             opening.cancel()

@@ -154,6 +154,17 @@ def test_a_ray_that_does_not_start_is_cleared_away(
     assert not temporary[0].exists()
 
 
+def test_a_ray_that_takes_too_long_is_said_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path)
+    home.prepare()
+    home.ray_log.write_text("Local node IP")
+    monkeypatch.setattr(launch, "START_TIMEOUT_SECONDS", 0.0)
+    me = ProcessName.of(os.getpid())
+    assert me is not None
+    with pytest.raises(ResourceError, match=r"not ready in 0 s.*Local node IP \(log: "):
+        launch.wait_for_ray(launch.RayHead(me, "", "", tmp_path, "token"), home)
+
+
 def test_the_brokers_address_does_not_depend_on_who_was_ready_first() -> None:
     ready_last = {"broker-2": "pulsar://h:2", "gateway": "http://h:8", "broker-1": "pulsar://h:1"}
     assert lifecycle._joined_urls(ready_last) == "pulsar://h:1,h:2"
