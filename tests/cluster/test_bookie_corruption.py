@@ -195,7 +195,7 @@ def test_a_last_entry_that_cannot_be_read_does_not_hide_the_fence(tmp_path: Path
         path = log_path(config.data_directories[0], number)
         path.write_bytes(path.read_bytes().replace(payload(1, 2), bytes(len(payload(1, 2)))))
         async with serving(config) as (_, peer):
-            assert await peer.status(Op.READ, 1, 2) is Status.DAMAGED
+            assert await peer.status(Op.READ, 1, 2) is Status.STORAGE_ERROR
             answer, body = await peer.call(Op.READ_LAC, 1, flags=Flag.FENCE)
             assert (answer.status, answer.last_add_confirmed, len(body)) == (Status.OK, 1, 0)
             assert (await peer.add(1, 3, b"late"))[0].status is Status.FENCED
