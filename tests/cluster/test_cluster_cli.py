@@ -16,7 +16,6 @@ import pytest
 
 from heliograph.cluster.home import ClusterHome
 from heliograph.cluster.processes import session_members
-from tests.cluster.helio_forks import HelioForks
 from tests.cluster.live_cluster import LiveCluster, wait_for
 from tests.patience import START_SECONDS
 
@@ -24,7 +23,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 HELIO = Path(sys.executable).with_name("helio")
 PATIENT = ("--idle", "120")  # for what will come
-_running: list[HelioForks] = []
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -32,17 +30,11 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "HELIOGRAPH_START_TIMEOUT_MS": str(START_SECONDS * 1_000), **extra}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forks() -> Iterator[None]:
-    with HelioForks() as forks:
-        _running.append(forks)
-        yield
-        _running.clear()
-
-
 def helio(*arguments: str | Path, stdin: str = "", code: int = 0, **extra: str) -> str:
     """Run a command, check its exit code and return what it printed."""
-    run = _running[0].run(arguments, environment(**extra), stdin)
+    run = subprocess.run(
+        [HELIO, *arguments], capture_output=True, text=True, input=stdin, env=environment(**extra), check=False
+    )
     assert run.returncode == code, run.stdout + run.stderr
     assert "Traceback" not in run.stderr
     return run.stdout if code == 0 else run.stdout + run.stderr

@@ -40,6 +40,7 @@ CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, Ses
 CREATED, DELETED, CHANGED, CHILD = EventType.CREATED, EventType.DELETED, EventType.CHANGED, EventType.CHILD
 TIMEOUT_MS = 3_000
 LONG_TIMEOUT_MS = 30_000  # survives whatever a busy machine does to it
+ELECTIONS_TIMEOUT_MS = 180_000  # survives several of them on such a machine
 
 
 @pytest.fixture(scope="module")
@@ -263,8 +264,9 @@ def test_another_endpoint_takes_over_and_a_moved_leader_harms_nothing(tmp_path: 
             hosts = ",".join(member.address for member in members)
             url = f"etcd://{hosts}/p"
             async with (
-                session(url) as store,
-                session(url) as observer,
+                # Without a leader etcd drops requests, and says so seven seconds later: that may happen often.
+                session(url, ELECTIONS_TIMEOUT_MS) as store,
+                session(url, ELECTIONS_TIMEOUT_MS) as observer,
                 writing(store, observer) as writers,
             ):
                 states = States(store)
