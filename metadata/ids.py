@@ -6,7 +6,7 @@ skips an id, which does no harm.
 
 from __future__ import annotations
 
-from metadata.errors import ConnectionLossError
+from metadata.errors import ConnectionLossError, NoNodeError
 from metadata.paths import LEDGER_IDS
 from metadata.store import MetadataStore
 
@@ -26,3 +26,17 @@ async def next_ledger_id(store: MetadataStore) -> int:
         except ConnectionLossError:
             continue
     return (await store.set(LEDGER_IDS, b"")).version
+
+
+async def last_ledger_id(store: MetadataStore) -> int:
+    """The last ledger id that was given out before the call; 0 for none.
+
+    Raises:
+        MetadataError: the store could not be asked.
+    """
+    await store.sync()
+    try:
+        _, stat = await store.get(LEDGER_IDS)
+    except NoNodeError:
+        return 0
+    return stat.version

@@ -18,10 +18,10 @@ from actors.auditor.ledger_scan import scan_ledgers
 from actors.auditor.membership import Membership
 from heliograph.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from metadata import paths
-from metadata.codec import decode
 from metadata.errors import NodeExistsError, NoNodeError
 from metadata.model import LedgerMetadata, NamespacePolicies
 from metadata.store import MetadataStore
+from metadata.update_loop import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,9 @@ class Decommission:
 
     async def _policies(self, path: str) -> NamespacePolicies | None:
         try:
-            value, _ = await self._store.get(path)
+            return (await read(self._store, path, NamespacePolicies)).record
         except NoNodeError:
             return None
-        return decode(NamespacePolicies, value)
 
 
 def _not_wished(bookie_id: str) -> NotFoundError:

@@ -26,6 +26,7 @@ from actors.bookie.storage import Storage
 from actors.errors import BookieStorageError, CookieMismatchError
 from metadata import paths
 from metadata.errors import MetadataError
+from metadata.ids import last_ledger_id
 from metadata.model import BookieRegistration, Cookie
 from metadata.store import MetadataStore
 
@@ -226,14 +227,14 @@ class Bookie:
     async def _enter_limbo(self, storage: Storage) -> None:
         if self._store is None:
             raise CookieMismatchError("without metadata nothing says which ledgers a lost directory held")
-        last_ledger_id = await ledger_listing.last_ledger_id(self._store)
+        last_id = await last_ledger_id(self._store)
         elsewhere = set(storage.ledgers.ids())
         async for ledger_id, may_be_fenced in ledger_listing.ledgers_on(self._store, self._config.bookie_id):
             storage.put_into_limbo(ledger_id, is_fenced=may_be_fenced)  # I6: before anything is served
             elsewhere.discard(ledger_id)
         for ledger_id in elsewhere:
             storage.put_into_limbo(ledger_id, is_fenced=True)
-        await asyncio.to_thread(storage.doubt, last_ledger_id)  # I4: also ledgers that were placed elsewhere since
+        await asyncio.to_thread(storage.doubt, last_id)  # I4: also ledgers that were placed elsewhere since
 
     async def _watch_space(self) -> None:
         while True:

@@ -55,20 +55,6 @@ async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tupl
                 yield ledger_id, not is_open or bookie_id in ledger.last_segment.bookies
 
 
-async def last_ledger_id(store: MetadataStore) -> int:
-    """The last ledger id that was given out before the call; 0 for none.
-
-    Raises:
-        MetadataError: the store could not be asked.
-    """
-    await store.sync()
-    try:
-        _, stat = await store.get(paths.LEDGER_IDS)
-    except NoNodeError:
-        return 0
-    return stat.version  # metadata/ids.py
-
-
 async def _children(store: MetadataStore, path: str) -> list[str]:
     try:
         return await store.children(path)

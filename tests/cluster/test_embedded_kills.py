@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from metadata.embedded.client import EmbeddedStore
 from metadata.errors import ConnectionLossError, NoNodeError
 from metadata.store import Check, Create, Delete, MetadataStore, SessionState, Set
+from tests.cluster.embedded_servers import session
 from tests.cluster.forked_metadata import ForkedMetadata
 from tests.cluster.stalling_proxy import StallingProxy
 
@@ -28,16 +27,6 @@ TIMEOUT_MS = 20_000  # of the sessions that are to live on
 SHORT_TIMEOUT_MS = 3_000  # of those that are left to expire
 DEADLINE_SECONDS = 60
 T = TypeVar("T")
-
-
-@asynccontextmanager
-async def session(address: str, timeout_ms: int = TIMEOUT_MS) -> AsyncIterator[EmbeddedStore]:
-    host, port = address.split(":")
-    store = await EmbeddedStore.connect(host, int(port), session_timeout_ms=timeout_ms)
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -123,7 +112,7 @@ class Follower:
 def test_a_hundred_kills_lose_nothing_and_invent_nothing(tmp_path: Path) -> None:
     async def scenario(server: ForkedMetadata) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            stores = [await stack.enter_async_context(session(server.address)) for _ in range(WRITERS + 1)]
+            stores = [await stack.enter_async_context(session(server.address, TIMEOUT_MS)) for _ in range(WRITERS + 1)]
             observer, ids = stores[-1], [store.session_id for store in stores]
             for number, store in enumerate(stores):
                 await store.create(f"/e-{number}", b"%d" % number, ephemeral=True)
@@ -178,7 +167,7 @@ def test_an_ephemeral_goes_with_its_session_although_the_server_was_killed(tmp_p
         host, port = server.address.split(":")
         proxy = StallingProxy(host, int(port))
         address = f"127.0.0.1:{await proxy.start()}"
-        async with session(server.address) as observer, session(address, SHORT_TIMEOUT_MS) as dying:
+        async with session(server.address, TIMEOUT_MS) as observer, session(address, SHORT_TIMEOUT_MS) as dying:
             await dying.create("/dying", ephemeral=True)
             proxy.cut()
             gone = asyncio.Event()
