@@ -110,8 +110,9 @@ class Pump:
         if not self._waiting or self._waiting[0] is not head:
             return  # the session ended meanwhile
         if isinstance(head, Write):
-            rest = await self._writer.carry_out(self._take(Write, OPERATIONS_MAX))
-            self._waiting.extendleft(reversed(rest))
+            writes = self._take(Write, OPERATIONS_MAX)
+            if writes:
+                self._waiting.extendleft(reversed(await self._writer.carry_out(writes)))
         else:
             assert isinstance(head, Alone), "there is no other kind of call"
             self._waiting.popleft()

@@ -240,6 +240,22 @@ def test_calls_of_a_cut_off_session_fail_in_time_and_say_what_is_known(
     run(scenario())
 
 
+def test_a_write_whose_caller_has_left_costs_nobody_the_session(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with session(f"etcd://{server.address}{fresh_prefix()}") as store:
+            states = States(store)
+            left = asyncio.create_task(store.create("/left"))
+            await asyncio.sleep(0)  # it waits to be sent, alone
+            left.cancel()
+            await asyncio.wait([left])
+            assert left.cancelled()
+            await store.create("/stays")
+            assert await store.children("/") == ["stays"]
+            assert states.seen == []
+
+    run(scenario())
+
+
 def test_a_busy_event_loop_keeps_its_session(server: EtcdServer) -> None:
     async def scenario() -> None:
         async with session(f"etcd://{server.address}{fresh_prefix()}", 5_000) as store:
