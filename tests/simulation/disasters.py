@@ -7,6 +7,7 @@ from random import Random
 
 from metadata.model import LedgerMetadata
 from tests.simulation.bookie import SimulatedBookie
+from tests.simulation.checkers import write_set
 from tests.simulation.fault import fault
 from tests.simulation.nemesis import BROKERS_MAX, Nemesis
 from tests.simulation.network import ANYONE
@@ -99,26 +100,25 @@ def lose_journal(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("copies of one entry damaged", 2)
 def damage_copies(nemesis: Nemesis, random: Random) -> bool:
-    """An entry that is confirmed is damaged on all bookies that flushed it but one, which loses nothing."""
+    """An entry that is confirmed is damaged on all of its bookies that may lose data; another one has it."""
     found = []
+    safe = nemesis.safe_bookies
     for ledger_id in nemesis.cluster.store.ledgers():
         record = nemesis.cluster.store.history[ledger_id][-1]
         for entry_id in range(nemesis.confirmed_to(ledger_id) + 1):
             key = (ledger_id, entry_id)
-            bookies = [nemesis.cluster.bookies[b] for b in record.segment_of(entry_id).bookies]
+            bookies = [nemesis.cluster.bookies[b] for b in write_set(record, entry_id)]
             sound = [b for b in bookies if b.disk.holds(*key)]
-            kept = [b for b in sound if b in nemesis.safe_bookies]
-            if len(sound) > 1 and kept:
-                found.append((key, sound, kept))
+            lossy = [b for b in sound if b not in safe]
+            if lossy and len(lossy) < len(sound):
+                found.append((key, lossy))
     if not found:
         return False
-    key, sound, kept = random.choice(found)
-    spared = random.choice(kept)
-    for bookie in sound:
-        if bookie is not spared:
-            bookie.flush()
-            bookie.damage(key)
-    nemesis.world.count("entry with two damaged copies", len(sound) > 2)
+    key, lossy = random.choice(found)
+    for bookie in lossy:
+        bookie.flush()
+        bookie.damage(key)
+    nemesis.world.count("entry with two damaged copies", len(lossy) > 1)
     return True
 
 
