@@ -18,7 +18,7 @@ from metadata.model import LedgerMetadata, LedgerState
 from tests.simulation.mutant import mutant
 
 
-@mutant()
+@mutant(harm=2691)
 def skip_fence_on_recovery_read() -> Iterator[None]:
     """Recovery reads do not fence: a late write can still reach its quorum beyond the closed end (I7, I5)."""
     real = RecoveryCore._fencing_read
@@ -81,7 +81,7 @@ def persist_recovery_segments_early() -> Iterator[None]:
         yield
 
 
-@mutant()
+@mutant(harm=1574)
 def read_from_private_segments() -> Iterator[None]:
     """After a replacement, recovery reads on from the newcomers, which never had what comes next (I7, I5)."""
     real = RecoveryCore._fencing_read
