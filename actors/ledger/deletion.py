@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actors.ledger.effects import Deleted, DeleteMetadata, Effect, Failed
 from actors.ledger.limits import MetadataLimits
+from heliograph.errors import HeliographError
 from metadata.errors import ConnectionLossError
 
 
@@ -29,6 +30,13 @@ class DeletionCore:
             return []
         self.is_done = True
         return [Deleted()]
+
+    def on_metadata_refused(self, request: int, error: HeliographError, now: int) -> list[Effect]:
+        """The store will not do it, now or later."""
+        if self.is_done:
+            return []
+        self.is_done = True
+        return [Failed(error)]
 
     def on_metadata_unknown(self, request: int, now: int) -> list[Effect]:
         """The store did not answer."""

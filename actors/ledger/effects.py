@@ -125,7 +125,8 @@ class WriteMetadata:
     """Compare-and-set of the ledger's record (I9).
 
     Answers: ``on_metadata_written(request, version, now)``, ``on_metadata_conflict(request, now)`` (nothing was
-    written), ``on_metadata_missing(request, now)`` (no such ledger), ``on_metadata_unknown(request, now)``.
+    written), ``on_metadata_missing(request, now)`` (no such ledger), ``on_metadata_refused(request, error, now)`` (the
+    record is too large, or it is not permitted), ``on_metadata_unknown(request, now)``.
     """
 
     request: int
@@ -138,6 +139,7 @@ class ReadMetadata:
     """Read the ledger's record.
 
     Answers: ``on_metadata_read(request, versioned, now)``, ``on_metadata_missing(request, now)``,
+    ``on_metadata_refused(request, error, now)`` (as above; or the record is damaged, or a newer version wrote it),
     ``on_metadata_unknown(request, now)``.
     """
 
@@ -149,7 +151,8 @@ class ReadMetadata:
 class DeleteMetadata:
     """Delete the ledger's record, whatever its version.
 
-    Answers: ``on_metadata_deleted(request, now)`` (also when there was none), ``on_metadata_unknown(request, now)``.
+    Answers: ``on_metadata_deleted(request, now)`` (also when there was none),
+    ``on_metadata_refused(request, error, now)``, ``on_metadata_unknown(request, now)``.
     """
 
     request: int

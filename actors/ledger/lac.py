@@ -52,18 +52,20 @@ class LacPollCore:
     It ends in LacFound, with ``after`` when nothing new came in time, or in Failed when no bookie answered.
     """
 
-    def __init__(self, record: LedgerMetadata, after: int, wait_ms: int, health: BookieHealth) -> None:
+    def __init__(self, record: LedgerMetadata, after: int, wait_ms: int, health: BookieHealth, turn: int = 0) -> None:
+        """``turn``: counts the polls of one wait, each of which begins at another bookie: one may not hear of news."""
         self.is_done = False
         self._record = record
         self._after = after
         self._wait_ms = wait_ms
         self._health = health
+        self._turn = turn
         self._targets: list[tuple[int, str]] = []
 
     def start(self, now: int) -> list[Effect]:
         """Ask the first bookie."""
         bookies = self._record.last_segment.bookies
-        order = self._health.order(bookies, self._record.ledger_id, now)
+        order = self._health.order(bookies, self._record.ledger_id + self._turn, now)
         self._targets = [(bookies.index(bookie_id), bookie_id) for bookie_id in order]
         return self._ask()
 

@@ -77,6 +77,12 @@ class MetadataChange:
             self._finish(NoSuchLedgerError(f"ledger {self.current.record.ledger_id} is not in metadata"))
         return []
 
+    def on_refused(self, request: int, error: HeliographError) -> list[Effect]:
+        """The request was not done, and trying again is of no use."""
+        if self._awaits(request):
+            self._finish(error)
+        return []
+
     def on_unknown(self, request: int, now: int) -> list[Effect]:
         """The request may or may not have happened; look again after a pause."""
         if self._awaits(request) and self._retry_at is None:

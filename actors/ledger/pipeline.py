@@ -204,7 +204,10 @@ class AddPipeline:
         )
 
     def _give_up(self, add: PendingAdd, changed: int) -> None:
+        """Expect no more of bookies that leave: what a confirmed add lacks there is their hole, not the newcomers'."""
         add.outstanding &= ~changed
+        self._note_holes(add, changed)
+        add.acked |= changed  # settled
         if not add.outstanding:
             self._release(add)
 
@@ -217,7 +220,10 @@ class AddPipeline:
     def _release(self, add: PendingAdd) -> None:
         del self._held[add.entry_id]
         self.bytes_held -= len(add.payload)
-        missing = self.schedule.mask(add.entry_id) & ~add.acked
+        self._note_holes(add, self.schedule.full_mask)
+
+    def _note_holes(self, add: PendingAdd, among: int) -> None:
+        missing = self.schedule.mask(add.entry_id) & ~add.acked & among
         if missing:
             for position in positions_of(missing):
                 bookie_id = self.bookies[position]

@@ -85,7 +85,7 @@ class RandomPlacement:
 
 
 class RackAwarePlacement:
-    """Spread an ensemble over racks as evenly as the candidates allow.
+    """Spread each write set, and with that the ensemble, over racks as evenly as the candidates allow.
 
     A replacement comes from the rack of the bookie that it replaces, else from the rack with the fewest members.
     ``racks_min`` > 1 makes fewer racks than that in a write quorum an error instead of a fallback.
@@ -106,13 +106,18 @@ class RackAwarePlacement:
             raise NotEnoughBookiesError(f"{needed} racks are required, bookies are registered in {len(racks)}")
         left = list(candidates)
         used: Counter[str] = Counter()
-        chosen: list[str] = []
+        chosen: list[BookieRegistration] = []
         while len(chosen) < size:
-            pick = self._least_used(left, used, randomness)
+            at = len(chosen)
+            before = chosen[max(0, at - write_quorum + 1) :]  # those that share a write set with this place
+            around = chosen[: max(0, at + write_quorum - size)]
+            near = Counter(bookie.rack for bookie in before + around)
+            fewest = min(near[candidate.rack] for candidate in left)
+            pick = self._least_used([c for c in left if near[c.rack] == fewest], used, randomness)
             left.remove(pick)
             used[pick.rack] += 1
-            chosen.append(pick.bookie_id)
-        return chosen
+            chosen.append(pick)
+        return [bookie.bookie_id for bookie in chosen]
 
     def replacement(
         self,

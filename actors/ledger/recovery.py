@@ -148,6 +148,10 @@ class RecoveryCore:
         """The ledger is not in the store."""
         return self._metadata.on_missing(request) + self._after_metadata(now)
 
+    def on_metadata_refused(self, request: int, error: HeliographError, now: int) -> list[Effect]:
+        """The request cannot be done, now or later."""
+        return self._metadata.on_refused(request, error) + self._after_metadata(now)
+
     def on_metadata_unknown(self, request: int, now: int) -> list[Effect]:
         """The store did not answer: the request may have happened or not."""
         return self._metadata.on_unknown(request, now) + self._after_metadata(now)

@@ -14,6 +14,7 @@ import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from actors.errors import EntryDamagedError, NoSuchEntryError
 from actors.ledger.effects import (
     CopyDamaged,
     Effect,
@@ -38,6 +39,8 @@ from metadata.model import LedgerMetadata, Versioned
 
 BATCH_BYTES_MAX = ReaderLimits().batch_bytes_max
 UNCLEAR_READS_MAX = 3  # of one bookie being verified, before it is left for another time
+UNREADABLE_ENTRIES_MAX = 100  # passed over in one run: so few bad ones must not keep the others from their copies
+REASONS_MAX = 10  # told in the end
 
 
 class RepairPhase(enum.Enum):
@@ -101,6 +104,7 @@ class RepairCore:
         self._unanswered_bytes = 0
         self._is_step_broken = False
         self._unclear_reads = 0
+        self._unreadable_entries = 0
         self._reasons: list[str] = []
         self._copied_entries = 0
         self._copied_bytes = 0
@@ -173,6 +177,10 @@ class RepairCore:
     def on_metadata_missing(self, request: int, now: int) -> list[Effect]:
         """The ledger is not in the store."""
         return self._metadata.on_missing(request) + self._after_metadata(now)
+
+    def on_metadata_refused(self, request: int, error: HeliographError, now: int) -> list[Effect]:
+        """The request cannot be done, now or later."""
+        return self._metadata.on_refused(request, error) + self._after_metadata(now)
 
     def on_metadata_unknown(self, request: int, now: int) -> list[Effect]:
         """The store did not answer: the request may have happened or not."""
@@ -290,12 +298,25 @@ class RepairCore:
                 passed += self._send(effect.entries)
                 passed += self._go_on(now)
             elif isinstance(effect, Failed):
-                self._is_step_broken = True
-                self._reasons.append(str(effect.error))
+                self._pass_over(effect.error)
                 passed += self._go_on(now)
             elif not isinstance(effect, CopyDamaged):  # what is missing was listed already
                 passed.append(effect)
         return passed
+
+    def _pass_over(self, error: HeliographError) -> None:
+        """No replica gave the next entry: a bookie that stays gets its others, and nobody moves without it."""
+        step = self.steps[0]
+        if len(self._reasons) < REASONS_MAX:
+            self._reasons.append(str(error))
+        is_lost = isinstance(error, NoSuchEntryError | EntryDamagedError)
+        if is_lost and step.old == step.new and self._unreadable_entries < UNREADABLE_ENTRIES_MAX:
+            self._unreadable_entries += 1
+            self._end_read()
+            first, last = step.runs[0]
+            step.runs[:1] = [(first + 1, last)] if first < last else []
+        else:
+            self._is_step_broken = True
 
     def _end_read(self) -> None:
         """Late answers of this read are known by their numbers, and dropped."""

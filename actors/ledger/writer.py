@@ -188,10 +188,8 @@ class WriterCore:
         effects += self._check_patience(now)
         if self.state is not WriterState.OPEN:
             return effects
-        if self._change_at is not None and now >= self._change_at and not self._replacing:
-            self._change_at = None
-            if self._pipeline.failed:
-                effects += self._begin_change(now, may_reinstate=True)
+        if self._is_change_due(now):
+            effects += self._begin_change(now, may_reinstate=True)
         return effects + self._tell_lac(now) + self._pipeline.take_holes()
 
     def close(self, now: int) -> list[Effect]:
@@ -230,6 +228,10 @@ class WriterCore:
         """The ledger is not in the store."""
         return self._metadata.on_missing(request) + self._after_metadata(now)
 
+    def on_metadata_refused(self, request: int, error: HeliographError, now: int) -> list[Effect]:
+        """The request cannot be done, now or later."""
+        return self._metadata.on_refused(request, error) + self._after_metadata(now)
+
     def on_metadata_unknown(self, request: int, now: int) -> list[Effect]:
         """The store did not answer: the request may have happened or not."""
         return self._metadata.on_unknown(request, now) + self._after_metadata(now)
@@ -267,13 +269,13 @@ class WriterCore:
         return self._consider_change(now)
 
     def _consider_change(self, now: int) -> list[Effect]:
-        """Begin a change if a failed bookie's time is up, or if the next entry cannot be confirmed without one."""
+        return self._begin_change(now, may_reinstate=False) if self._is_change_due(now) else []
+
+    def _is_change_due(self, now: int) -> bool:
+        """Whether a failed bookie's time is up, or the next entry cannot be confirmed without a change."""
         if self._replacing or self._change_at is None or not self._pipeline.failed:
-            return []
-        is_pressing = not self._is_starved and self._pipeline.is_head_broken()
-        if now < self._change_at and not is_pressing:
-            return []
-        return self._begin_change(now, may_reinstate=False)
+            return False
+        return now >= self._change_at or (not self._is_starved and self._pipeline.is_head_broken())
 
     def _begin_change(self, now: int, may_reinstate: bool) -> list[Effect]:
         """Fill the places of failed bookies, as far as there are others; the LAC stands still from here on."""
@@ -379,6 +381,8 @@ class WriterCore:
         if head is None:
             self._broken_since = None
             return []
+        if self._broken_since is None and self._pipeline.is_head_broken():  # it may be from its beginning
+            self._broken_since = now
         if now - head.accepted_ms >= self.limits.add_timeout_ms:
             return self._fail(QuorumLostError(f"entry {head.entry_id} had no ack quorum in time"))
         if self._broken_since is None or now - self._broken_since < self.limits.quorum_wait_ms or self._replacing:

@@ -313,16 +313,19 @@ class BookieClient:
         self._now = now
         self._secret = secret
         self._on_broken = on_broken
+        self._is_closed = False
         self._connections: dict[str, BookieConnection] = {}
 
     def connection(self, bookie_id: str) -> BookieConnection | None:
-        """The connection to a bookie, made when first asked for; None when nobody knows its address."""
+        """The connection to a bookie, made when first asked for; None when nobody knows its address, or once closed."""
+        if self._is_closed:
+            return None
         connection = self._connections.get(bookie_id)
         address = self._address_of(bookie_id)
         if connection is not None and (address is None or address == connection.address):
             return connection
-        if connection is not None:
-            connection.close()
+        if connection is not None:  # it answers what waits, and no answer comes within a call
+            asyncio.get_running_loop().call_soon(connection.close)
         if address is None:
             return None
         connection = self._connections[bookie_id] = BookieConnection(
@@ -336,7 +339,8 @@ class BookieClient:
             connection.expire(now)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; none is made afterwards."""
+        self._is_closed = True
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()

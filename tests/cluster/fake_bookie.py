@@ -13,7 +13,7 @@ import msgpack
 
 from actors.wire.entry import decode_entry
 from actors.wire.frame import FrameDecoder, decode_request, encode_answer, encode_batch
-from actors.wire.messages import PROTOCOL_VERSION, Answer, Flag, Op, Request, Status
+from actors.wire.messages import LIST_RUNS_MAX, PROTOCOL_VERSION, Answer, Flag, Op, Request, Status
 from metadata.codec import encode
 from metadata.model import BookieRegistration
 from metadata.paths import bookie_available
@@ -38,12 +38,15 @@ class FakeBookie:
         self.free_bytes = free_bytes
         self.ledgers: dict[int, FakeLedger] = {}
         self.stalled_ops: set[Op] = set()  # requests that get no answer
+        self.held_ops: set[Op] = set()  # requests that wait for ``release``
         self.refusals: dict[Op, Status] = {}
         self.damaged_entries: set[int] = set()  # sent with a flipped bit
+        self.list_runs_max = LIST_RUNS_MAX
         self.requests: list[Request] = []
         self._store = store
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._held: list[tuple[asyncio.StreamWriter, Request, bytes]] = []
         self.address = ""
 
     async def start(self) -> None:
@@ -53,6 +56,13 @@ class FakeBookie:
         self.address = f"{host}:{port}"
         registration = BookieRegistration(self.bookie_id, self.address, rack=self.rack, free_bytes=self.free_bytes)
         await self._store.create(bookie_available(self.bookie_id), encode(registration), ephemeral=True, parents=True)
+
+    def release(self) -> None:
+        """Do and answer what was held, and hold nothing from now on."""
+        self.held_ops.clear()
+        held, self._held = self._held, []
+        for writer, request, body in held:
+            writer.write(encode_answer(*self._answer(request, body)))
 
     async def kill(self) -> None:
         """End every connection and listen no more; the registration stays, as after a SIGKILL."""
@@ -77,7 +87,9 @@ class FakeBookie:
                 for header, body in decoder.feed(data):
                     request = decode_request(header)
                     self.requests.append(request)
-                    if request.op not in self.stalled_ops:
+                    if request.op in self.held_ops:
+                        self._held.append((writer, request, bytes(body)))
+                    elif request.op not in self.stalled_ops:
                         answer, answer_body = self._answer(request, bytes(body))
                         writer.write(encode_answer(answer, answer_body))
         except ConnectionError:
@@ -127,7 +139,8 @@ class FakeBookie:
         if request.op is Op.LONG_POLL_LAC:
             return Status.OK, b""
         if request.op is Op.LIST_ENTRIES:
-            packed: bytes = msgpack.packb([[entry_id, entry_id] for entry_id in sorted(ledger.entries)])
+            stored = [entry_id for entry_id in sorted(ledger.entries) if entry_id >= request.entry_id]
+            packed: bytes = msgpack.packb([[entry_id, entry_id] for entry_id in stored[: self.list_runs_max]])
             return Status.OK, packed
         return Status.BAD_REQUEST, b""
 

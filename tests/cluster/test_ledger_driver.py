@@ -381,3 +381,18 @@ def test_the_cost_of_a_ledger_does_not_grow_with_those_that_are_open(monkeypatch
         assert client.statistics()["writers"] == 100
 
     run(scenario)
+
+
+def test_ensemble_changes_of_writers_that_ended_are_counted_still() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        client = await cluster.client(quick())
+        writer = await new_ledger(client)
+        await add(writer, 0, 5)
+        await cluster.bookies[writer.metadata.last_segment.bookies[1]].kill()
+        await add(writer, 5, 5)
+        await until(lambda: client.statistics()["ensemble_changes"] == 1)
+        await writer.close()
+        found = client.statistics()
+        assert (found["writers"], found["ensemble_changes"]) == (0, 1)
+
+    run(scenario, bookies=4)

@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+import msgpack
 import pytest
 
-from actors.errors import NotEnoughBookiesError
-from actors.ledger.driver import LedgerClient, LedgerWriter
+from actors.errors import EntryDamagedError, NotEnoughBookiesError
+from actors.ledger.driver import LedgerClient, LedgerWriter, shell
+from actors.ledger.effects import Effect, ListEntries, Reply
 from actors.ledger.limits import QuarantineLimits, ReaderLimits
 from actors.ledger.placement import Randomness
-from actors.wire.messages import Op, Status
+from actors.wire.messages import Answer, Op, Request, Status
 from heliograph.errors import InvalidConfigError
 from metadata.codec import decode
 from metadata.errors import NoNodeError
@@ -111,6 +113,105 @@ def test_a_recovered_ledger_without_holes_leaves_no_task() -> None:
         assert await marked(cluster, writer.ledger_id) == ()
 
     run(scenario)
+
+
+def test_a_reader_reports_the_damaged_copy_that_it_passed_over() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        client = await cluster.client()
+        writer = await new_ledger(client)
+        await add(writer, 5)
+        await until(lambda: writer.core.entries_held == 0)
+        for bookie in cluster.bookies.values():
+            bookie.damaged_entries.add(2)
+        reader = await client.open(writer.ledger_id)
+        assert await reader.wait_last_add_confirmed(3, 60_000) == 4
+        with pytest.raises(EntryDamagedError):
+            await reader.read(2, 2)
+        await writer.close()
+        await reader.refresh()
+        assert await marked(cluster, writer.ledger_id) == ()  # a task would take the ledger from its writer
+        names = writer.metadata.last_segment.bookies
+        asked_first = [names[position] for position in (2, 0, 1)][writer.ledger_id % 3]  # its write set, spread
+        for name, bookie in cluster.bookies.items():
+            if name != asked_first:
+                bookie.damaged_entries.clear()
+        assert [entry.payload for entry in await reader.read(2, 2)] == [b"entry 2"]
+
+        async def is_marked() -> bool:
+            return await marked(cluster, writer.ledger_id) == (asked_first,)
+
+        await until(is_marked)
+
+    run(scenario)
+
+
+def test_a_recovery_reports_the_bookie_that_it_could_not_write_to() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        for bookie in cluster.bookies.values():
+            bookie.stalled_ops.add(Op.WRITE_LAC)  # so that entry 0 is written back
+        writer = await new_ledger(await cluster.client())
+        await add(writer, 1)
+        await until(lambda: writer.core.entries_held == 0)
+        cluster.bookies["b3"].refusals[Op.ADD] = Status.STORAGE_ERROR
+        cluster.bookies["b1"].held_ops.add(Op.ADD)
+        limits = QuarantineLimits(pause_ms=3_600_000)
+        client = await cluster.client(replace(quick(), hole_search_delay_ms=3_600_000, quarantine=limits))
+        chooser, now = client._world.chooser, client._world.now
+        recovering = asyncio.create_task(client.recover(writer.ledger_id))
+        await until(lambda: not chooser.choose_replacements(("b1", "b2"), [0], now()))  # b3's refusal was heard
+        cluster.bookies["b1"].release()
+        assert (await recovering).last_entry_id == 0
+
+        async def is_marked() -> bool:
+            return await marked(cluster, writer.ledger_id) == ("b3",)
+
+        await until(is_marked)
+
+    run(scenario)
+
+
+def test_a_long_list_of_entries_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        monkeypatch.setattr(shell, "LIST_RUNS_MAX", 4)
+        for bookie in cluster.bookies.values():
+            bookie.list_runs_max = 4
+        client = await cluster.client()
+        for count in (8, 10):
+            writer = await new_ledger(client)
+            await add(writer, count)
+            await until(lambda writer=writer: writer.core.entries_held == 0)  # type: ignore[misc]
+            await writer.close()
+            assert await client.check(writer.ledger_id) == ()
+            del cluster.bookies["b2"].ledgers[writer.ledger_id].entries[5]
+            assert await client.check(writer.ledger_id) == ("b2",)
+
+    run(scenario)
+
+
+def test_a_ledger_that_goes_while_it_is_listed_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "LIST_RUNS_MAX", 2)
+    answers = [(Status.OK, msgpack.packb([[0, 3], [5, 9]])), (Status.NO_LEDGER, b"")]
+    heard: list[tuple[Reply, tuple[tuple[int, int], ...]]] = []
+
+    class World:
+        def request(
+            self, bookie_id: str, request: Request, body: bytes, on_answer: Callable[..., None], context: object
+        ) -> None:
+            status, found = answers.pop(0)
+            on_answer(context, Answer(1, status), memoryview(found))
+
+        def now(self) -> int:
+            return 0
+
+    class Core:
+        def on_entries_listed(
+            self, bookie_id: str, reply: Reply, runs: tuple[tuple[int, int], ...], now: int
+        ) -> list[Effect]:
+            heard.append((reply, runs))
+            return []
+
+    shell.Shell(World(), Core()).run([ListEntries(7, "b1")])  # type: ignore[arg-type]
+    assert heard == [(Reply.ABSENT, ())]
 
 
 def test_emptying_a_bookie_that_lives() -> None:

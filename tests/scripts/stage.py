@@ -10,9 +10,11 @@ happens by itself: a message stays under way until a command delivers or drops i
     store B,B... N [lac=N-1] [length=N+1]      put a copy on bookies; payloads are one byte
     append [count]      the writer accepts adds
     close [who]         the writer closes the ledger
-    recover WHO | read WHO FIRST LAST | lac WHO | repair WHO MISSING,.. [away=B,..] | check WHO | delete WHO | sync WHO
-                        start another core under the name WHO (away: bookies to be emptied; sync: a recovery that
-                        starts from the record as of now, without acting yet: ``begin WHO`` starts it)
+    recover WHO [reads=16] | read WHO FIRST LAST | lac WHO | repair WHO MISSING,.. [away=B,..] | check WHO |
+    delete WHO | sync WHO
+                        start another core under the name WHO (reads: entries read at once; away: bookies to be emptied;
+                        sync: a recovery that starts from the record as of now, without acting yet: ``begin WHO`` starts
+                        it). Reads share what they see of bookies.
     begin WHO           start what ``sync`` prepared
     deliver [TAG...]    let messages with all these tags arrive, and their answers too, until none is left;
                         tags: who sends, target (a bookie or ``store``), kind (add copy lac fence read-lac read batch
@@ -40,7 +42,7 @@ from actors.ledger.effects import Effect, LedgerEntry
 from actors.ledger.health import BookieHealth
 from actors.ledger.inventory import CheckCore
 from actors.ledger.lac import LacReadCore
-from actors.ledger.limits import ReaderLimits, WriterLimits
+from actors.ledger.limits import ReaderLimits, RecoveryLimits, WriterLimits
 from actors.ledger.reader import ReadCore
 from actors.ledger.recovery import RecoveryCore
 from actors.ledger.repair import RepairCore
@@ -63,6 +65,7 @@ class Stage:
         self.lines: list[str] = []
         self.bookies: dict[str, ScriptBookie] = {}
         self.chooser = ScriptChooser()
+        self.health = BookieHealth()
         self.cores: dict[str, Any] = {}
         self.under_way: list[Message] = []
         self._writer_limits = WriterLimits()
@@ -139,8 +142,8 @@ class Stage:
     def do_close(self, who: str = "w") -> None:
         self._run(who, self.cores[who].close(self.now))
 
-    def do_recover(self, who: str) -> None:
-        self._start(who, RecoveryCore(self.store.versioned, self.chooser))
+    def do_recover(self, who: str, reads: str = "16") -> None:
+        self._start(who, RecoveryCore(self.store.versioned, self.chooser, RecoveryLimits(reads_max=int(reads))))
 
     def do_sync(self, who: str) -> None:
         self._prepared[who] = RecoveryCore(self.store.versioned, self.chooser)
@@ -151,7 +154,7 @@ class Stage:
     def do_read(self, who: str, first: str, last: str) -> None:
         record = self.store.versioned.record
         limits = ReaderLimits(speculative_ms=100)
-        self._start(who, ReadCore(record, int(first), int(last), 1 << 20, BookieHealth(), limits))
+        self._start(who, ReadCore(record, int(first), int(last), 1 << 20, self.health, limits))
 
     def do_lac(self, who: str) -> None:
         self._start(who, LacReadCore(self.store.versioned.record))

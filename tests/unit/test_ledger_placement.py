@@ -43,6 +43,18 @@ def test_racks_are_used_evenly() -> None:
         assert Counter(rack_of[name] for name in chosen) == {"r0": 2, "r1": 2, "r2": 2}
 
 
+@pytest.mark.parametrize(("racks", "bookies", "size", "write_quorum"), [(2, 4, 4, 2), (3, 9, 6, 3), (3, 6, 5, 2)])
+def test_every_write_set_spans_as_many_racks_as_it_can(racks: int, bookies: int, size: int, write_quorum: int) -> None:
+    """Not the ensemble but the write set is what a lost rack may take."""
+    candidates = [bookie(f"b{n}", rack=f"r{n % racks}") for n in range(bookies)]
+    rack_of = {b.bookie_id: b.rack for b in candidates}
+    for seed in range(100):
+        chosen = RackAwarePlacement(racks_min=2).new_ensemble(candidates, size, write_quorum, random.Random(seed))
+        for start in range(size):
+            write_set = [rack_of[chosen[(start + i) % size]] for i in range(write_quorum)]
+            assert len(set(write_set)) == min(racks, write_quorum), chosen
+
+
 def test_too_few_racks_is_an_error_only_if_asked() -> None:
     one_rack = [bookie(f"b{n}") for n in range(3)]
     assert len(RackAwarePlacement().new_ensemble(one_rack, 3, 3, random.Random(0))) == 3

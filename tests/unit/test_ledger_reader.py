@@ -6,7 +6,7 @@ import pytest
 
 from actors.errors import EntryDamagedError, LedgerError, NoSuchEntryError, QuorumLostError
 from actors.ledger.effects import CopyDamaged, Failed, LacFound, PollLac, ReadBatch, ReadFinished, ReadLac, Reply
-from actors.ledger.health import FAILURE_MEMORY_MS, SLOW_MEMORY_MS, BookieHealth
+from actors.ledger.health import BOOKIES_REMEMBERED_MAX, FAILURE_MEMORY_MS, SLOW_MEMORY_MS, BookieHealth
 from actors.ledger.lac import LacPollCore, LacReadCore
 from actors.ledger.limits import ReaderLimits
 from actors.ledger.reader import ReadCore, check_range
@@ -140,6 +140,22 @@ def test_health_orders_replicas() -> None:
     assert health.order(names, 2, 2_000 + FAILURE_MEMORY_MS) == ["c", "d", "a", "b"]
     health.note_success("c")
     assert health.order(names, 2, 2_000)[-1] == "a"
+    health.note_success("d")
+    assert health.order(names, 2, 2_000) == ["c", "d", "b", "a"]
+
+
+def test_what_is_remembered_of_bookies_is_bounded() -> None:
+    health = BookieHealth()
+    for number in range(BOOKIES_REMEMBERED_MAX + 5):  # I15
+        health.note_failure(f"b{number}", 1)
+    assert health.order(["b0", f"b{BOOKIES_REMEMBERED_MAX + 4}"], 1, 1) == ["b0", f"b{BOOKIES_REMEMBERED_MAX + 4}"]
+
+
+def test_each_poll_of_a_wait_begins_at_another_bookie() -> None:
+    begun = [
+        only(PollLac, LacPollCore(ledger().record, 4, 1_000, BookieHealth(), turn).start(0)).target for turn in range(3)
+    ]
+    assert sorted(begun) == [(0, "b1"), (1, "b2"), (2, "b3")]
 
 
 def test_a_lac_read_needs_coverage() -> None:

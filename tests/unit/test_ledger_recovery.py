@@ -21,7 +21,7 @@ from actors.ledger.effects import (
 from actors.ledger.limits import MetadataLimits, RecoveryLimits
 from actors.ledger.recovery import RecoveryCore, RecoveryPhase
 from heliograph.errors import InvalidConfigError
-from metadata.errors import ConnectionLossError
+from metadata.errors import ConnectionLossError, RecordError
 from metadata.model import LedgerState, Segment, Versioned
 from tests.unit.ledger_cores import Spares, entry, ledger, only, some
 
@@ -153,6 +153,41 @@ def test_reads_and_writes_in_flight_are_bounded() -> None:
     assert len(reads) == 6  # I15: nothing more until what was found is written back
 
 
+def test_what_is_being_written_back_is_bounded_by_its_bytes() -> None:
+    core = RecoveryCore(ledger(), Spares(), RecoveryLimits(in_flight_bytes_max=100))
+    reads = [read.entry_id for read in some(ReadEntry, fenced(core))]
+    for entry_id in range(20):
+        if entry_id not in reads:
+            break
+        effects = core.on_entry_answer(entry_id, entry_id % 3, Reply.OK, entry(entry_id, bytes(50)), 0)
+        reads += [read.entry_id for read in some(ReadEntry, effects)]
+    assert reads == [0, 1, 2, 3]  # I15: two of 50 bytes are held, and what was asked for before comes in
+    effects = []
+    for position in range(3):
+        for entry_id in (0, 1, 2, 3):
+            effects += core.on_add_answer(entry_id, position, 0, Reply.OK, 0)
+    assert some(ReadEntry, effects), "as soon as there is room"
+
+
+def test_nothing_is_read_or_written_after_the_end_was_found_or_the_attempt_failed() -> None:
+    core = RecoveryCore(ledger(), Spares("b4"))
+    fenced(core, 4)
+    core.on_entry_answer(5, 2, Reply.OK, entry(5), 0)
+    for position in (0, 1):
+        core.on_entry_answer(6, position, Reply.ABSENT, None, 0)
+    assert not some(ReadEntry, core.on_add_answer(5, 0, 0, Reply.OK, 0))
+    assert core.on_entry_answer(7, 1, Reply.OK, entry(7), 0) == []
+    core = RecoveryCore(ledger(), Spares("b4"))
+    fenced(core, 4)
+    core.on_entry_answer(5, 2, Reply.OK, entry(5), 0)
+    for position in range(3):
+        core.on_entry_answer(6, position, Reply.UNKNOWN, None, 0)
+    assert core.is_done
+    assert core.on_add_answer(5, 0, 0, Reply.UNKNOWN, 0) == []
+    assert core.on_entry_answer(7, 1, Reply.OK, entry(7), 0) == []
+    assert core.on_lac_answer(0, Reply.OK, 9, None, 0) == []
+
+
 @pytest.mark.parametrize("reply", [Reply.UNAUTHORIZED])
 def test_credentials_refused(reply: Reply) -> None:
     core = RecoveryCore(ledger(), Spares())
@@ -170,6 +205,48 @@ def test_no_progress_and_no_store() -> None:
     core.on_metadata_unknown(write.request, 0)
     assert some(ReadMetadata, core.tick(200))
     assert isinstance(only(Failed, core.tick(500)).error, ConnectionLossError)
+
+
+def test_progress_is_counted_from_the_last_step() -> None:
+    core = RecoveryCore(ledger(), Spares(), RecoveryLimits(progress_timeout_ms=1_000))
+    write = only(WriteMetadata, core.start(0))
+    core.on_metadata_written(write.request, 1, 900)
+    assert core.tick(1_800) == []
+    for position in range(3):
+        core.on_lac_answer(position, Reply.OK, 4, None, 1_800)
+    core.on_entry_answer(5, 2, Reply.OK, entry(5), 1_800)
+    for position in (0, 1):
+        core.on_add_answer(5, position, 0, Reply.OK, 1_850)
+    assert core.last_add_confirmed == 5
+    assert core.tick(2_800) == []
+    assert isinstance(only(Failed, core.tick(2_850)).error, LedgerRecoveryError)
+    assert core.is_done
+    assert core.tick(9_999) == []
+
+
+def test_a_bookie_that_fails_a_re_add_is_told_to_the_chooser_once_and_its_late_answers_are_dropped() -> None:
+    spares = Spares("b4")
+    core = RecoveryCore(ledger(), spares)
+    fenced(core, 4)
+    core.on_entry_answer(5, 2, Reply.OK, entry(5), 0)
+    core.on_entry_answer(6, 2, Reply.OK, entry(6), 0)
+    again = some(SendAdd, core.on_add_answer(5, 0, 0, Reply.UNKNOWN, 0))
+    assert [(add.entry_id, add.targets) for add in again] == [(5, ((0, "b4"),)), (6, ((0, "b4"),))]
+    assert not some(SendAdd, core.on_add_answer(6, 0, 0, Reply.UNKNOWN, 0))  # the older request to b1
+    core.on_add_answer(6, 0, 0, Reply.OK, 0)
+    core.on_add_answer(5, 1, 0, Reply.OK, 0)
+    assert core.last_add_confirmed == 4  # b1 is nobody's place any more
+    assert spares.failures == ["b1"]
+
+
+def test_a_record_that_cannot_be_read_ends_the_recovery() -> None:
+    core = RecoveryCore(ledger(), Spares())
+    write = only(WriteMetadata, core.start(0))
+    read = only(ReadMetadata, core.on_metadata_conflict(write.request, 0))
+    error = RecordError("written by a newer version: upgrade")
+    assert core.on_metadata_refused(write.request, error, 0) == []  # the answer to an older request
+    assert only(Failed, core.on_metadata_refused(read.request, error, 0)).error is error
+    assert core.is_done
 
 
 def test_a_deleted_ledger() -> None:

@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from actors.errors import NoSuchLedgerError
 from actors.ledger.effects import (
     Effect,
+    Failed,
     ListEntries,
     ReadBatch,
     ReadMetadata,
@@ -20,8 +22,9 @@ from actors.ledger.ensemble import Replacement, merge_segments, replace_bookie, 
 from actors.ledger.health import BookieHealth
 from actors.ledger.inventory import Fragment, decided_fragments, missing_runs
 from actors.ledger.limits import RepairLimits
-from actors.ledger.repair import RepairCore
+from actors.ledger.repair import REASONS_MAX, UNREADABLE_ENTRIES_MAX, RepairCore
 from actors.ledger.schedule import WriteSchedule
+from metadata.errors import RecordError
 from metadata.model import LedgerState, Segment, Versioned
 from tests.unit.ledger_cores import Spares, entry, ledger, only, some
 
@@ -63,6 +66,7 @@ class Run:
         self.finished: RepairFinished | None = None
         self.writes: list[WriteMetadata] = []
         self.damaged: dict[str, set[int]] = {}
+        self.reads = 0
 
     def go(self, effects: list[Effect]) -> None:
         while effects:
@@ -74,6 +78,7 @@ class Run:
                 runs = tuple(runs_of(self.stored[effect.bookie_id]))
                 return self.core.on_entries_listed(effect.bookie_id, Reply.OK, runs, 0)
             case ReadBatch():
+                self.reads += 1
                 held = self.stored.get(effect.bookie_id, set())
                 held = held - self.damaged.get(effect.bookie_id, set())
                 found = []
@@ -155,6 +160,39 @@ def test_an_entry_without_a_copy_is_named() -> None:
     assert not run.finished.complete
     assert "entry 7" in run.finished.reason
     assert run.writes == []  # I10
+
+
+def test_an_entry_without_a_copy_holds_up_no_other() -> None:
+    full = set(range(10))
+    core = RepairCore(CLOSED, [], ["b1", "b2", "b3"], Spares(), BookieHealth())
+    run = Run(core, {"b1": full - {2, 3}, "b2": full - {2, 3, 5, 8}, "b3": full - {2, 3, 9}})
+    run.go(core.start(0))
+    assert run.finished is not None
+    assert not run.finished.complete
+    assert run.finished.copied_entries == 3
+    assert all(run.stored[name] == full - {2, 3} for name in ("b1", "b2", "b3"))
+
+
+def test_entries_without_a_copy_are_passed_over_up_to_a_bound() -> None:
+    record = ledger(state=LedgerState.CLOSED, last=999)
+    core = RepairCore(record, [], ["b1", "b2", "b3"], Spares(), BookieHealth())
+    run = Run(core, {name: set() for name in ("b1", "b2", "b3")})
+    run.go(core.start(0))
+    assert run.finished is not None
+    assert not run.finished.complete
+    assert run.reads <= 3 * (UNREADABLE_ENTRIES_MAX + 3)  # I15
+    assert run.finished.reason.count(";") < REASONS_MAX
+
+
+def test_a_source_that_does_not_answer_ends_the_step() -> None:
+    """Entries are passed over when they are lost, and not when nobody can be asked: each would take its time."""
+    core = RepairCore(CLOSED, [], ["b1", "b2", "b3"], Spares(), BookieHealth())
+    effects = core.start(0)
+    for name, runs in (("b1", ((0, 9),)), ("b2", ()), ("b3", ((0, 9),))):
+        effects = core.on_entries_listed(name, Reply.OK, runs, 0)
+    for _ in range(3):
+        effects = core.on_batch_answer(only(ReadBatch, effects).request, Reply.UNKNOWN, [], 0)
+    assert "could serve entry 0" in only(RepairFinished, effects).reason
 
 
 def test_no_bookie_to_move_to() -> None:
@@ -239,6 +277,19 @@ def test_copies_are_read_while_others_are_written() -> None:
     assert len(some(WriteMetadata, run.effects)) == 1
 
 
+def test_the_window_bounds_the_bytes_of_copies_under_way() -> None:
+    run = Copying(RepairLimits(in_flight_entries_max=100, in_flight_bytes_max=8))
+    assert only(ReadBatch, run.effects).max_bytes == 4
+    run.read()
+    assert run.sent == list(range(4))
+    run.read()
+    assert run.sent == list(range(8))
+    assert not some(ReadBatch, run.effects)  # I15: 8 bytes are under way
+    for n in range(4):
+        run.copied(n)
+    assert some(ReadBatch, run.effects)
+
+
 def test_a_window_of_one_copy() -> None:
     run = Copying(RepairLimits(in_flight_entries_max=1, in_flight_bytes_max=1))
     for n in range(10):
@@ -260,6 +311,52 @@ def test_a_refused_copy_ends_the_move_after_the_others_were_answered() -> None:
     assert "did not take its copies" in finished.reason
     assert finished.copied_entries == 1
     assert not some(WriteMetadata, run.effects)  # I10
+
+
+def test_answers_that_come_twice_or_late_count_for_nothing() -> None:
+    run = Copying(RepairLimits(in_flight_entries_max=4, in_flight_bytes_max=1 << 20))
+    assert run.core.on_entries_listed("b1", Reply.OK, (), 0) == []
+    run.read()
+    run.read()
+    for _ in range(4):
+        run.copied(0)
+    assert not some(ReadBatch, run.effects)  # one place in the window is free, not four
+    assert run.core.on_copy_answer(1, "b1", Reply.OK, 0) == []
+    run.copied(1)
+    assert run.core.on_batch_answer(1, Reply.OK, [entry(0), entry(1)], 0) == []  # of the first read
+    run.read()
+    assert run.sent == list(range(6))
+
+
+def test_a_bookie_that_refuses_copies_is_told_to_the_chooser() -> None:
+    spares = Spares("b4")
+    core = RepairCore(CLOSED, ["b2"], ["b1", "b3", "b4"], spares, BookieHealth())
+    run = Run(core, {"b1": set(range(10)), "b3": set(range(10))})
+    effects = core.start(0)
+    while not some(SendCopy, effects):
+        effects = [more for effect in effects for more in run.one(effect)]
+    for copy in some(SendCopy, effects):
+        core.on_copy_answer(copy.entry.entry_id, "b4", Reply.READ_ONLY, 0)
+    assert spares.failures == ["b4"]
+    assert core.is_done
+
+
+def test_a_silent_source_is_passed_over_after_a_while() -> None:
+    run = Copying(RepairLimits())
+    asked = only(ReadBatch, run.effects)
+    assert run.core.tick(499) == []
+    other = only(ReadBatch, run.core.tick(500))
+    assert other.bookie_id != asked.bookie_id
+
+
+def test_a_ledger_that_was_deleted_meanwhile() -> None:
+    run = Copying(RepairLimits())
+    run.read()
+    for n in range(10):
+        run.copied(n)
+    write = only(WriteMetadata, run.effects)
+    assert isinstance(only(Failed, run.core.on_metadata_missing(write.request, 0)).error, NoSuchLedgerError)
+    assert run.core.is_done
 
 
 def run_to_conflict(core: RepairCore) -> ReadMetadata:
@@ -285,6 +382,14 @@ def test_a_place_that_changed_hands_meanwhile_is_left_alone() -> None:
     read = run_to_conflict(core)
     finished = only(RepairFinished, core.on_metadata_read(read.request, Versioned(other, 4), 0))
     assert not finished.complete  # b4 is in that segment by now, and b2 still is too
+
+
+def test_a_record_that_cannot_be_read_ends_the_repair() -> None:
+    core = RepairCore(CLOSED, ["b2"], ["b1", "b3", "b4"], Spares("b4"), BookieHealth())
+    read = run_to_conflict(core)
+    error = RecordError("written by a newer version: upgrade")
+    assert only(Failed, core.on_metadata_refused(read.request, error, 0)).error is error
+    assert core.is_done
 
 
 def test_segment_changes_are_pure_and_exact() -> None:

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from actors.ledger.effects import Reply
+from actors.ledger.effects import LedgerEntry, Reply
 from actors.ledger.schedule import WriteSchedule, mask_of, positions_of
 from actors.ledger.verdict import EntryVerdict, LacQuorum, Verdict
 from heliograph.errors import InvalidQuorumError
@@ -71,6 +71,29 @@ def test_verdict_absent_leaves_no_room_for_an_ack_quorum(size: tuple[int, int, i
                 verdict.on_answer(position, Reply.ABSENT if negatives >> i & 1 else Reply.UNKNOWN, None)
             others = write_quorum - negatives.bit_count()
             assert verdict.verdict is (Verdict.ABSENT if others < ack_quorum else Verdict.UNKNOWN)
+
+
+def test_answers_that_come_twice_and_late_prove_nothing_new() -> None:
+    # I7: two "absent" of one bookie are one; neither is one of a bookie that the entry is not striped to.
+    verdict, entry = EntryVerdict(WriteSchedule(4, 3, 2), 0), LedgerEntry(0, b"x", 1)
+
+    def hear(position: int, reply: Reply) -> Verdict:
+        verdict.on_answer(position, reply, entry if reply is Reply.OK else None)
+        return verdict.verdict
+
+    assert {hear(position, Reply.ABSENT) for position in (0, 0, 3)} == {Verdict.PENDING}
+    assert hear(0, Reply.OK) is Verdict.PENDING  # it has said "absent" before
+    assert hear(1, Reply.ABSENT) is Verdict.ABSENT
+    assert hear(2, Reply.OK) is Verdict.ABSENT  # as decided
+
+
+def test_a_whole_entry_comes_with_a_lac_answer_only_if_it_is_whole() -> None:
+    lacs = LacQuorum(WriteSchedule(3, 3, 2))
+    entry = LedgerEntry(4, b"x", 5, 3)
+    lacs.on_answer(0, Reply.DAMAGED, 3, entry)
+    assert (lacs.entries, lacs.last_add_confirmed, lacs.is_covered) == ({}, 3, False)
+    lacs.on_answer(1, Reply.OK, 3, entry)
+    assert (lacs.entries, lacs.is_covered) == ({4: entry}, True)
 
 
 @pytest.mark.parametrize("base", [0, 2**31 - 4, 2**31, 2**32 + 5, 2**62])

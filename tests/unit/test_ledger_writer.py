@@ -1,8 +1,6 @@
-"""The writer core: edges that the scripts do not reach, and random runs against what must always hold."""
+"""The writer core: edges that the scripts do not reach."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
@@ -11,7 +9,7 @@ from actors.ledger.effects import (
     AddsConfirmed,
     AddsFailed,
     CloseFailed,
-    Effect,
+    CopiesMissing,
     ReadMetadata,
     Reply,
     SendAdd,
@@ -24,7 +22,7 @@ from actors.ledger.limits import MetadataLimits, WriterLimits
 from actors.ledger.writer import WriterCore, WriterState
 from heliograph.errors import InvalidConfigError, MessageTooLargeError
 from metadata.errors import ConnectionLossError
-from metadata.model import LedgerState, Versioned
+from metadata.model import LedgerState, Segment, Versioned
 from tests.unit.ledger_cores import Spares, ledger, only, some
 
 
@@ -85,6 +83,193 @@ def test_an_add_too_old_ends_the_writer() -> None:
     assert writer.tick(20_999) == []
     effects = writer.tick(21_000)
     assert isinstance(only(AddsFailed, effects).error, QuorumLostError)
+
+
+def broken_before_it_begins(writer: WriterCore, spares: Spares) -> None:
+    """Two of three bookies failed, each after every entry of its own was confirmed; then one more add is accepted."""
+    for _ in range(2):
+        writer.add(b"x", 0)
+    for entry_id, good, bad in ((0, 1, 2), (1, 2, 1)):
+        writer.on_add_answer(entry_id, 0, 0, Reply.OK, 0)
+        writer.on_add_answer(entry_id, good, 0, Reply.OK, 0)
+        writer.on_add_answer(entry_id, bad, 0, Reply.UNKNOWN, 0)
+    assert (writer.last_add_confirmed, writer.failed_bookies) == (1, ("b2", "b3"))
+    assert writer.add(b"x", 100).targets == ((0, "b1"),)
+    writer.on_add_answer(2, 0, 0, Reply.OK, 100)
+
+
+def test_an_add_that_is_broken_from_its_beginning_waits_no_longer_than_others() -> None:
+    spares = Spares()
+    writer = WriterCore(ledger(), spares, WriterLimits(quorum_wait_ms=500))
+    broken_before_it_begins(writer, spares)
+    assert not some(AddsFailed, writer.tick(150))
+    effects = writer.tick(650)
+    assert isinstance(only(AddsFailed, effects).error, QuorumLostError)
+
+
+def test_an_add_that_is_broken_from_its_beginning_hurries_a_delayed_change() -> None:
+    spares = Spares("b4", "b5")
+    writer = WriterCore(ledger(), spares, WriterLimits(ensemble_change_delay_ms=20_000))
+    broken_before_it_begins(writer, spares)
+    write = only(WriteMetadata, writer.tick(150))
+    assert write.record.last_segment == Segment(2, ("b1", "b4", "b5"))
+
+
+def test_holes_are_reported_on_the_bookie_that_has_them() -> None:
+    """Entry 0 is confirmed and waits for b4 when b1, which lacks it, is replaced by s1: s1 never was to have it."""
+    writer = WriterCore(ledger("b1 b2 b3 b4", ack_quorum=2), Spares("s1"))
+    writer.add(b"x", 0)
+    for position in (1, 2):
+        writer.on_add_answer(0, position, 0, Reply.OK, 0)
+    write = only(WriteMetadata, writer.on_add_answer(0, 0, 0, Reply.UNKNOWN, 0))
+    assert writer.entries_held == 1  # b4 has not answered
+    effects = writer.on_metadata_written(write.request, 1, 0)
+    assert writer.on_add_answer(0, 3, 0, Reply.OK, 0) == []
+    effects += writer.tick(10)
+    assert some(CopiesMissing, effects) == [CopiesMissing(1, "b1", 0)]
+    assert not some(SendAdd, effects)  # what is confirmed stays where it is
+
+
+def test_holes_are_reported_once_for_each_bookie_and_segment() -> None:
+    writer = WriterCore(ledger(), Spares())
+    for entry_id in range(2):
+        writer.add(b"x", 0)
+        writer.on_add_answer(entry_id, 0, 0, Reply.OK, 0)
+        writer.on_add_answer(entry_id, 1, 0, Reply.OK, 0)
+    writer.on_add_answer(0, 2, 0, Reply.UNKNOWN, 0)
+    assert some(CopiesMissing, writer.tick(10)) == [CopiesMissing(1, "b3", 0)]
+    writer.on_add_answer(1, 2, 0, Reply.UNKNOWN, 10)
+    assert not some(CopiesMissing, writer.tick(20))
+
+
+def test_a_close_reports_what_the_last_entries_may_lack() -> None:
+    writer = WriterCore(ledger(), Spares())
+    writer.add(b"xyz", 0)
+    for position in (0, 1):
+        writer.on_add_answer(0, position, 0, Reply.OK, 0)
+    effects = writer.close(0)
+    assert some(CopiesMissing, effects) == [CopiesMissing(1, "b3", 0)]  # it may have the entry, or may not
+    assert (writer.entries_held, writer.bytes_held) == (0, 0)
+
+
+def test_the_first_answer_to_a_request_counts() -> None:
+    writer = WriterCore(ledger(), Spares("b4"))
+    writer.add(b"x", 0)
+    writer.on_add_answer(0, 0, 0, Reply.OK, 0)
+    assert writer.on_add_answer(0, 0, 0, Reply.UNKNOWN, 0) == []
+    assert writer.failed_bookies == ()
+    assert some(WriteMetadata, writer.on_add_answer(0, 1, 0, Reply.UNKNOWN, 0))
+    assert writer.on_add_answer(0, 1, 0, Reply.OK, 0) == []
+    assert writer.on_add_answer(0, 2, 0, Reply.OK, 0) == []
+    assert writer.entries_held == 1
+
+
+def test_a_failed_bookie_is_told_to_the_chooser_once() -> None:
+    spares = Spares()
+    writer = WriterCore(ledger(), spares)
+    for _ in range(3):
+        writer.add(b"x", 0)
+    for entry_id in range(3):
+        writer.on_add_answer(entry_id, 1, 0, Reply.UNKNOWN, 0)
+    assert spares.failures == ["b2"]
+    assert not writer.is_quiet  # somebody has to take its place
+
+
+def test_a_confirmation_stops_the_clock_of_a_lost_quorum() -> None:
+    spares = Spares()
+    spares.available = {"b2", "b3"}
+    writer = WriterCore(ledger(), spares, WriterLimits(quorum_wait_ms=1_000, degraded_retry_ms=100))
+    writer.add(b"x", 0)
+    writer.on_add_answer(0, 0, 0, Reply.OK, 0)
+    for position in (1, 2):
+        writer.on_add_answer(0, position, 0, Reply.UNKNOWN, 0)
+    again = only(SendAdd, writer.tick(900))  # both are back
+    assert [name for _, name in again.targets] == ["b2", "b3"]
+    assert writer.on_add_answer(0, 1, again.epoch, Reply.OK, 900) == [AddsConfirmed(0)]
+    sent = writer.add(b"x", 1_100)
+    for position in (1, 2):
+        writer.on_add_answer(1, position, sent.epoch, Reply.UNKNOWN, 1_100)
+    assert not some(AddsFailed, writer.tick(1_200))
+    assert some(WriterFailed, writer.tick(2_100) if writer.state is WriterState.OPEN else [])
+
+
+def test_an_abort_fails_what_has_no_outcome_and_nothing_afterwards() -> None:
+    writer = WriterCore(ledger(), Spares())
+    for _ in range(2):
+        writer.add(b"x", 0)
+    why = LedgerError("the owner stops")
+    effects = writer.abort(why)
+    assert only(AddsFailed, effects) == AddsFailed(0, 1, why)
+    assert only(WriterFailed, effects).error is why
+    assert writer.abort(why) == []
+    with pytest.raises(LedgerError, match="the owner stops"):
+        writer.add(b"x", 0)
+
+
+def test_bookies_that_come_and_go_are_nothing_to_a_writer_that_needs_none() -> None:
+    writer = WriterCore(ledger(), Spares("b4"))
+    writer.add(b"x", 0)
+    assert writer.on_bookies_changed(0) == []
+    writer.abort(LedgerError("the owner stops"))
+    assert writer.on_bookies_changed(0) == []
+
+
+def test_a_delayed_change_keeps_the_earliest_time() -> None:
+    writer = WriterCore(ledger(), Spares("b4", "b5"), WriterLimits(ensemble_change_delay_ms=1_000))
+    for _ in range(2):
+        writer.add(b"x", 0)
+    for entry_id, good in ((0, 1), (1, 2)):
+        writer.on_add_answer(entry_id, 0, 0, Reply.OK, 0)
+        writer.on_add_answer(entry_id, good, 0, Reply.OK, 0)
+    writer.on_add_answer(0, 2, 0, Reply.UNKNOWN, 100)
+    writer.on_add_answer(1, 1, 0, Reply.UNKNOWN, 700)
+    assert not some(WriteMetadata, writer.tick(1_099))
+    write = only(WriteMetadata, writer.tick(1_100))
+    assert write.record.last_segment == Segment(2, ("b1", "b4", "b5"))  # the later one goes along
+
+
+def test_a_read_only_bookie_does_not_wait_for_a_delayed_one() -> None:
+    writer = WriterCore(ledger(), Spares("b4", "b5"), WriterLimits(ensemble_change_delay_ms=1_000))
+    for _ in range(2):
+        writer.add(b"x", 0)
+    for entry_id, good in ((0, 1), (1, 2)):
+        writer.on_add_answer(entry_id, 0, 0, Reply.OK, 0)
+        writer.on_add_answer(entry_id, good, 0, Reply.OK, 0)
+    assert not some(WriteMetadata, writer.on_add_answer(0, 2, 0, Reply.UNKNOWN, 100))
+    assert some(WriteMetadata, writer.on_add_answer(1, 1, 0, Reply.READ_ONLY, 200))
+
+
+def test_a_slow_bookie_is_no_lost_quorum() -> None:
+    writer = WriterCore(ledger(), Spares(), WriterLimits(quorum_wait_ms=1_000, add_timeout_ms=30_000))
+    writer.add(b"x", 0)
+    writer.on_add_answer(0, 0, 0, Reply.OK, 0)
+    writer.on_add_answer(0, 1, 0, Reply.UNKNOWN, 100)  # b3 can still make up the quorum
+    for now in range(1_000, 5_000, 500):
+        assert not some(AddsFailed, writer.tick(now))
+    assert writer.on_add_answer(0, 2, 0, Reply.OK, 5_000) == [AddsConfirmed(0)]
+    assert not writer.is_quiet
+    writer.tick(6_000)  # the LAC is told
+    assert not writer.is_quiet  # a place is still to be filled
+
+
+def test_a_bookie_that_comes_back_is_used_again_at_once() -> None:
+    spares = Spares()
+    writer = WriterCore(ledger(), spares)
+    writer.add(b"x", 0)
+    writer.on_add_answer(0, 1, 0, Reply.UNKNOWN, 0)
+    assert "b2" in writer.failed_bookies
+    spares.available = {"b2"}
+    again = only(SendAdd, writer.on_bookies_changed(10))
+    assert again.targets == ((1, "b2"),)
+    assert writer.failed_bookies == ()
+
+
+def test_an_entry_as_big_as_the_limit_is_taken_and_the_first_one_whatever_the_window() -> None:
+    writer = WriterCore(ledger(), Spares(), WriterLimits(in_flight_bytes_max=100, entry_bytes_max=100))
+    writer.check_size(bytes(100))
+    assert writer.has_room(200)  # nothing is held
+    writer.add(bytes(1), 0)
+    assert not writer.has_room(100)
 
 
 def test_a_store_that_is_silent_ends_the_change() -> None:
@@ -171,6 +356,30 @@ def test_the_lac_is_told_once_it_stands_still() -> None:
     assert writer.tick(100) == [SendLac(1, 0, ("b1", "b2", "b3"))]
     assert writer.tick(300) == []
     assert writer.is_quiet
+    writer.add(b"x", 1_000)  # carries LAC 0
+    for position in range(3):
+        writer.on_add_answer(1, position, 0, Reply.OK, 1_000)
+    writer.add(b"x", 1_090)  # carries LAC 1: nothing is left to tell while it is under way
+    assert writer.tick(1_095) == []
+    assert writer.tick(2_000) == []
+
+
+def test_a_writer_that_tells_no_lac_is_quiet_without() -> None:
+    writer = WriterCore(ledger(), Spares(), WriterLimits(explicit_lac_interval_ms=0))
+    writer.add(b"x", 0)
+    for position in range(3):
+        writer.on_add_answer(0, position, 0, Reply.OK, 0)
+    assert writer.is_quiet
+    assert writer.tick(10_000) == []
+
+
+def test_the_lac_is_not_told_between_adds_that_follow_each_other() -> None:
+    writer = WriterCore(ledger(), Spares(), WriterLimits(explicit_lac_interval_ms=100))
+    for entry_id in range(3):
+        writer.add(b"x", 60 * entry_id)
+        for position in range(3):
+            writer.on_add_answer(entry_id, position, 0, Reply.OK, 60 * entry_id)
+        assert writer.tick(60 * entry_id + 50) == []
 
 
 @pytest.mark.parametrize(
@@ -189,125 +398,3 @@ def test_the_lac_is_told_once_it_stands_still() -> None:
 def test_limits_that_make_no_sense(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidConfigError):
         WriterLimits(**wrong)  # type: ignore[arg-type]
-
-
-class RandomRun:
-    """Bookies that store, fail and answer in any order; one writer; checks after every step."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        size = self.random.choice([(3, 3, 2), (3, 3, 3), (3, 2, 2), (5, 3, 2), (4, 4, 2)])
-        self.names = [f"b{n}" for n in range(size[0])]
-        spares = Spares(*[f"s{n}" for n in range(self.random.choice([0, 1, 3, 8]))])
-        spares.available = set(self.names)
-        found = ledger(" ".join(self.names), write_quorum=size[1], ack_quorum=size[2])
-        limits = WriterLimits(
-            quorum_wait_ms=2_000,
-            degraded_retry_ms=300,
-            ensemble_change_delay_ms=self.random.choice([0, 0, 500]),
-            metadata=MetadataLimits(retry_ms=50, wait_ms=5_000),
-        )
-        self.stored: dict[str, set[int]] = {}
-        self.record, self.version = found.record, 0
-        self.writer = WriterCore(found, spares, limits)
-        self.now = 0
-        self.under_way: list[Effect | tuple[SendAdd, int, str]] = []
-        self.outcomes: dict[int, str] = {}
-        self.accepted = 0
-        self.badness = self.random.choice([0.0, 0.02, 0.2])
-
-    def run(self) -> None:
-        for _ in range(300):
-            if self.writer.state is not WriterState.OPEN:
-                break
-            step = self.random.random()
-            if step < 0.3 and self.writer.has_room(1):
-                self.accepted += 1
-                self.take([self.writer.add(b"x", self.now)])
-            elif step < 0.4:
-                self.now += self.random.choice([1, 50, 400])
-                self.take(self.writer.tick(self.now))
-            elif self.under_way:
-                self.answer(self.under_way.pop(self.random.randrange(len(self.under_way))))
-            self.check()
-        self.take(self.writer.close(self.now))
-        self.finish()
-
-    def finish(self) -> None:
-        self.badness = 0.0
-        for _ in range(10_000):
-            if not self.under_way and self.writer.is_quiet:
-                break
-            if self.under_way:
-                self.answer(self.under_way.pop(0))
-            else:
-                self.now += 50
-                self.take(self.writer.tick(self.now))
-        self.check()
-        assert sorted(self.outcomes) == list(range(self.accepted)), "one outcome for each accepted add"
-        confirmed = [n for n, outcome in self.outcomes.items() if outcome == "confirmed"]
-        if self.writer.state is WriterState.CLOSED:
-            assert self.record.last_entry_id == len(confirmed) - 1  # I5
-            assert self.record.length == len(confirmed)
-
-    def take(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case SendAdd():
-                    self.under_way += [(effect, position, name) for position, name in effect.targets]
-                case WriteMetadata() | ReadMetadata():
-                    self.under_way.append(effect)
-                case AddsConfirmed():
-                    first = len(self.outcomes)
-                    for entry_id in range(first, effect.last_entry_id + 1):
-                        self.outcomes[entry_id] = "confirmed"  # I2: in order, and never twice
-                    self.check_confirmed(first, effect.last_entry_id)
-                case AddsFailed():
-                    assert effect.first_entry_id == len(self.outcomes)
-                    for entry_id in range(effect.first_entry_id, effect.last_entry_id + 1):
-                        self.outcomes[entry_id] = "failed"
-
-    def answer(self, sent: Effect | tuple[SendAdd, int, str]) -> None:
-        is_bad = self.random.random() < self.badness
-        if isinstance(sent, tuple):
-            effect, position, name = sent
-            if not is_bad or self.random.random() < 0.5:
-                self.stored.setdefault(name, set()).add(effect.entry_id)
-            reply = Reply.UNKNOWN if is_bad else Reply.OK
-            self.take(self.writer.on_add_answer(effect.entry_id, position, effect.epoch, reply, self.now))
-        elif isinstance(sent, WriteMetadata):
-            self.write(sent, is_bad)
-        elif isinstance(sent, ReadMetadata):
-            found = Versioned(self.record, self.version)
-            self.take(self.writer.on_metadata_read(sent.request, found, self.now))
-
-    def write(self, sent: WriteMetadata, is_bad: bool) -> None:
-        landed = sent.version == self.version and (not is_bad or self.random.random() < 0.5)
-        if landed:
-            keys = [segment.first_entry_id for segment in sent.record.segments]
-            assert keys == sorted(set(keys))  # I8
-            assert self.record.last_segment.first_entry_id <= keys[-1]
-            self.record, self.version = sent.record, sent.version + 1
-        if is_bad:
-            self.take(self.writer.on_metadata_unknown(sent.request, self.now))
-        elif landed:
-            self.take(self.writer.on_metadata_written(sent.request, self.version, self.now))
-        else:
-            self.take(self.writer.on_metadata_conflict(sent.request, self.now))
-
-    def check(self) -> None:
-        assert -1 <= self.writer.last_add_confirmed <= self.writer.last_add_pushed  # I2
-
-    def check_confirmed(self, first: int, last: int) -> None:
-        """What is confirmed now is on Qa of the bookies that the store names for it."""  # I1
-        for entry_id in range(first, last + 1):
-            named = self.record.segment_of(entry_id).bookies
-            places = [named[(entry_id + i) % len(named)] for i in range(self.record.write_quorum)]
-            copies = sum(entry_id in self.stored.get(name, ()) for name in places)
-            assert copies >= self.record.ack_quorum, f"entry {entry_id} has {copies} copies on {places}"
-
-
-@pytest.mark.parametrize("block", range(10))
-def test_random_runs(block: int) -> None:
-    for seed in range(block * 40, block * 40 + 40):
-        RandomRun(seed).run()

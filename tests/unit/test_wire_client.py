@@ -194,3 +194,21 @@ def test_a_bookie_that_moved_gets_a_new_connection() -> None:
         client.close()
 
     run(body)
+
+
+def test_a_bookie_that_moved_is_told_of_later_and_not_within_the_call() -> None:
+    async def body() -> None:
+        async with Server(lambda request: None) as server:
+            addresses = {"b1": server.address}
+            client, calls = BookieClient(addresses.get, now), Calls()
+            connection = client.connection("b1")
+            assert connection is not None
+            connection.request(Request(Op.READ, 0, 1, 5), b"", calls, 1, 1_000)
+            addresses["b1"] = "127.0.0.1:2"
+            assert client.connection("b1") is not connection
+            assert calls.got == []  # whoever asks may be in the middle of something that the answer would change
+            await calls.wait(1)
+            assert isinstance(calls.got[0][1], BookieUnavailableError)
+            client.close()
+
+    run(body)

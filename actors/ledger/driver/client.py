@@ -54,9 +54,8 @@ class LedgerClient:
         self._forget_at = ENDED_WRITERS_MAX  # how many writers, before those that ended are looked for
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
         counted = "ledgers_created ledgers_recovered ledgers_deleted ledgers_repaired entries_repaired bytes_repaired"
-        self._counts = dict.fromkeys(counted.split(), 0)
+        self._counts = dict.fromkeys(counted.split(), 0) | {"ensemble_changes": 0}  # of writers that are forgotten
         self._holes = HoleSearch(world)
-        self._clock: asyncio.Task[None] | None = None
         self._is_closed = False
 
     @classmethod
@@ -74,7 +73,7 @@ class LedgerClient:
         directory.add_listener(client._on_bookies_changed)
         await directory.start()
         client._on_bookies_changed()
-        client._clock = asyncio.get_running_loop().create_task(client._world.keep_time())
+        client._world.spawn(client._world.keep_time())
         return client
 
     @property
@@ -127,6 +126,7 @@ class LedgerClient:
                 password_hash=password_hash,
             )
             created = await self._create(record)
+            self._check_open()
             if created is not None:
                 self._counts["ledgers_created"] += 1
                 writer = LedgerWriter(world, created)
@@ -259,7 +259,8 @@ class LedgerClient:
             "hole_searches_waiting": self._holes.ledgers_waiting,
             "writers": len(self._writers),
             "bytes_in_flight": sum(writer.bytes_in_flight for writer in self._writers.values()),
-            "ensemble_changes": sum(writer.core.ensemble_changes for writer in self._writers.values()),
+            "ensemble_changes": self._counts["ensemble_changes"]
+            + sum(writer.core.ensemble_changes for writer in self._writers.values()),
             "bookies_writable": len(self._world.directory.writable),
             "bookies_readonly": len(self._world.directory.readonly),
         }
@@ -269,19 +270,12 @@ class LedgerClient:
         if self._is_closed:
             return
         self._is_closed = True
-        world = self._world
-        error = AlreadyClosedError("the ledger client was closed")
+        world, why = self._world, "the ledger client was closed"
         for writer in self._writers.values():
-            writer.abort(error)
-        for shell in list(world.ticking):
-            if isinstance(shell, Operation):
-                shell.abandon(error)
+            writer.abort(AlreadyClosedError(why))
+        await world.close(why)
+        await asyncio.gather(*self._recoveries.values(), return_exceptions=True)  # each was told
         await world.directory.close()
-        tasks = [*world.tasks, *self._recoveries.values(), *([self._clock] if self._clock else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        world.bookies.close()
 
     # Within
 
@@ -333,7 +327,7 @@ class LedgerClient:
 
     def _forget_ended_writers(self) -> None:
         for ledger_id in [i for i, writer in self._writers.items() if writer.has_ended]:
-            del self._writers[ledger_id]
+            self._counts["ensemble_changes"] += self._writers.pop(ledger_id).core.ensemble_changes
         self._forget_at = 2 * len(self._writers) + ENDED_WRITERS_MAX  # each is looked at about once for each creation
 
     def _check_open(self) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from actors.ledger.driver.config import LedgerClientConfig
-from actors.ledger.driver.operation import Operation
 from actors.ledger.driver.reader import read_entries
 from actors.ledger.driver.world import BookieWorld
 from actors.ledger.effects import LedgerEntry
@@ -61,15 +59,7 @@ class DetachedReader:
         if self._is_closed:
             return
         self._is_closed = True
-        world = self._world
-        for waiting in list(world.ticking):
-            if isinstance(waiting, Operation):
-                waiting.abandon(AlreadyClosedError("the reader was closed"))
-        tasks = list(world.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        world.bookies.close()
+        await self._world.close("the reader was closed")
 
     def _log_lacking(self, ledger_id: int, bookies: set[str]) -> None:
         for bookie_id in sorted(bookies):

@@ -9,8 +9,9 @@ from actors.ledger.driver.operation import Operation
 from actors.ledger.driver.shell import Shell
 from actors.ledger.driver.world import World
 from actors.ledger.effects import DeleteMetadata, ReadMetadata, WriteMetadata
+from heliograph.errors import HeliographError
 from metadata.codec import encode
-from metadata.errors import BadVersionError, MetadataError, NoNodeError
+from metadata.errors import BadVersionError, MetadataError, NoNodeError, RecordError, ValueTooLargeError
 from metadata.model import LedgerMetadata
 from metadata.paths import ledger as ledger_path
 from metadata.update_loop import read
@@ -33,8 +34,12 @@ class MetadataShell(Shell):
             self.run(core.on_metadata_conflict(effect.request, world.now()))
         except NoNodeError:
             self.run(core.on_metadata_missing(effect.request, world.now()))
+        except ValueTooLargeError as error:
+            self.run(core.on_metadata_refused(effect.request, error, world.now()))
         except MetadataError:
             self.run(core.on_metadata_unknown(effect.request, world.now()))
+        except HeliographError as error:  # such as one that is not permitted
+            self.run(core.on_metadata_refused(effect.request, error, world.now()))
         else:
             self.run(core.on_metadata_written(effect.request, stat.version, world.now()))
 
@@ -47,8 +52,12 @@ class MetadataShell(Shell):
             versioned = await read(world.store, ledger_path(effect.ledger_id), LedgerMetadata)
         except NoNodeError:
             self.run(core.on_metadata_missing(effect.request, world.now()))
+        except RecordError as error:
+            self.run(core.on_metadata_refused(effect.request, error, world.now()))
         except MetadataError:
             self.run(core.on_metadata_unknown(effect.request, world.now()))
+        except HeliographError as error:
+            self.run(core.on_metadata_refused(effect.request, error, world.now()))
         else:
             self.run(core.on_metadata_read(effect.request, versioned, world.now()))
 
@@ -63,6 +72,9 @@ class MetadataShell(Shell):
             pass
         except MetadataError:
             self.run(core.on_metadata_unknown(effect.request, world.now()))
+            return
+        except HeliographError as error:
+            self.run(core.on_metadata_refused(effect.request, error, world.now()))
             return
         self.run(core.on_metadata_deleted(effect.request, world.now()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from actors.ledger.driver.shell import Shell
@@ -13,12 +13,14 @@ from actors.ledger.effects import (
     CopiesMissing,
     CopyDamaged,
     Deleted,
+    Effect,
     Failed,
     LacFound,
     ReadFinished,
     RecoveryFinished,
     RepairFinished,
 )
+from heliograph.errors import HeliographError
 
 
 class Operation(Shell):
@@ -34,8 +36,10 @@ class Operation(Shell):
 
         Raises:
             the error in ``Failed``.
+            AlreadyClosedError: the world ended.
         """
         world = self.world
+        world.check_open()
         world.ticking[self] = None
         try:
             self.run(self.core.start(world.now()))
@@ -43,7 +47,12 @@ class Operation(Shell):
         finally:
             world.ticking.pop(self, None)
 
-    def abandon(self, error: Exception) -> None:
+    def run(self, effects: Iterable[Effect]) -> None:
+        """Run effects in order, unless it ended: an operation whose caller left asks nothing more of anybody."""
+        if not self._end.done():
+            super().run(effects)
+
+    def abort(self, error: HeliographError) -> None:
         """End at once with ``error``; late answers are dropped by nobody waiting for them."""
         if not self._end.done():
             self._end.set_exception(error)
@@ -53,7 +62,7 @@ class Operation(Shell):
             self._end.set_result(effect)
 
     def _on_failed(self, effect: Failed) -> None:
-        self.abandon(effect.error)
+        self.abort(effect.error)
 
     def _on_lacking(self, effect: CopiesMissing | CopyDamaged) -> None:
         self.bookies_lacking.add(effect.bookie_id)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from actors.errors import LedgerError, QuorumLostError
+from actors.errors import EntryDamagedError, LedgerError, NoSuchLedgerError, QuorumLostError
 from actors.ledger.driver.operation import Operation
 from actors.ledger.driver.underreplication import mark_underreplicated
 from actors.ledger.driver.world import BookieWorld, World
@@ -14,9 +15,13 @@ from actors.ledger.effects import LacFound, LedgerEntry, ReadFinished
 from actors.ledger.lac import LacPollCore, LacReadCore
 from actors.ledger.limits import MIB
 from actors.ledger.reader import ReadCore, check_range
+from metadata.errors import NoNodeError
 from metadata.model import NO_ENTRY, LedgerMetadata, Versioned
 from metadata.paths import ledger as ledger_path
 from metadata.update_loop import read
+
+POLL_MS_MAX = 1_000  # of one bookie: the ledger may be closed or move meanwhile
+POLL_PAUSE_MS = 50  # after a bookie that answered at once without news; doubles up to POLL_MS_MAX
 
 
 class LedgerReader:
@@ -48,11 +53,13 @@ class LedgerReader:
             NoSuchEntryError: the range ends beyond ``last_add_confirmed``, or no replica has ``first`` any more.
             QuorumLostError: no replica could serve now.
             EntryDamagedError: every copy of ``first`` is damaged.
+            NoSuchLedgerError: it was deleted.
+            MetadataError: no copy was found where it should be, and the ledger's record could not be read again.
         """
         check_range(self.metadata, first, last, self.last_add_confirmed)  # I3
         try:
             return await self._read(first, last, max_bytes)
-        except LedgerError:
+        except (LedgerError, EntryDamagedError):
             before = self._metadata.version
             await self.refresh()  # its copies may have moved
             if self._metadata.version == before:
@@ -64,6 +71,7 @@ class LedgerReader:
 
         Raises:
             QuorumLostError: too few bookies answered.
+            NoSuchLedgerError: it was deleted.
             MetadataError: the ledger's record could not be read.
         """
         if self.metadata.is_closed:
@@ -78,30 +86,42 @@ class LedgerReader:
         """Return the LAC once it is above ``after``, or what is known when ``timeout_ms`` have passed.
 
         Raises:
-            QuorumLostError: no bookie answered.
+            NoSuchLedgerError: it was deleted.
+            MetadataError: the ledger's record could not be read.
         """
-        deadline = self._world.now() + timeout_ms
+        world, turn, pause_ms = self._world, 0, POLL_PAUSE_MS
+        deadline = world.now() + timeout_ms
         while self.last_add_confirmed <= after and not self.metadata.is_closed:
-            wait_ms = min(deadline - self._world.now(), 1_000)  # in steps: the ledger may be closed or move meanwhile
+            asked_at = world.now()
+            wait_ms = min(deadline - asked_at, POLL_MS_MAX)
             if wait_ms <= 0:
                 break
-            core = LacPollCore(self.metadata, after, wait_ms, self._world.health)
-            try:
-                found = cast(LacFound, await Operation(self._world, core).result())
+            core = LacPollCore(self.metadata, after, wait_ms, world.health, turn)
+            turn += 1
+            with contextlib.suppress(QuorumLostError):  # nobody answers now
+                found = cast(LacFound, await Operation(world, core).result())
                 self._learn(found.last_add_confirmed)
-            except QuorumLostError:
-                await asyncio.sleep(0.05)
             if self.last_add_confirmed <= after:
                 await self.refresh()
+                if world.now() < asked_at + wait_ms:  # a bookie that has nothing of the ledger does not wait
+                    await asyncio.sleep(min(pause_ms, deadline - world.now()) / 1000)
+                    pause_ms = min(2 * pause_ms, POLL_MS_MAX)
         return self.last_add_confirmed
 
     async def refresh(self) -> LedgerMetadata:
         """Read the ledger's record again.
 
         Raises:
-            NoNodeError: the ledger was deleted.
+            NoSuchLedgerError: it was deleted.
+            RecordError: the record is damaged, or written by a newer version.
+            ConnectionLossError, SessionExpiredError: the store could not be reached.
         """
-        fresh = await read(self._world.store, ledger_path(self.ledger_id), LedgerMetadata)
+        try:
+            fresh = await read(self._world.store, ledger_path(self.ledger_id), LedgerMetadata)
+        except NoNodeError as error:
+            raise NoSuchLedgerError(
+                f"ledger {self.ledger_id} is not in metadata: it was deleted", field="ledger_id"
+            ) from error
         if fresh.version > self._metadata.version:
             self._metadata = fresh
         return self._metadata.record

@@ -152,9 +152,8 @@ class Shell:
         if len(runs) >= LIST_RUNS_MAX:  # I15: a longer list comes in parts
             self._list_from(effect, runs[-1][1] + 1, before + runs)
             return
-        if reply is Reply.ABSENT and before:
-            reply = Reply.OK  # nothing more
-        self.run(self.core.on_entries_listed(effect.bookie_id, reply, before + runs, self.world.now()))
+        stored = before + runs if reply is Reply.OK else ()
+        self.run(self.core.on_entries_listed(effect.bookie_id, reply, stored, self.world.now()))
 
     handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
         SendAdd: _send_add,

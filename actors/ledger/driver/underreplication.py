@@ -8,11 +8,13 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from metadata.codec import encode
-from metadata.errors import MetadataError, NodeExistsError
+from metadata.errors import MetadataError, NodeExistsError, NoNodeError
 from metadata.model import UnderReplicatedLedger
 from metadata.paths import underreplicated
 from metadata.store import MetadataStore
 from metadata.update_loop import update
+
+MARK_ATTEMPTS_MAX = 5  # of making a task or adding to it
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +31,17 @@ async def mark_underreplicated(store: MetadataStore, ledger_id: int, bookies: Co
             return None
         return replace(found, missing_bookies=union)
 
-    try:
+    why = f"the task came and went {MARK_ATTEMPTS_MAX} times"
+    for _ in range(MARK_ATTEMPTS_MAX):
         try:
-            await store.create(path, encode(task), parents=True)
-        except NodeExistsError:
-            await update(store, path, UnderReplicatedLedger, merged)
-    except MetadataError as error:
-        logger.warning("ledger %d lacks copies on %s, and no task could be left: %s", ledger_id, missing, error)
+            try:
+                await store.create(path, encode(task), parents=True)
+            except NodeExistsError:
+                await update(store, path, UnderReplicatedLedger, merged)
+        except NoNodeError:  # a worker finished that one at this moment
+            continue
+        except MetadataError as error:
+            why = str(error)
+            break
+        return
+    logger.warning("ledger %d lacks copies on %s, and no task could be left: %s", ledger_id, missing, why)

@@ -12,9 +12,10 @@ from actors.ledger.chooser import BookieChooser
 from actors.ledger.directory import BookieDirectory
 from actors.ledger.driver.config import PLACEMENT, LedgerClientConfig, load_placement
 from actors.ledger.health import BookieHealth
+from actors.wire.broken import end_process
 from actors.wire.client import BookieClient
 from actors.wire.messages import Request
-from heliograph.errors import InvalidConfigError
+from heliograph.errors import AlreadyClosedError, HeliographError, InvalidConfigError
 from metadata.model import LedgerMetadata
 from metadata.store import MetadataStore
 
@@ -31,18 +32,31 @@ class Ticking(Protocol):
     def tick(self) -> bool:
         """Called every ``tick_ms``; whether it goes on waiting."""
 
+    def abort(self, error: HeliographError) -> None:
+        """The world ends: fail with ``error`` what has no outcome, and ask nothing more of it."""
+
 
 class BookieWorld:
     """Bookies and a clock: enough for cores that neither read nor change metadata."""
 
-    def __init__(self, address_of: Callable[[str], str | None], config: LedgerClientConfig) -> None:
-        """``address_of`` knows the ``host:port`` of a bookie, or None for one that it never heard of."""
+    def __init__(
+        self,
+        address_of: Callable[[str], str | None],
+        config: LedgerClientConfig,
+        on_broken: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        """Args:
+        address_of: knows the ``host:port`` of a bookie, or None for one that it never heard of.
+        on_broken: told of an error that a core raised; by default the process ends.
+        """
         self.config = config
         self.health = BookieHealth()
         self.loop = asyncio.get_running_loop()
-        self.bookies = BookieClient(address_of, self.now, secret=config.cluster_secret)
+        self.bookies = BookieClient(address_of, self.now, secret=config.cluster_secret, on_broken=on_broken)
         self.ticking: dict[Ticking, None] = {}  # in order of arrival
         self.tasks: set[asyncio.Task[Any]] = set()
+        self._on_broken = on_broken
+        self._ended: str | None = None  # what to say once nothing may begin any more
 
     def now(self) -> int:
         """Milliseconds of a clock that never goes back."""
@@ -52,7 +66,23 @@ class BookieWorld:
         """Run a coroutine that ends by itself, or with the world."""
         task = self.loop.create_task(coroutine)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._on_task_end)
+
+    def check_open(self) -> None:
+        """Raise AlreadyClosedError once ``close`` was called."""
+        if self._ended is not None:
+            raise AlreadyClosedError(self._ended)
+
+    async def close(self, why: str) -> None:
+        """Fail all that waits with AlreadyClosedError, and end tasks and connections. Nothing begins afterwards."""
+        self._ended = why
+        for waiting in list(self.ticking):
+            waiting.abort(AlreadyClosedError(why))
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.bookies.close()
 
     def request(
         self,
@@ -83,6 +113,16 @@ class BookieWorld:
             for waiting in list(self.ticking):
                 if not waiting.tick():
                     self.ticking.pop(waiting, None)
+
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
+        """A core that raised is not to be trusted; without its clock, or an answer, it would wait for ever."""
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HeliographError):
+            if self._ended is None:
+                log.error("a task in the background failed: %s", error)
+        elif error is not None:
+            self._on_broken(error)
 
 
 class World(BookieWorld):

@@ -135,9 +135,12 @@ class LedgerWriter(MetadataShell):
         Raises:
             LedgerFencedError: another client took the ledger over.
             MetadataError: the ledger may or may not be closed; call again, or recover it.
+            AlreadyClosedError: the client was closed; the ledger may or may not be closed.
         """
         if self._closing is None or (self._closing.done() and self._closing.exception() is not None):
+            self.world.check_open()
             self._closing = self.world.loop.create_future()
+            self.world.ticking[self] = None  # so that it is told when the world ends
             self.world.spawn(self._close())
         return await asyncio.shield(self._closing)
 
@@ -146,7 +149,8 @@ class LedgerWriter(MetadataShell):
         self.run(self.core.tick(self.world.now()))
         self._let_in()
         self._progress.set()
-        return not self.core.is_quiet or bool(self._waiting)
+        is_closing = self._closing is not None and not self._closing.done()
+        return not self.core.is_quiet or bool(self._waiting) or is_closing
 
     def abort(self, error: HeliographError) -> None:
         """Stop at once: adds without an outcome fail with ``error``, the ledger stays as it is."""
