@@ -75,6 +75,7 @@ class Bookie:
         self._on_failure = on_failure
         self._directories = list(dict.fromkeys([*config.journal_directories, *config.data_directories]))
         self._locks: list[DiskLock] = []
+        self._cookie: Cookie | None = None  # once it is in metadata
         self._opened: Opened | None = None
         self._running: Running | None = None
         self._leaving: asyncio.Task[None] | None = None
@@ -119,6 +120,7 @@ class Bookie:
         self._replay_seconds = time.monotonic() - self._started_at
         if lost:  # limbo is durable by now
             await cookies.stamp(self._disk, self._store, expected)
+        self._cookie = expected
         await self._serve(self._opened.storage)
 
     async def _serve(self, storage: Storage) -> None:
@@ -132,7 +134,14 @@ class Bookie:
             read_threads,
             reads,
             checkpointer,
-            GarbageCollector(storage, storage_thread, self._current_store, self.fail, lambda: self._space.is_read_only),
+            GarbageCollector(
+                storage,
+                storage_thread,
+                self._current_store,
+                self._recognise,
+                self.fail,
+                lambda: self._space.is_read_only,
+            ),
             BookieServer(
                 config.bookie_id,
                 config.cluster_secret,
@@ -152,7 +161,9 @@ class Bookie:
         running.checkpointer.start()
         running.gc.start()
         if self._store is not None:
-            self._registrar = Registrar(self._store, self._record(), self._reopen, self._on_listed)
+            self._registrar = Registrar(
+                self._store, self._record(), self._reopen, self._on_listed, self._recognise, self.fail
+            )
             await self._registrar.register(is_read_only=self._space.is_read_only)
         self._space_task = asyncio.get_running_loop().create_task(self._watch_space(), name="disk space")
 
@@ -241,9 +252,9 @@ class Bookie:
             await asyncio.sleep(self._config.space_check_ms / 1000)
             try:
                 await self._look_whether_draining()
-                changed = self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
+                self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
                 if self._registrar is not None:
-                    await self._tell_space(self._registrar, changed)
+                    await self._tell_space(self._registrar)
             except (BookieStorageError, MetadataError) as error:
                 _log.warning("bookie %s could not look after its space: %s", self._config.bookie_id, error)
             except Exception as error:  # a promise of our own
@@ -256,9 +267,8 @@ class Bookie:
             if store is not None:
                 self._space.is_draining = await store.exists(paths.bookie_draining(self._config.bookie_id)) is not None
 
-    async def _tell_space(self, registrar: Registrar, has_changed_list: bool) -> None:
-        if has_changed_list:
-            await registrar.move(is_read_only=self._space.is_read_only)
+    async def _tell_space(self, registrar: Registrar) -> None:
+        await registrar.move(is_read_only=self._space.is_read_only)  # each time: the store may have failed at the last
         now = time.monotonic()
         if now - self._space_reported_at >= self._config.space_report_ms / 1000:
             await registrar.report_space(self._space.free_bytes, self._space.total_bytes)
@@ -266,6 +276,10 @@ class Bookie:
 
     def _on_listed(self, is_listed: bool) -> None:
         self._space.is_unlisted = not is_listed
+
+    async def _recognise(self, store: MetadataStore) -> None:
+        assert self._cookie is not None, "the bookie was started"
+        await cookies.recognise(store, self._cookie)
 
     def _current_store(self) -> MetadataStore | None:
         return self._store if self._registrar is None else self._registrar.store

@@ -48,6 +48,7 @@ class Checkpoint:
     mark: Mark
     half: CacheHalf
     ledgers: list[LedgerRecord]
+    dropped: frozenset[int]  # ledgers whose deletion the index may not know yet
 
 
 def encode_mark(mark: Mark) -> bytes:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from actors.bookie.data_directory import LENGTH_BYTES, DataDirectory
 from actors.bookie.entry_log import EntryRun
 from actors.bookie.index import IndexBatch
-from actors.errors import EntryDamagedError
+from actors.errors import BookieStorageError, DiskPoisonedError, EntryDamagedError
 
 _log = logging.getLogger(__name__)
 _STEP_BYTES = 4 << 20
@@ -70,8 +70,10 @@ def _copy_step(directory: DataDirectory, runs: list[EntryRun]) -> int:
         size = sum(run.sizes)
         try:
             records = directory.reader.read(run, run.first_entry_id, size)
-        except EntryDamagedError as error:
-            _log.error("compaction leaves a damaged entry where it is: %s", error)
+        except DiskPoisonedError:
+            raise
+        except (EntryDamagedError, BookieStorageError) as error:  # what is left to copy must not wait for this one
+            _log.error("compaction leaves an entry that cannot be read where it is: %s", error)
             continue
         if len(records) < len(run.sizes):
             _log.error("compaction leaves entries of ledger %d where they are: one is damaged", run.ledger_id)

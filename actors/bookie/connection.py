@@ -142,6 +142,8 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._add_bytes -= size
         if self._add_bytes == 0:
             self._adds_answered.set()
+        if error is not None:
+            self._storage.write_cache.note_refusal()
         if self._transport is not None:
             if error is None:
                 self._write(b"".join([encode_head([request_id, _OK, -1, ""], 0) for request_id, _ in tokens]))

@@ -64,6 +64,22 @@ async def stored_cookie(store: MetadataStore | None, bookie_id: str) -> Cookie |
     return codec.decode(Cookie, value)
 
 
+async def recognise(store: MetadataStore, expected: Cookie) -> None:
+    """Return if metadata knows this bookie: what it does not hold is gone then, and not lost (I14).
+
+    Raises:
+        CookieMismatchError: it is another cluster's, or was emptied.
+        MetadataError: the store could not be asked.
+    """
+    await store.sync()  # a server that lags behind may not have the cookie yet
+    stored = await stored_cookie(store, expected.bookie_id)
+    if stored != expected:
+        raise CookieMismatchError(
+            f"{_difference('metadata', stored, expected)}. Metadata was lost or replaced under a running bookie, or "
+            "the bookie was retired: it stops, and deletes nothing. Restore the metadata before it starts again"
+        )
+
+
 def read_cookies(disk: Disk, directories: Sequence[Path]) -> Found:
     """Cookies and drafts in the directories.
 

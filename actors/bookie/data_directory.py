@@ -10,7 +10,7 @@ from actors.bookie.blocks import own_memory
 from actors.bookie.disk import Disk
 from actors.bookie.entry_log import EntryLogReader, EntryLogWriter, EntryRun, log_ids, log_path, read_map
 from actors.bookie.index import IndexBatch, LedgerRecord, LocationIndex
-from actors.errors import BookieStorageError, EntryDamagedError
+from actors.errors import BookieStorageError, DiskPoisonedError, EntryDamagedError
 
 INDEX_NAME = "index"
 LENGTH_BYTES = 4  # of the u32 before each entry in a record
@@ -32,20 +32,31 @@ class DataDirectory:
         self.index = LocationIndex(directory / INDEX_NAME, index_cache_bytes)
         self.reader = EntryLogReader(disk, directory)
         self._live_bytes: Counter[int] | None = None  # by log, once asked for
+        self._unindexed: tuple[int, list[EntryRun]] | None = None  # of a checkpoint that failed: its number and runs
         known = log_ids(disk, directory)
         self.writer = EntryLogWriter(disk, directory, log_bytes, known[-1] + 1 if known else 1)
 
-    def flush(self, entries: SortedEntries, ledgers: list[LedgerRecord], checkpoint: int) -> int:
-        """Store entries and ledger records; returns bytes written to entry logs.
+    def flush(
+        self, entries: SortedEntries, ledgers: list[LedgerRecord], checkpoint: int, deleted: Iterable[int] = ()
+    ) -> int:
+        """Store entries and ledger records, and delete ledgers; returns bytes written to entry logs.
 
         Order: entry logs, their sync, then the index in one synced batch that also carries the checkpoint's number.
 
         Raises:
-            BookieStorageError: nothing of it counts; call again with the same or more. The rest of this log is unused.
+            BookieStorageError: nothing of it counts; call again with the same, but for ledgers deleted meanwhile. What
+                is in entry logs by then is not written again, so that an index that fails for long fills no disk.
         """
-        batch = IndexBatch(checkpoint=checkpoint, ledgers=ledgers)
-        batch.runs = self.append(entries)
+        gone = sorted(deleted)
+        batch = IndexBatch(checkpoint=checkpoint, ledgers=[*ledgers, *_tombstones(gone)], emptied_ledgers=gone)
+        if self._unindexed is not None and self._unindexed[0] == checkpoint:
+            batch.runs = [run for run in self._unindexed[1] if run.ledger_id not in gone]  # I14
+            self._live_bytes = None  # the rows may be there already: count again
+        else:
+            batch.runs = self.append(entries)
+            self._unindexed = checkpoint, batch.runs
         self.commit(batch)
+        self._unindexed = None
         return sum(sum(run.sizes) for run in batch.runs)
 
     def commit(self, batch: IndexBatch) -> None:
@@ -119,8 +130,7 @@ class DataDirectory:
     def delete_ledgers(self, ledger_ids: Iterable[int]) -> None:
         """Remove all runs of the ledgers and keep their fences, durably (I4, I14)."""
         gone = sorted(ledger_ids)
-        records = [LedgerRecord(ledger_id, is_fenced=True, is_deleted=True) for ledger_id in gone]
-        self.commit(IndexBatch(ledgers=records, emptied_ledgers=gone))
+        self.commit(IndexBatch(ledgers=_tombstones(gone), emptied_ledgers=gone))
 
     def empty_ledger(self, record: LedgerRecord) -> None:
         """Remove all runs of a ledger of which more is kept than of a deleted one, durably."""
@@ -129,21 +139,26 @@ class DataDirectory:
         self.commit(IndexBatch(ledgers=[record], emptied_ledgers=[record.ledger_id]))
 
     def old_logs(self) -> dict[int, int]:
-        """Bytes that index rows point to, for each log that is not being written any more.
+        """Bytes that index rows point to, for each log that is not being written any more, nor about to be indexed.
 
         Raises:
             BookieStorageError: the index cannot be read.
         """
-        live_bytes = self._live()
-        return {log_id: live_bytes[log_id] for log_id in log_ids(self._disk, self.path) if log_id != self.writer.log_id}
+        live_bytes, in_use = self._live(), self._logs_in_use()
+        return {log_id: live_bytes[log_id] for log_id in log_ids(self._disk, self.path) if log_id not in in_use}
 
     def ledgers_in(self, log_id: int) -> list[int]:
         """Ledgers of which a log may have live entries: from its map, or for want of one from the whole index.
 
         Raises:
-            BookieStorageError: log or index cannot be read.
+            BookieStorageError: the index cannot be read.
         """
-        usage = read_map(self._disk, self.path, log_id)
+        try:
+            usage = read_map(self._disk, self.path, log_id)
+        except DiskPoisonedError:
+            raise
+        except BookieStorageError:
+            usage = None  # the map alone may be what cannot be read
         if usage is None:
             usage = {run.ledger_id: 0 for run in self.index.all_runs() if run.log_id == log_id}
         return sorted(usage)
@@ -159,12 +174,16 @@ class DataDirectory:
     def remove_log_if_dead(self, log_id: int) -> bool:
         """Remove a log if no row of the index points to it (I14); returns whether that was so."""
         live_bytes = self._live()
-        if log_id == self.writer.log_id or live_bytes[log_id] != 0:
+        if log_id in self._logs_in_use() or live_bytes[log_id] != 0:
             return False
         del live_bytes[log_id]
-        self.reader.forget(log_id)
         self._disk.remove(log_path(self.path, log_id))
+        self.reader.forget(log_id)  # last: nobody can open it any more, so its space is free when reads are done
         return True
+
+    def _logs_in_use(self) -> set[int]:
+        runs = self._unindexed[1] if self._unindexed is not None else []
+        return {self.writer.log_id, *(run.log_id for run in runs)}  # I1: the rows of these are still to come
 
     def _live(self) -> Counter[int]:
         if self._live_bytes is None:
@@ -217,3 +236,7 @@ class DataDirectory:
                 raise failure
             return None
         raise AssertionError("unreachable")
+
+
+def _tombstones(ledger_ids: Iterable[int]) -> list[LedgerRecord]:
+    return [LedgerRecord(ledger_id, is_fenced=True, is_deleted=True) for ledger_id in ledger_ids]  # I4

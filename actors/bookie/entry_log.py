@@ -10,6 +10,7 @@ What one sync made durable ends on a block boundary, behind zeros, so no later w
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ ENTRY_LOG_VERSION = 2
 _VERSIONS_READ = (1, 2)  # version 1 had no zeros between records
 HEADER_BYTES = 32
 RUN_ENTRIES_MAX = 256  # entries of one row of the index
+_LOG_NAME = re.compile(r"[0-9a-f]{8}\.log")
 _MAGIC = b"HELIOELG"
 _HEADER = struct.Struct(">8sIIQ8x")  # magic, version, CRC32C of magic, version and id, id
 _CHECKED = struct.Struct(">8sIQ")
@@ -276,8 +278,8 @@ def log_path(directory: Path, log_id: int) -> Path:
 
 
 def log_ids(disk: Disk, directory: Path) -> list[int]:
-    """Ids of the logs in a directory, ascending."""
-    return sorted(int(name[:-4], 16) for name in disk.names(directory) if name.endswith(".log"))
+    """Ids of the logs in a directory, ascending. Other files there are not ours."""
+    return sorted(int(name[:-4], 16) for name in disk.names(directory) if _LOG_NAME.fullmatch(name))
 
 
 def read_usage(disk: Disk, directory: Path, log_id: int) -> dict[int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -59,6 +59,7 @@ class GarbageCollector:
         storage: Storage,
         thread: ThreadPoolExecutor,
         store: Callable[[], MetadataStore | None],
+        recognise: Callable[[MetadataStore], Awaitable[None]],
         on_failure: Callable[[BaseException], None],
         is_nearly_full: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -66,7 +67,8 @@ class GarbageCollector:
         Args:
             thread: the one thread that changes entry logs and indexes.
             store: the metadata session of the moment; None: no ledger is ever found to be gone.
-            on_failure: told of a failed sync.
+            recognise: raises CookieMismatchError for a store that is not, or not any more, this bookie's cluster.
+            on_failure: told of a failed sync, and of such a store.
             is_nearly_full: whether space is short, so that sparse logs cannot wait for their time.
         """
         self._is_nearly_full = is_nearly_full
@@ -74,6 +76,7 @@ class GarbageCollector:
         self._storage = storage
         self._thread = thread
         self._store = store
+        self._recognise = recognise
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
         self._limbo = LimboExit(storage, thread)
@@ -97,6 +100,7 @@ class GarbageCollector:
 
         Raises:
             MetadataError: metadata could not be asked; nothing was deleted for it.
+            CookieMismatchError: it does not know this bookie; nothing was deleted for it.
             BookieStorageError: the disk failed; what was deleted until then was.
         """
         await self._delete_dead_ledgers()
@@ -134,6 +138,8 @@ class GarbageCollector:
         dead = [
             ledger_id for ledger_id in sorted(candidates) if not await ledger_listing.exists(store, ledger_id)
         ]  # I14
+        if dead:
+            await self._recognise(store)  # I14: a store that lost everything says of every ledger that it is gone
         for start in range(0, len(dead), DELETIONS_PER_BATCH):
             await self._delete(dead[start : start + DELETIONS_PER_BATCH])
 
@@ -159,6 +165,7 @@ class GarbageCollector:
             mine = [ledger_id for ledger_id in ledger_ids if storage.directory_of(ledger_id) is directory]
             if mine:
                 await self._on_thread(directory.delete_ledgers, mine)
+                storage.ledgers.deletions_noted(mine)
         self.statistics.ledgers_deleted += len(ledger_ids)
 
     def _live_share(self, now: float) -> float:
@@ -202,7 +209,13 @@ def _sparse_logs(directory: DataDirectory, live_share: float) -> list[tuple[int,
     """Logs with less than the share of live bytes, the sparsest first, each with its live bytes. Blocks."""
     found: list[tuple[float, int, int]] = []
     for log_id, live_bytes in directory.old_logs().items():
-        share = live_bytes / max(directory.log_size(log_id), 1)
+        try:
+            share = live_bytes / max(directory.log_size(log_id), 1)
+        except DiskPoisonedError:
+            raise
+        except BookieStorageError as error:
+            _log.error("compaction leaves a log where it is, and goes on with the others: %s", error)
+            continue
         if live_bytes and share < live_share:
             found.append((share, log_id, live_bytes))
     found.sort()

@@ -6,6 +6,7 @@ used again under a new, higher id. Overwriting a file that was written before sy
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from actors.bookie.precedence import Precedence
 _USED = ".journal"
 _SPARE = ".spare"
 _DRAFT = ".draft"
+_NAME = re.compile(r"[0-9a-f]{16}")
 _FILL_BYTES = 1 << 20
 
 
@@ -34,9 +36,8 @@ class JournalFiles:
         self._file_bytes = file_bytes
         self._lock = threading.Lock()
         self._next_id = max([first_id, *(file_id + 1 for file_id in used_ids(disk, directory))])
-        for name in disk.names(directory):
-            if name.endswith(_DRAFT):
-                disk.remove(directory / name)
+        for name in _names(disk, directory, _DRAFT):
+            disk.remove(directory / name)
 
     @property
     def precedence(self) -> Precedence:
@@ -57,19 +58,20 @@ class JournalFiles:
         with self._lock:
             file_id = self._next_id
             path = used_path(self._directory, file_id)
-            spares = [name for name in self._disk.names(self._directory) if name.endswith(_SPARE)]
+            spares = _names(self._disk, self._directory, _SPARE)
             if spares:
                 self._disk.rename(self._directory / spares[0], path)
             else:
                 self._disk.rename(self._fill(file_id), path)
             self._disk.sync_directory(self._directory)
-            self._next_id = file_id + 1
-            return file_id, self._disk.open(path, is_direct=True)
+            file = self._disk.open(path, is_direct=True)
+            self._next_id = file_id + 1  # not before: a file that is never written to would be a gap for the replay
+            return file_id, file
 
     def recycle_below(self, file_id: int) -> int:
         """Turn files with a lower id, all of whose records are stored elsewhere, into spares; returns how many."""
         with self._lock:
-            spares = sum(name.endswith(_SPARE) for name in self._disk.names(self._directory))
+            spares = len(_names(self._disk, self._directory, _SPARE))
             done = [old for old in used_ids(self._disk, self._directory) if old < file_id]
             for old in done:
                 path = used_path(self._directory, old)
@@ -105,4 +107,10 @@ def used_path(directory: Path, file_id: int) -> Path:
 
 def used_ids(disk: Disk, directory: Path) -> list[int]:
     """Ids of the journal files in a directory, ascending."""
-    return sorted(int(name[: -len(_USED)], 16) for name in disk.names(directory) if name.endswith(_USED))
+    return sorted(int(name.removesuffix(_USED), 16) for name in _names(disk, directory, _USED))
+
+
+def _names(disk: Disk, directory: Path, kind: str) -> list[str]:
+    """Names of a journal's files of one kind, ascending. Other files in the directory are not ours."""
+    names = disk.names(directory)
+    return [name for name in names if name.endswith(kind) and _NAME.fullmatch(name.removesuffix(kind))]

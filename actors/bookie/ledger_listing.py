@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from metadata import codec, paths
-from metadata.errors import NoNodeError
+from metadata.errors import NoNodeError, RecordError
 from metadata.model import LedgerMetadata, LedgerState
 from metadata.store import MetadataStore
 
@@ -39,9 +39,10 @@ async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tupl
     """Ledgers with a segment on the bookie, each with whether a recovery may have fenced it there, or will.
 
     Those of an OPEN ledger's earlier segments were not: a recovery says first that it begins, and goes to the last one.
+    A ledger whose record cannot be read is taken for one that has and was.
 
     Raises:
-        MetadataError: the store could not be asked, or a record is damaged.
+        MetadataError: the store could not be asked.
     """
     async for group in ledger_ids(store):
         for ledger_id in group:
@@ -49,7 +50,11 @@ async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tupl
                 value, _ = await store.get(paths.ledger(ledger_id))
             except NoNodeError:
                 continue  # deleted meanwhile
-            ledger = codec.decode(LedgerMetadata, value)
+            try:
+                ledger = codec.decode(LedgerMetadata, value)
+            except RecordError:  # damaged, or of a newer version
+                yield ledger_id, True
+                continue
             if any(bookie_id in segment.bookies for segment in ledger.segments):
                 is_open = ledger.state is LedgerState.OPEN
                 yield ledger_id, not is_open or bookie_id in ledger.last_segment.bookies

@@ -85,6 +85,7 @@ class LedgerTable:
         self._states: dict[int, LedgerState] = {}
         self._changed: set[int] = set()
         self._watched: set[int] = set()
+        self._undeleted: set[int] = set()  # dropped, and the index may not know it yet
         self._limbo_seen = -1
         self.deleted = DeletedLedgers()
         self.doubtful_to = 0  # ledgers up to this one may have had a fence here that was lost with a disk
@@ -165,13 +166,21 @@ class LedgerTable:
     @property
     def has_changes(self) -> bool:
         """Whether a checkpoint would have any record to write."""
-        return bool(self._changed)
+        return bool(self._changed or self._undeleted)
 
     def take_changed(self) -> list[LedgerRecord]:
         """Records to be written by a checkpoint that starts now."""
         changed, self._changed = self._changed, set()
         self._watched -= changed
         return [self._states[ledger_id].record() for ledger_id in sorted(changed) if ledger_id in self._states]
+
+    def take_dropped(self) -> frozenset[int]:
+        """Dropped ledgers whose deletion a checkpoint that starts now must write, so that no fence is lost (I4)."""
+        return frozenset(self._undeleted)
+
+    def deletions_noted(self, ledger_ids: Iterable[int]) -> None:
+        """The index knows, durably, that these were dropped."""
+        self._undeleted.difference_update(ledger_ids)
 
     def emptied(self, ledger_id: int) -> None:
         """The ledger has no entries here any more."""
@@ -185,6 +194,7 @@ class LedgerTable:
         state = self._states.pop(ledger_id, None)
         self._changed.discard(ledger_id)
         self._watched.discard(ledger_id)
+        self._undeleted.add(ledger_id)
         self.deleted.add(ledger_id)
         if state is not None and state.lac_listeners:
             for listener in tuple(state.lac_listeners):

@@ -20,7 +20,7 @@ from concurrent.futures import Executor
 from actors.bookie.index import merge_runs
 from actors.bookie.storage import ENTRY_ID_MAX, Storage
 from metadata import codec, paths
-from metadata.errors import NodeExistsError, NoNodeError
+from metadata.errors import NodeExistsError, NoNodeError, RecordError
 from metadata.model import LedgerMetadata, UnderReplicatedLedger
 from metadata.store import MetadataStore
 
@@ -54,7 +54,7 @@ class LimboExit:
             now: seconds of a monotonic clock.
 
         Raises:
-            MetadataError: the store could not be asked, or a record is damaged.
+            MetadataError: the store could not be asked.
             BookieStorageError: the index cannot be read.
         """
         ledgers = self._storage.ledgers
@@ -65,7 +65,11 @@ class LimboExit:
             except NoNodeError:
                 self._forget(ledger_id)
                 continue  # garbage collection sees to it
-            ledger = codec.decode(LedgerMetadata, value)
+            try:
+                ledger = codec.decode(LedgerMetadata, value)
+            except RecordError as error:
+                _log.warning("ledger %d stays in limbo, and the others have their turn: %s", ledger_id, error)
+                continue
             if not ledger.is_closed and self._bookie_id in ledger.last_segment.bookies:
                 since = self._unclosed_since.setdefault(ledger_id, now)
                 if now - since >= ABANDONED_SECONDS:

@@ -34,7 +34,10 @@ class Outlet:
         assert self._writing is None, "one frame at a time"
         if self._fd < 0:
             its: socket.socket = transport.get_extra_info("socket")
-            self._fd = os.dup(its.fileno())  # its own number would be somebody else's once the transport is closed
+            try:
+                self._fd = os.dup(its.fileno())  # its own number would be somebody else's once the transport is closed
+            except OSError:
+                return None  # the process may open no more files
         self._writing = asyncio.get_running_loop().run_in_executor(thread, _write, self._fd, pieces)
         self._writing.add_done_callback(self._written)
         return self._writing

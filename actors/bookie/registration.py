@@ -23,6 +23,11 @@ _RETRY_SECONDS_MIN = 0.1
 _RETRY_SECONDS_MAX = 5.0
 
 Reopen = Callable[[], Awaitable[MetadataStore]]
+Recognise = Callable[[MetadataStore], Awaitable[None]]
+
+
+async def _any(store: MetadataStore) -> None:
+    """Every store will do."""
 
 
 class Registrar:
@@ -34,18 +39,25 @@ class Registrar:
         record: BookieRegistration,
         reopen: Reopen | None,
         on_listed: Callable[[bool], None] = lambda is_listed: None,
+        recognise: Recognise = _any,
+        on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         """
         Args:
             reopen: opens a new session after the old one was lost; None leaves the bookie unregistered then.
             on_listed: called with False the moment the session is lost, which is before the ephemeral can go, and with
                 True just before there is one again.
+            recognise: raises an error of another kind than MetadataError for a store that is not this bookie's cluster.
+            on_failure: told of such an error: a store that was reopened has lost what it held.
         """
         self.store = store
         self._record = record
         self._reopen = reopen
         self._on_listed = on_listed
+        self._recognise = recognise
+        self._on_failure = on_failure
         self._is_read_only = False
+        self._listed_as: bool | None = None
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -74,19 +86,23 @@ class Registrar:
             if store.state is not SessionState.LOST:
                 self._on_listed(True)
             await self._create(store, self._path(is_read_only))
+            self._listed_as = is_read_only
             self.registrations += 1
 
     async def move(self, *, is_read_only: bool) -> None:
-        """Change lists: into the new one first, out of the old one second.
+        """Change lists, unless that is done: into the new one first, out of the old one second.
 
         Raises:
             MetadataError: the store failed; call again.
         """
         async with self._lock:
-            self._is_read_only = is_read_only
+            if self._listed_as is is_read_only:
+                return
+            self._is_read_only, self._listed_as = is_read_only, None  # on both lists, until all is done
             await self._create(self.store, self._path(is_read_only))
             with contextlib.suppress(NoNodeError):
                 await self.store.delete(self._path(not is_read_only))
+            self._listed_as = is_read_only
 
     async def report_space(self, free_bytes: int, total_bytes: int) -> None:
         """Renew what the registration says about space.
@@ -129,16 +145,22 @@ class Registrar:
     async def _register_again(self) -> None:
         assert self._reopen is not None, "only asked for with a way to reopen"
         pause = _RETRY_SECONDS_MIN
+        store = self.store
         while True:
             try:
-                if self.store.state is SessionState.LOST:
-                    self.store = await self._reopen()
+                if store.state is SessionState.LOST:
+                    store = await self._reopen()
+                await self._recognise(store)  # I14: before anything is concluded from what it does not hold
+                self.store = store
                 await self.register(is_read_only=self._is_read_only)
             except MetadataError as error:
                 _log.warning("bookie %s cannot register again yet: %s", self._record.bookie_id, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _RETRY_SECONDS_MAX)
                 continue
+            except Exception as error:  # another cluster's store, or a promise of our own: nobody awaits this task
+                self._on_failure(error)
+                return
             self._task = None
             _log.info("bookie %s registered again", self._record.bookie_id)
             return

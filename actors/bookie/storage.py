@@ -266,13 +266,14 @@ class Storage:
             self.checkpoint_number += 1
             mark = Mark(self.checkpoint_number, positions)
             self._flushed_directories.clear()
-            self._checkpoint = Checkpoint(mark, self.write_cache.swap(), self.ledgers.take_changed())
+            changed, dropped = self.ledgers.take_changed(), self.ledgers.take_dropped()
+            self._checkpoint = Checkpoint(mark, self.write_cache.swap(), changed, dropped)
         return self._checkpoint
 
     def gone_in(self, checkpoint: Checkpoint) -> frozenset[int]:
-        """Ledgers of the checkpoint that were deleted meanwhile. Ask right before handing the flush to its thread."""
+        """Deleted ledgers that the checkpoint has to do with. Ask right before handing the flush to its thread."""
         ids = {*checkpoint.half.ledgers, *(record.ledger_id for record in checkpoint.ledgers)}
-        return frozenset(ledger_id for ledger_id in ids if ledger_id in self.ledgers.deleted)
+        return checkpoint.dropped.union(ledger_id for ledger_id in ids if ledger_id in self.ledgers.deleted)
 
     def flush_checkpoint(self, checkpoint: Checkpoint, gone: frozenset[int], *, moves_mark: bool = True) -> int:
         """Entry logs, indexes, then the mark; returns bytes written to entry logs. Blocks; on the storage thread.
@@ -288,7 +289,8 @@ class Storage:
             wanted = [n for n in checkpoint.half.ledgers if n % count == number and n not in gone]
             mine = checkpoint.half.sorted(wanted)
             records = [r for r in checkpoint.ledgers if r.ledger_id % count == number and r.ledger_id not in gone]
-            written += directory.flush(mine, records, checkpoint.mark.checkpoint)
+            deleted = [n for n in gone if n % count == number]  # I4: the mark may pass the record of a fence
+            written += directory.flush(mine, records, checkpoint.mark.checkpoint, deleted)
             self._flushed_directories.add(number)
         if moves_mark:  # only now: every directory holds what the journals hold before it (I1)
             write_mark(self.disk, [directory.path for directory in self.directories], checkpoint.mark)
@@ -301,6 +303,8 @@ class Storage:
 
     def finish_checkpoint(self) -> None:
         """The checkpoint under way is durable: let its half of the write cache go."""
+        assert self._checkpoint is not None, "one was begun"
+        self.ledgers.deletions_noted(self._checkpoint.dropped)
         self._checkpoint = None
         self.write_cache.flushed()
 

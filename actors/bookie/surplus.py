@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from actors.bookie.storage import Storage
 from metadata import codec, paths
 from metadata.claim import claim
-from metadata.errors import MetadataError, NoNodeError
+from metadata.errors import MetadataError, NoNodeError, RecordError
 from metadata.model import LedgerMetadata
 from metadata.store import MetadataStore
 
@@ -94,5 +94,9 @@ class Surplus:
             value, _ = await store.get(paths.ledger(ledger_id))
         except NoNodeError:
             return False  # gone altogether: that is seen to elsewhere
-        ledger = codec.decode(LedgerMetadata, value)
+        try:
+            ledger = codec.decode(LedgerMetadata, value)
+        except RecordError as error:
+            _log.warning("ledger %d is kept, and the others have their turn: %s", ledger_id, error)
+            return False
         return ledger.is_closed and all(self._bookie_id not in segment.bookies for segment in ledger.segments)

@@ -13,12 +13,16 @@ _CROWDED_SHARE = 0.9  # of the whole, at which sockets should not be read
 
 
 class CacheHalf:
-    """Entries by ledger and entry id; ``size_bytes`` counts the overhead in."""
+    """Entries by ledger and entry id; ``size_bytes`` counts the overhead in.
 
-    __slots__ = ("entries", "ledgers", "size_bytes")
+    ``is_journaled``: each entry is in a journal, or on its way into one. Not so when a journal refused some.
+    """
+
+    __slots__ = ("entries", "is_journaled", "ledgers", "size_bytes")
 
     def __init__(self) -> None:
         self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.is_journaled = True
         self.entries = 0
         self.size_bytes = 0
 
@@ -101,6 +105,17 @@ class WriteCache:
         if data is None and self.flushing is not None:
             data = self.flushing.get(ledger_id, entry_id)
         return data
+
+    @property
+    def is_journaled(self) -> bool:
+        """Whether each entry is in a journal, or on its way into one."""
+        return self.active.is_journaled and (self.flushing is None or self.flushing.is_journaled)
+
+    def note_refusal(self) -> None:
+        """A journal refused entries: until they are flushed a crash would lose them. In which half they are is open."""
+        for half in (self.active, self.flushing):
+            if half is not None:
+                half.is_journaled = False
 
     def entry_ids(self, ledger_id: int) -> set[int]:
         """Ids of the ledger's cached entries."""

@@ -146,6 +146,20 @@ class TestLimbo:
 
         asyncio.run(scenario())
 
+    def test_a_ledger_whose_record_cannot_be_read_is_in_limbo_too(self, tmp_path: Path) -> None:  # I4, I6
+        async def scenario() -> None:
+            store = MemoryServer().open_session()
+            await make_ledger(store, 1, ("b1", "b2"))
+            async with serving(small_config(tmp_path), store) as (_, peer):
+                assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+            await store.set(paths.ledger(1), b"from a newer version")
+            shutil.rmtree(tmp_path / "data")
+            async with serving(small_config(tmp_path, accept_storage_loss=True), store) as (_, peer):
+                assert await peer.status(Op.READ, 1, 9) is Status.UNKNOWN_LEDGER_STATE
+                assert (await peer.add(1, 1, b"late"))[0].status is Status.FENCED
+
+        asyncio.run(scenario())
+
     def test_no_fence_from_before_a_loss_is_forgotten(self, tmp_path: Path) -> None:  # I4
         async def scenario() -> None:
             store = MemoryServer().open_session()

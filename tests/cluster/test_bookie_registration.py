@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from actors.bookie.disk import RealDisk
+from actors.bookie.registration import Registrar
 from actors.wire.messages import Flag, Op, Status
 from metadata import codec, paths
 from metadata.errors import ConnectionLossError
 from metadata.memory import MemoryServer, MemoryStore
 from metadata.model import BookieRegistration
+from metadata.store import Create, Delete, Operation, Stat
 from tests.cluster.bookie_metadata import registration, until
 from tests.cluster.bookie_peer import serving, small_config
+
+
+class Refuses(MemoryStore):
+    """Refuses one operation of a kind."""
+
+    refused: type[Operation] | None = None
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        if self.refused is not None and type(operations[0]) is self.refused:
+            self.refused = None
+            raise ConnectionLossError("not now")
+        return await super().multi(operations)
 
 
 class TestRegistration:
@@ -137,6 +154,55 @@ class TestRegistration:
                 disk.free = 20 << 30
                 await until(lambda: is_only(available, readonly))
                 assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("verb", [Create, Delete])
+    def test_a_change_of_lists_that_the_store_refused_is_made_later(
+        self, tmp_path: Path, verb: type[Operation]
+    ) -> None:
+        class Disk(RealDisk):
+            free = 50 << 30
+
+            def space(self, directory: Path) -> tuple[int, int]:
+                return self.free, 100 << 30
+
+        async def scenario() -> None:
+            server, disk = MemoryServer(), Disk()
+            store = Refuses(server, server.open_session().session_id)
+            config = small_config(tmp_path, space_check_ms=5)
+            available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
+
+            async def is_only(path: str, other: str) -> bool:
+                return await store.exists(path) is not None and await store.exists(other) is None
+
+            async with serving(config, store, disk=disk):
+                store.refused = verb
+                disk.free = 2 << 30
+                await until(lambda: is_only(readonly, available))
+                store.refused = verb
+                disk.free = 50 << 30
+                await until(lambda: is_only(available, readonly))
+                assert store.refused is None
+
+        asyncio.run(scenario())
+
+    def test_a_change_of_lists_that_was_cut_short_is_taken_back(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            server = MemoryServer()
+            store = Refuses(server, server.open_session().session_id)
+            available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
+            registrar = Registrar(store, BookieRegistration("b1", "h:1"), None)
+            await registrar.register(is_read_only=False)
+            store.refused = Delete
+            with pytest.raises(ConnectionLossError):
+                await registrar.move(is_read_only=True)
+            assert await store.exists(available)
+            assert await store.exists(readonly)
+            store.refused = None
+            await registrar.move(is_read_only=False)
+            assert await store.exists(available)
+            assert not await store.exists(readonly)
 
         asyncio.run(scenario())
 

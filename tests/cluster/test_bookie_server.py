@@ -285,6 +285,25 @@ def test_a_directory_has_one_user(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_files_of_others_in_its_folders_are_left_alone(tmp_path: Path) -> None:
+    names = ["journal/notes.journal", "journal/my.spare", "journal/my.draft", "data/bookie.log", "data/0000000z.log"]
+    for folder in ("journal", "data"):
+        (tmp_path / folder).mkdir()
+    for name in names:
+        (tmp_path / name).write_bytes(b"mine")
+
+    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+        await add_many(peer, 5, 0, 40)
+        await bookie.checkpoint()
+        await add_many(peer, 5, 41, 80)
+        await bookie.collect_garbage()
+
+    for _ in range(2):
+        run(tmp_path, scenario)
+    for name in names:
+        assert (tmp_path / name).read_bytes() == b"mine"
+
+
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
         port = int(bookie.address.split(":")[1])

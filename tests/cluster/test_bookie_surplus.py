@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+
+import pytest
 
 from actors.bookie.bookie import Bookie
 from actors.wire.messages import Flag, Op, Status
 from metadata import codec, paths
 from metadata.memory import MemoryServer, MemoryStore
 from metadata.model import LedgerMetadata, LedgerState, Segment
+from metadata.store import Operation, Stat
 from tests.cluster.bookie_peer import BookiePeer, serving, small_config
 
 ENTRIES = 5
@@ -93,6 +97,43 @@ def test_what_a_repair_brings_is_kept(tmp_path: Path) -> None:  # I10
             await look()
             await place(store, MOVED, "b1")
             await look()
+            assert set(await found(peer, MOVED)) == {Status.OK}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("brought", ["name", "entry"])
+def test_what_a_repair_brings_before_the_lock_is_taken_is_kept(tmp_path: Path, brought: str) -> None:  # I10, I14
+    config = small_config(tmp_path, surplus_interval_ms=1)
+
+    class Races(MemoryStore):
+        repair: Callable[[], Awaitable[None]] | None = None
+
+        async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+            repair, self.repair = self.repair, None
+            if repair is not None and operations[0].path == paths.underreplication_lock(MOVED):
+                await repair()
+            return await super().multi(operations)
+
+    async def scenario() -> None:
+        server = MemoryServer()
+        store = Races(server, server.open_session().session_id)
+        worker = server.open_session()
+        async with serving(config, store) as (bookie, peer):
+
+            async def repair() -> None:
+                if brought == "name":
+                    await place(worker, MOVED, "b1")
+                else:
+                    assert (await peer.add(MOVED, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
+
+            await fill(store, bookie, peer)
+            await bookie.collect_garbage()
+            await asyncio.sleep(0.01)
+            store.repair = repair
+            await bookie.collect_garbage()
+            assert store.repair is None, "the lock was taken"
+            assert bookie.statistics()["ledgers_emptied"] == 0
             assert set(await found(peer, MOVED)) == {Status.OK}
 
     asyncio.run(scenario())

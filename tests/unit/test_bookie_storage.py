@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,22 @@ class TestIndex:
             assert read_all(directory, 2) == []
             assert read_all(directory, 1) == read_all(directory, 3) == list(range(301))
             assert list(directory.index.ledgers())[1] == LedgerRecord(2, is_fenced=True, is_deleted=True)
+
+    def test_a_read_beside_its_removal_keeps_no_log(self, tmp_path: Path) -> None:
+        class ReadsFirst(RealDisk):
+            def raw_remove(self, path: Path) -> None:
+                with pytest.raises(EntryDamagedError):
+                    directory.reader.read(run, 1, 1)
+                super().raw_remove(path)
+
+        directory = DataDirectory(ReadsFirst(), tmp_path, SMALL_LOG_BYTES, 1 << 20)
+        directory.flush([(1, entries(1, 0, 300))], [], 1)
+        run = replace(next(directory.index.runs(1)), ledger_id=7)  # of a reader that looked it up a moment ago
+        directory.delete_ledgers([1])
+        assert directory.remove_log_if_dead(run.log_id)
+        with pytest.raises(FileNotFoundError):
+            directory.reader.read(run, 1, 1)
+        directory.close()
 
 
 class TestDamage:
