@@ -22,7 +22,7 @@ from actors.auditor.underreplication import UnderReplication
 from actors.errors import LedgerError
 from heliograph.errors import HeliographError
 from metadata.election import Election, Leadership
-from metadata.errors import SessionExpiredError
+from metadata.errors import RecordError, SessionExpiredError
 from metadata.model import LedgerMetadata
 from metadata.store import MetadataStore
 
@@ -39,6 +39,7 @@ class AuditorStatistics:
     audits: int = 0
     audits_failed: int = 0
     ledgers: int = 0
+    ledgers_unreadable: int = 0  # whose records are damaged or of a newer version: nobody can repair them
     tasks_outstanding: int = 0
     tasks_marked: int = 0
     ledgers_checked: int = 0
@@ -64,6 +65,7 @@ class Auditor:
         self._election = Election(store, "auditor", config.identity)
         self._absences = Absences(config.lost_bookie_delay_ms)
         self._checked: set[int] = set()  # closed ledgers compared entry by entry; no more than there are ledgers
+        self._compared_to = -1  # ledgers behind this one have their turn first
         self._due = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._statistics = AuditorStatistics()
@@ -132,23 +134,34 @@ class Auditor:
                 wait.cancel()
 
     async def _audit(self) -> dict[str, Any]:
-        alive = await self.membership.alive()
-        ledgers = await scan_ledgers(self._store, self._config.reads_at_once_max)
+        unreadable: list[str] = []
+
+        def on_unreadable(path: str, error: RecordError) -> None:
+            log.error("%s cannot be audited, the others are: %s", path, error)
+            unreadable.append(path)
+
+        ledgers = await scan_ledgers(self._store, self._config.reads_at_once_max, on_unreadable)
+        alive = await self.membership.alive()  # after the ledgers: a bookie may have come and taken one meanwhile
         lost = self._absences.observe(now_ms(), named_bookies(ledgers), alive)
         marked = 0
+        holes: list[Finding] = []
         if await self.tasks.is_enabled():
             marked = await self._mark(ledgers_on(ledgers, lost | await self.membership.draining()))
-            marked += await self._mark(await self._holes(ledgers, alive))
-        outstanding = len(await self.tasks.tasks())
+            holes = await self._holes(ledgers, alive)
+            marked += await self._mark(holes)
+        outstanding = await self.tasks.tasks()
+        # A hole that no task tells of is found anew: there may have been no room for its task.
+        self._checked.update({hole.ledger_id for hole in holes}.intersection(outstanding))
         self._statistics.audits += 1
         self._statistics.ledgers = len(ledgers)
-        self._statistics.tasks_outstanding = outstanding
+        self._statistics.ledgers_unreadable = len(unreadable)
+        self._statistics.tasks_outstanding = len(outstanding)
         return {
             "lost_bookies": sorted(lost),
             "absent_bookies": sorted(self._absences.absent),
             "ledgers": len(ledgers),
             "marked": marked,
-            "outstanding": outstanding,
+            "outstanding": len(outstanding),
         }
 
     async def _mark(self, findings: list[Finding]) -> int:
@@ -175,17 +188,20 @@ class Auditor:
             for ledger in ledgers
             if ledger.is_closed and ledger.ledger_id not in self._checked and named_bookies([ledger]) <= alive
         ]
+        due.sort(key=lambda ledger: (ledger.ledger_id <= self._compared_to, ledger.ledger_id))
         findings = []
         for ledger in due[: self._config.ledgers_checked_per_audit_max]:
+            self._compared_to = ledger.ledger_id  # whatever comes of it, others go first next time
             try:
                 lacking = await self._ledgers.check(ledger.ledger_id)
             except LedgerError as error:  # unclear now (a bookie is slow, the ledger was deleted): next audit
                 log.info("ledger %d cannot be compared now: %s", ledger.ledger_id, error)
                 continue
-            self._checked.add(ledger.ledger_id)
             self._statistics.ledgers_checked += 1
             if lacking:
                 findings.append(finding(ledger, lacking))
+            else:
+                self._checked.add(ledger.ledger_id)
         return findings
 
     def _on_bookies_changed(self) -> None:

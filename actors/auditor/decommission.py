@@ -7,7 +7,6 @@ source until then. Once no ledger names it and it has gone, its cookie is delete
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
@@ -16,12 +15,12 @@ from typing import Any
 from actors.auditor.checks import ledgers_on, named_bookies
 from actors.auditor.ledger_scan import scan_ledgers
 from actors.auditor.membership import Membership
+from actors.auditor.widest_ensemble import widest_ensemble
 from heliograph.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from metadata import paths
 from metadata.errors import NodeExistsError, NoNodeError
-from metadata.model import LedgerMetadata, NamespacePolicies
+from metadata.model import LedgerMetadata
 from metadata.store import MetadataStore
-from metadata.update_loop import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,9 @@ class Decommission:
         await self._require_known(bookie_id, ledgers)
         leaving = {bookie_id, *await self._membership.draining()}
         staying = set(await self._store.children(paths.BOOKIES_AVAILABLE)) - leaving
-        needed = max([await self._widest_namespace(), *(ledger.ensemble_size for ledger in ledgers)])
+        needed = max(
+            [await widest_ensemble(self._store, self._reads_at_once_max), *(ledger.ensemble_size for ledger in ledgers)]
+        )
         if len(staying) < needed:
             raise ConflictError(
                 f"{bookie_id} cannot go: {len(staying)} writable bookies would be left, and there are topics with an "
@@ -133,21 +134,6 @@ class Decommission:
     async def _require_wished(self, bookie_id: str) -> None:
         if await self._store.exists(paths.bookie_draining(bookie_id)) is None:
             raise _not_wished(bookie_id)
-
-    async def _widest_namespace(self) -> int:
-        """The largest ensemble that a namespace asks for: its next ledger needs so many bookies."""
-        widest = 0
-        for tenant in await self._store.children(paths.NAMESPACES):
-            names = await self._store.children(f"{paths.NAMESPACES}/{tenant}")
-            records = await asyncio.gather(*(self._policies(f"{paths.NAMESPACES}/{tenant}/{name}") for name in names))
-            widest = max([widest, *(record.persistence.ensemble_size for record in records if record)])
-        return widest
-
-    async def _policies(self, path: str) -> NamespacePolicies | None:
-        try:
-            return (await read(self._store, path, NamespacePolicies)).record
-        except NoNodeError:
-            return None
 
 
 def _not_wished(bookie_id: str) -> NotFoundError:

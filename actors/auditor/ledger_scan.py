@@ -1,29 +1,60 @@
-"""Reading the metadata of every ledger there is, a bounded number of reads at a time."""
+"""Reading the metadata of every ledger, or every record of another family, a bounded number of reads at a time."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from metadata import paths
 from metadata.codec import decode
-from metadata.errors import NoNodeError
+from metadata.errors import NoNodeError, RecordError
 from metadata.model import LedgerMetadata
 from metadata.store import MetadataStore
 
+R = TypeVar("R")
+OnUnreadable = Callable[[str, RecordError], None]  # path, why
 
-async def scan_ledgers(store: MetadataStore, reads_at_once_max: int) -> list[LedgerMetadata]:
+LEDGER_DEPTH = 3  # high part, middle part, ledger
+
+
+async def scan_ledgers(
+    store: MetadataStore, reads_at_once_max: int, on_unreadable: OnUnreadable | None = None
+) -> list[LedgerMetadata]:
     """Metadata of all ledgers, by id; ledgers created or deleted meanwhile may or may not be among them.
+
+    Args:
+        on_unreadable: told of each record that is damaged or of a newer version, which is left out then: for those who
+            conclude nothing from what is not there. Without it such a record is an error.
+
+    Raises:
+        MetadataError: the scan is incomplete; nothing may be concluded from it.
+    """
+    found = await scan_records(store, paths.LEDGERS, LEDGER_DEPTH, LedgerMetadata, reads_at_once_max, on_unreadable)
+    return sorted(found.values(), key=lambda ledger: ledger.ledger_id)
+
+
+async def scan_records(
+    store: MetadataStore,
+    root: str,
+    depth: int,
+    kind: type[R],
+    reads_at_once_max: int,
+    on_unreadable: OnUnreadable | None = None,
+) -> dict[str, R]:
+    """Records by their path below ``root``, all of them ``depth`` names down; ``on_unreadable`` as above.
 
     Raises:
         MetadataError: the scan is incomplete; nothing may be concluded from it.
     """
     gate = asyncio.Semaphore(reads_at_once_max)
-    leaves = [paths.LEDGERS]
-    for _ in range(3):  # high part, middle part, ledger
+    leaves = [root]
+    for _ in range(depth):
         below = await asyncio.gather(*(_children(store, path, gate) for path in leaves))
         leaves = [path for group in below for path in group]
-    found = await asyncio.gather(*(_read(store, path, gate) for path in leaves))
-    return sorted((ledger for ledger in found if ledger is not None), key=lambda ledger: ledger.ledger_id)
+    found = await asyncio.gather(*(_read(store, path, kind, gate, on_unreadable) for path in leaves))
+    pairs = zip(leaves, found, strict=True)
+    return {path.removeprefix(f"{root}/"): record for path, record in pairs if record is not None}
 
 
 async def _children(store: MetadataStore, path: str, gate: asyncio.Semaphore) -> list[str]:
@@ -34,10 +65,18 @@ async def _children(store: MetadataStore, path: str, gate: asyncio.Semaphore) ->
             return []
 
 
-async def _read(store: MetadataStore, path: str, gate: asyncio.Semaphore) -> LedgerMetadata | None:
+async def _read(
+    store: MetadataStore, path: str, kind: type[R], gate: asyncio.Semaphore, on_unreadable: OnUnreadable | None
+) -> R | None:
     async with gate:
         try:
             value, _ = await store.get(path)
         except NoNodeError:
             return None
-    return decode(LedgerMetadata, value)
+    try:
+        return decode(kind, value)
+    except RecordError as error:
+        if on_unreadable is None:
+            raise
+        on_unreadable(path, error)
+        return None

@@ -20,6 +20,9 @@ class Mark:
 def marks(findings: Iterable[Finding], outstanding: Mapping[int, frozenset[str]], tasks_max: int) -> list[Mark]:
     """What to mark, the ledgers nearest to loss first, closed ones (which can be copied at once) before open ones.
 
+    Ledgers with entries that nobody has a copy of come last and get no more than half of the room: their tasks may
+    stand for ever, and must not keep others from being repaired.
+
     Args:
         outstanding: tasks there are already, with the bookies each names. One that says all that a finding says is
             left alone; one that says less is merged with the finding.
@@ -32,7 +35,7 @@ def marks(findings: Iterable[Finding], outstanding: Mapping[int, frozenset[str]]
         if known is not None and known.issuperset(found.missing_bookies):
             continue
         if known is None:
-            if room <= 0:
+            if room <= (0 if found.copies_left else tasks_max // 2):
                 continue
             room -= 1
         chosen.append(Mark(found.ledger_id, found.missing_bookies))
@@ -53,5 +56,5 @@ def retry_pause_ms(failures: int, first_ms: int, longest_ms: int) -> int:
     return min(first_ms << min(failures - 1, 30), longest_ms)
 
 
-def _urgency(found: Finding) -> tuple[int, bool, int]:
-    return found.copies_left, not found.is_closed, found.ledger_id
+def _urgency(found: Finding) -> tuple[bool, int, bool, int]:
+    return found.copies_left == 0, found.copies_left, not found.is_closed, found.ledger_id

@@ -116,8 +116,11 @@ class AuditorService:
         """Until the session ends; what ends the auditor ends the worker too, and the other way round."""
         self._sessions += 1
         settings = LedgerClientConfig(is_upkeep=True, cluster_secret=self._config.cluster_secret)
-        ledgers = await LedgerClient.start(store, settings)
+        closing = contextlib.AsyncExitStack()
+        closing.push_async_callback(_close, store)
         try:
+            ledgers = await LedgerClient.start(store, settings)
+            closing.push_async_callback(ledgers.close)
             auditor = Auditor(store, ledgers, self._config, self._wake_worker)
             bookies = auditor.membership
             worker = ReplicationWorker(auditor.tasks, ledgers, bookies.alive, bookies.draining, self._config, now_ms)
@@ -129,6 +132,9 @@ class AuditorService:
         except* HeliographError as errors:
             raise errors.exceptions[0] from errors
         finally:
-            await ledgers.close()
-            with contextlib.suppress(HeliographError):
-                await store.close()
+            await closing.aclose()
+
+
+async def _close(store: MetadataStore) -> None:
+    with contextlib.suppress(HeliographError):
+        await store.close()

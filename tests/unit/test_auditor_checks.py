@@ -64,9 +64,11 @@ def test_marks_come_most_urgent_first_and_stop_at_the_bound() -> None:
         Finding(3, ("a",), copies_left=1, is_closed=True),
         Finding(4, ("a",), copies_left=0, is_closed=True),
     ]
-    assert [mark.ledger_id for mark in marks(findings, {}, 10)] == [4, 3, 2, 1]
-    assert [mark.ledger_id for mark in marks(findings, {}, 2)] == [4, 3]
-    assert [mark.ledger_id for mark in marks(findings, {9: frozenset("z")}, 2)] == [4]
+    assert [mark.ledger_id for mark in marks(findings, {}, 10)] == [3, 2, 1, 4]
+    assert [mark.ledger_id for mark in marks(findings, {}, 2)] == [3, 2]
+    assert [mark.ledger_id for mark in marks(findings, {9: frozenset("z")}, 2)] == [3]
+    assert [mark.ledger_id for mark in marks(findings[3:], {}, 2)] == [4]
+    assert marks(findings[3:], {9: frozenset("z")}, 2) == [], "half of the room is for those that can be repaired"
     assert marks(findings, {8: frozenset("z"), 9: frozenset("z")}, 2) == []
 
 

@@ -10,7 +10,16 @@ from actors.auditor.decommission import Decommission
 from heliograph.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from metadata import paths
 from metadata.codec import encode
-from metadata.model import BookieRegistration, LedgerState, NamespacePolicies, Persistence, Segment
+from metadata.model import (
+    BookieRegistration,
+    LedgerState,
+    NamespacePolicies,
+    PartitionedTopicRecord,
+    Persistence,
+    Segment,
+    TopicPolicies,
+    TopicRecord,
+)
 from tests.unit.test_auditor_tasks import NOW, World, ledger, run
 
 
@@ -100,19 +109,54 @@ def test_one_bookie_too_few_is_refused_and_nothing_is_done() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("wide", ["ledger", "namespace"])
-def test_wider_ensembles_count_wherever_they_come_from(wide: str) -> None:
+WIDE = Persistence(4, 3, 2)
+COPIES = ("ensemble_size", "write_quorum", "ack_quorum")
+WISHES = {
+    "namespace": (paths.namespace("acme", "wide"), NamespacePolicies(persistence=WIDE)),
+    "topic's policies": (paths.topic_policies("acme", "shop", "t"), TopicPolicies(dict.fromkeys(COPIES, 4))),
+    "topic": (paths.topic("acme", "shop", "t"), TopicRecord("persistent://acme/shop/t", persistence=WIDE)),
+    "partitioned topic": (
+        paths.partitioned_topic("acme", "shop", "t"),
+        PartitionedTopicRecord("persistent://acme/shop/t", 2, persistence=WIDE),
+    ),
+}
+
+
+def test_an_ensemble_that_a_ledger_has_counts() -> None:
     async def scenario() -> None:
         stage = Stage()
         await stage.begin_with("b1", "b2", "b3", "b4")
-        if wide == "ledger":
-            bookies = ("b1", "b2", "b3", "b4")
-            await stage.ledgers.add(replace(ledger(1, "b1 b2 b3"), ensemble_size=4, segments=(Segment(0, bookies),)))
-        else:
-            policies = NamespacePolicies(persistence=Persistence(4, 3, 2))
-            await stage.store.create(paths.namespace("acme", "wide"), encode(policies), parents=True)
+        bookies = ("b1", "b2", "b3", "b4")
+        await stage.ledgers.add(replace(ledger(1, "b1 b2 b3"), ensemble_size=4, segments=(Segment(0, bookies),)))
         with pytest.raises(ConflictError, match="ensemble of 4"):
             await stage.decommission.begin("b3")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("where", WISHES)
+def test_an_ensemble_that_the_next_ledger_of_a_topic_would_have_counts(where: str) -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        await stage.begin_with("b1", "b2", "b3", "b4")
+        path, record = WISHES[where]
+        await stage.store.create(path, encode(record), parents=True)
+        await stage.store.create(paths.topic_policies("acme", "shop", "other"), encode(TopicPolicies()), parents=True)
+        with pytest.raises(ConflictError, match="ensemble of 4"):
+            await stage.decommission.begin("b3")
+
+    run(scenario())
+
+
+def test_a_topics_own_policies_go_before_what_it_was_created_with() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        await stage.begin_with("b1", "b2", "b3", "b4")
+        record = TopicRecord("persistent://acme/shop/t-partition-0", persistence=WIDE)
+        await stage.store.create(paths.topic("acme", "shop", "t-partition-0"), encode(record), parents=True)
+        narrow = TopicPolicies(dict.fromkeys(COPIES, 3))
+        await stage.store.create(paths.topic_policies("acme", "shop", "t"), encode(narrow), parents=True)
+        assert (await stage.decommission.begin("b3"))["ledgers_left"] == 0
 
     run(scenario())
 

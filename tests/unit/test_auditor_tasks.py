@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
+from actors.auditor import service
 from actors.auditor.auditor import Auditor
 from actors.auditor.config import AuditorConfig
 from actors.auditor.ledger_scan import scan_ledgers
 from actors.auditor.underreplication import UnderReplication
 from actors.auditor.worker import ReplicationWorker
-from actors.errors import LedgerRecoveryError, NoSuchLedgerError
+from actors.errors import LedgerRecoveryError, NoSuchLedgerError, QuorumLostError
 from heliograph.errors import InvalidConfigError
 from metadata import paths
 from metadata.cluster_init import initialise
 from metadata.codec import encode
-from metadata.memory import MemoryServer
+from metadata.errors import ConnectionLossError, RecordError
+from metadata.memory import MemoryServer, MemoryStore
 from metadata.model import (
     BookieRegistration,
     LedgerMetadata,
@@ -26,7 +28,7 @@ from metadata.model import (
     UnderReplicatedLedger,
     Versioned,
 )
-from metadata.store import MetadataStore
+from metadata.store import MetadataStore, SessionState
 
 
 class FakeLedgers:
@@ -38,6 +40,8 @@ class FakeLedgers:
         self.records: dict[int, LedgerMetadata] = {}
         self.holes: dict[int, set[str]] = {}
         self.recovered: list[int] = []
+        self.silent: set[int] = set()  # that cannot be compared
+        self.hopeless: set[int] = set()  # that cannot be repaired
         self.failures = 0
 
     async def add(self, record: LedgerMetadata) -> None:
@@ -56,6 +60,8 @@ class FakeLedgers:
     async def repair(
         self, ledger_id: int, missing_bookies: Collection[str], *, away_from: Collection[str] = ()
     ) -> bool:
+        if ledger_id in self.hopeless:
+            return False
         if self.failures:
             self.failures -= 1
             raise LedgerRecoveryError("not now")
@@ -68,6 +74,8 @@ class FakeLedgers:
         return True
 
     async def check(self, ledger_id: int) -> Collection[str]:
+        if ledger_id in self.silent:
+            raise QuorumLostError("a bookie does not answer")
         return frozenset(self.holes.get(ledger_id, ()))
 
     def _without(self, segment: Segment, lost: str) -> Segment:
@@ -285,6 +293,124 @@ def test_holes_on_a_live_bookie_are_found_once_and_marked() -> None:
     run(scenario())
 
 
+def test_a_hole_for_which_there_was_no_room_is_marked_later() -> None:
+    async def scenario() -> None:
+        world = World(replace(NOW, tasks_outstanding_max=1))
+        await world.start("live1", "b2", "b3")
+        await world.auditor.tasks.mark(77, ["gone"])
+        await world.ledgers.add(ledger(1, "live1 b2 b3"))
+        world.ledgers.holes[1] = {"live1"}
+        assert (await world.auditor.audit())["marked"] == 0
+        assert await world.worker.work_once()
+        assert (await world.auditor.audit())["marked"] == 1
+        assert await world.worker.work_once()
+        assert world.ledgers.holes[1] == set()
+
+    run(scenario())
+
+
+def test_a_hole_that_the_store_would_not_note_is_marked_later() -> None:
+    class Forgetful(UnderReplication):
+        async def mark(self, ledger_id: int, missing_bookies: Collection[str]) -> bool:
+            raise ConnectionLossError("not now")
+
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("live1", "b2", "b3")
+        await world.ledgers.add(ledger(1, "live1 b2 b3"))
+        world.ledgers.holes[1] = {"live1"}
+        sound, world.auditor.tasks = world.auditor.tasks, Forgetful(world.store)
+        with pytest.raises(ConnectionLossError):
+            await world.auditor.audit()
+        world.auditor.tasks = sound
+        assert (await world.auditor.audit())["marked"] == 1
+
+    run(scenario())
+
+
+def test_ledgers_without_any_copy_do_not_keep_others_from_being_repaired() -> None:
+    async def scenario() -> None:
+        world = World(replace(NOW, tasks_outstanding_max=4))
+        await world.start("b1", "b2", "spare1")
+        for ledger_id in range(1, 7):
+            await world.ledgers.add(ledger(ledger_id, "gone gone2 gone3"))
+        await world.auditor.audit()
+        world.ledgers.hopeless = set(range(1, 7))
+        for ledger_id in range(7, 10):
+            await world.ledgers.add(ledger(ledger_id, "b1 b2 gone"))
+        for _ in range(2):
+            await world.auditor.audit()
+            await world.worker.work_once()
+        for ledger_id in range(7, 10):
+            assert world.ledgers.records[ledger_id].last_segment.bookies == ("b1", "b2", "spare1")
+
+    run(scenario())
+
+
+def test_ledgers_that_cannot_be_compared_do_not_keep_others_from_it() -> None:
+    async def scenario() -> None:
+        world = World(replace(NOW, ledgers_checked_per_audit_max=2))
+        await world.start("live1", "b2", "b3")
+        for ledger_id in range(1, 8):
+            await world.ledgers.add(ledger(ledger_id, "live1 b2 b3"))
+        world.ledgers.silent = {1, 2, 3}
+        world.ledgers.holes[7] = {"live1"}
+        marked = [(await world.auditor.audit())["marked"] for _ in range(4)]
+        assert sum(marked) == 1
+        world.ledgers.silent = set()
+        world.ledgers.holes[2] = {"live1"}
+        marked = [(await world.auditor.audit())["marked"] for _ in range(4)]
+        assert sum(marked) == 1, "those that could not be compared have their turn again"
+        assert await world.auditor.tasks.tasks() == [2, 7]
+
+    run(scenario())
+
+
+def test_a_record_that_cannot_be_read_keeps_no_other_ledger_from_being_repaired() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2", "spare1")
+        await world.ledgers.add(ledger(1, "b1 b2 gone"))
+        await world.ledgers.add(ledger(2, "b1 b2 gone"))
+        await world.store.set(paths.ledger(1), b"from a newer version")
+        assert (await world.auditor.audit())["marked"] == 1
+        assert await world.auditor.tasks.tasks() == [2]
+        assert world.auditor.statistics()["ledgers_unreadable"] == 1
+        with pytest.raises(RecordError):
+            await scan_ledgers(world.store, 2)  # whoever needs them all is not told of some
+
+    run(scenario())
+
+
+def test_a_bookie_that_came_during_the_audit_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2")
+        alive = world.auditor.membership.alive
+
+        async def newcomer() -> None:
+            if await world.store.exists(paths.bookie_available("b3")) is None:
+                await world.store.create(paths.bookie_available("b3"), ephemeral=True)
+                await world.ledgers.add(ledger(1, "b1 b2 b3", LedgerState.OPEN))
+
+        async def alive_then_newcomer() -> frozenset[str]:
+            found = await alive()
+            await newcomer()
+            return found
+
+        async def scan_then_newcomer(*arguments: Any) -> list[LedgerMetadata]:
+            found = await scan_ledgers(*arguments)
+            await newcomer()
+            return found
+
+        monkeypatch.setattr(world.auditor.membership, "alive", alive_then_newcomer)
+        monkeypatch.setattr("actors.auditor.auditor.scan_ledgers", scan_then_newcomer)
+        for _ in range(2):
+            assert (await world.auditor.audit())["lost_bookies"] == []
+
+    run(scenario())
+
+
 def test_nothing_is_marked_or_copied_while_it_is_forbidden() -> None:
     async def scenario() -> None:
         world = World(NOW)
@@ -320,6 +446,32 @@ def test_of_two_auditors_one_leads_and_the_other_follows_its_death() -> None:
         for task in runs:
             task.cancel()
         await asyncio.gather(*runs, return_exceptions=True)
+
+    run(scenario())
+
+
+def test_a_session_that_nothing_could_be_begun_with_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        server = MemoryServer()
+        opened: list[MemoryStore] = []
+
+        async def connect(url: str, **_: Any) -> MetadataStore:
+            opened.append(server.open_session())
+            return opened[-1]
+
+        async def fail(*_: Any) -> None:
+            raise ConnectionLossError("not now")
+
+        monkeypatch.setattr(service, "connect_store", connect)
+        monkeypatch.setattr(service, "RESTART_PAUSE_SECONDS", 0)
+        monkeypatch.setattr("actors.auditor.service.LedgerClient.start", fail)
+        auditor = service.AuditorService(NOW, "memory://none", on_crash=lambda: None)
+        await auditor.start()
+        async with asyncio.timeout(60):
+            while len(opened) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await auditor.stop()
+        assert {store.state for store in opened} == {SessionState.LOST}
 
     run(scenario())
 

@@ -1,0 +1,48 @@
+"""How many bookies the next ledger of any topic may ask for, by what namespaces and topics say."""
+
+from __future__ import annotations
+
+import re
+
+from actors.auditor.ledger_scan import scan_records
+from metadata import paths
+from metadata.model import NamespacePolicies, PartitionedTopicRecord, Persistence, TopicPolicies, TopicRecord
+from metadata.store import MetadataStore
+
+NAMESPACE_DEPTH = 2  # tenant, namespace
+TOPIC_DEPTH = 3  # tenant, namespace, topic
+_PARTITION = re.compile(r"-partition-\d+$")
+
+
+async def widest_ensemble(store: MetadataStore, reads_at_once_max: int) -> int:
+    """The largest ensemble size that holds for a namespace or a topic; 0 when there is no namespace.
+
+    A topic goes by its own policies, else by what it was created with, else by its namespace. Those of topics without
+    a ledger count, too: their first one comes.
+
+    Raises:
+        MetadataError: not all could be read; nothing may be concluded.
+    """
+    policies = await scan_records(store, paths.TOPIC_POLICIES, TOPIC_DEPTH, TopicPolicies, reads_at_once_max)
+    own = {topic: int(found.overrides["ensemble_size"]) for topic, found in policies.items() if _has_copies(found)}
+    namespaces = await scan_records(store, paths.NAMESPACES, NAMESPACE_DEPTH, NamespacePolicies, reads_at_once_max)
+    topics = await scan_records(store, paths.TOPICS, TOPIC_DEPTH, TopicRecord, reads_at_once_max)
+    parents = await scan_records(
+        store, paths.PARTITIONED_TOPICS, TOPIC_DEPTH, PartitionedTopicRecord, reads_at_once_max
+    )
+    asked_for: list[tuple[str, Persistence | None]] = [
+        *((topic, record.persistence) for topic, record in topics.items()),
+        *((topic, record.persistence) for topic, record in parents.items()),
+    ]
+    created_with = [
+        copies.ensemble_size
+        for topic, copies in asked_for
+        if copies is not None and _PARTITION.sub("", topic) not in own
+    ]
+    by_namespace = [record.persistence.ensemble_size for record in namespaces.values()]
+    widest: int = max([0, *own.values(), *created_with, *by_namespace])
+    return widest
+
+
+def _has_copies(policies: TopicPolicies) -> bool:
+    return "ensemble_size" in policies.overrides
