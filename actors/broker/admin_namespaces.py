@@ -56,16 +56,27 @@ class NamespaceAdmin(NamespaceRecords):
         """
         name = probe_of(namespace)
         for _ in range(DELETE_ROUNDS_MAX):
-            await self.mark_deleted(namespace)
+            # Only what looks empty is marked: as long as it is, nobody can use what is in it.
             left = await self._catalog.left_in(name.tenant, name.namespace_name)
-            if not left:
-                await self.remove(namespace)
+            if not left and await self._remove_if_empty(namespace):
                 return
-            await self.mark_deleted(namespace, is_deleted=False)
-            if not force:
+            await self.mark_deleted(namespace, is_deleted=False)  # by somebody who did not come to the end
+            if left and not force:
                 raise ConflictError(f"{namespace} has {len(left)} topics: delete them, or force it", field="namespace")
             await self._delete_all(left)
         raise ServiceNotReadyError(f"topics keep being made in {namespace}: stop their producers, or try again")
+
+    async def _remove_if_empty(self, namespace: str) -> bool:
+        name, is_empty = probe_of(namespace), False
+        await self.mark_deleted(namespace)
+        try:
+            is_empty = not await self._catalog.left_in(name.tenant, name.namespace_name)
+        finally:
+            if not is_empty:
+                await self.mark_deleted(namespace, is_deleted=False)
+        if is_empty:
+            await self.remove(namespace)
+        return is_empty
 
     async def _delete_all(self, left: Sequence[TopicName]) -> None:
         whole = sorted({TopicName.parse(name.partitioned_name) for name in left}, key=str)

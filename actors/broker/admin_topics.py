@@ -15,7 +15,7 @@ from actors.broker.rates import Rates
 from actors.broker.stats import internal_stats, topic_stats
 from actors.broker.topic import Topic
 from actors.broker.topic_deletion import delete_topic
-from heliograph.errors import BadRequestError, ConflictError, SubscriptionExistsError, UnsupportedError
+from heliograph.errors import BadRequestError, SubscriptionExistsError, UnsupportedError
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 from metadata.store import MetadataStore
@@ -87,10 +87,7 @@ class OwnedTopics:
         await topic.subscribe(name, start=start)
 
     async def _delete_subscription(self, topic_name: TopicName, name: str, force: bool) -> None:
-        topic = await self._context.topics.get(topic_name)
-        if name not in topic.unavailable and topic.subscription(name).consumers and not force:
-            raise ConflictError(f"subscription {name} has consumers: close them, or force it", field="subscription")
-        await topic.unsubscribe(name)
+        await (await self._context.topics.get(topic_name)).unsubscribe(name, force=force)
 
     async def _unload_topic(self, name: TopicName) -> None:
         await self._context.topics.unload(name)

@@ -67,28 +67,30 @@ class BacklogQuota:
         """Look at the age of the backlog, and evict where that is the policy.
 
         Raises:
-            QuorumLostError, ...: the oldest message cannot be read now.
+            QuorumLostError, ...: the oldest message cannot be read now; what was found before holds on.
         """
+        self._is_too_old = await self._look()
+
+    async def _look(self) -> bool:
+        """Whether the backlog is too old for producers."""
         policies = self._ledger.policies
         seconds, size = policies.backlog_quota_seconds, policies.backlog_quota_bytes
-        self._is_too_old = False
         if seconds < 0 and size < 0:
-            return
+            return False
         mark = self._slowest()
         if mark is None or mark >= self._ledger.chain.end:
-            return
+            return False
         is_evicting = policies.backlog_quota_action == EVICTION
         if size >= 0 and is_evicting and backlog_bytes(self._sizes(), mark) > size:
             self._evict(mark_within(self._sizes(), int(size * EVICTION_SHARE)))
         if seconds < 0:
-            return
+            return False
         before = now_ms() - seconds * 1000
         if await self._published(mark) >= before:
-            return
+            return False
         if is_evicting:
             self._evict(await self._reader.index_at_time(before))
-        else:
-            self._is_too_old = True
+        return not is_evicting
 
     def _slowest(self) -> int | None:
         marks = [s.topic_mark for s in self._subscriptions() if s.is_durable and not s.is_internal]

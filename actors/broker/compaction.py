@@ -26,7 +26,7 @@ from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
 from actors.broker.topic_record import WHOLE, create_topic_ledger, now_ms, with_compacted
 from actors.errors import EntryDamagedError, NoSuchLedgerError
-from heliograph.errors import CompactedLostError, ConflictError, HeliographError
+from heliograph.errors import AlreadyClosedError, CompactedLostError, ConflictError, HeliographError
 from metadata.model import CompactedLedger
 
 RETRY_SECONDS = 5.0  # after the compacted ledger could not be opened: whoever asks meanwhile is told the same
@@ -248,6 +248,7 @@ class Compaction:
 
     async def _discard(self, writer: LedgerWriter) -> None:
         """A ledger that no record names. What cannot be deleted now is an orphan, swept later."""
+        writer.abort(AlreadyClosedError("the compaction was given up"))
         try:
             await asyncio.shield(self._ledgers.delete(writer.ledger_id))
         except HeliographError as error:

@@ -114,12 +114,7 @@ class ConsumerCommands:
         if found is None or found.consumer is not consumer:
             return
         del self.consumers[consumer.consumer_id]
-        self.connection.send(
-            BaseCommand(
-                type=BaseCommand.CLOSE_CONSUMER,
-                close_consumer=pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=to_unsigned(-1)),
-            )
-        )
+        self._tell_closed(consumer.consumer_id)
 
     def reached_end(self, consumer: Consumer) -> None:
         """See ConsumerChannel. The C++ client, and those built on it, take the command for an error and reconnect."""
@@ -161,6 +156,15 @@ class ConsumerCommands:
     async def _connect(self, wanted: pb.CommandSubscribe, *, is_last: bool = False) -> Subscribed | None:
         """Connect a consumer; None when its place was taken, and whoever has it was given the time to show himself."""
         topic, subscription = await self._subscription_for(wanted)
+        try:
+            return await self._join(wanted, topic, subscription, is_last)
+        except HeliographError:
+            topic.drop_if_idle(subscription)  # it may have been made for this consumer
+            raise
+
+    async def _join(
+        self, wanted: pb.CommandSubscribe, topic: Topic, subscription: Subscription, is_last: bool
+    ) -> Subscribed | None:
         if self._subscribing[wanted.consumer_id] or not self.connection.is_open:
             raise ServiceNotReadyError("the consumer was closed while it was being made")
         consumer = self._consumer_for(wanted, topic)
@@ -218,6 +222,7 @@ class ConsumerCommands:
         self.connection.send_success(command.close_consumer.request_id)
 
     async def _unsubscribe(self, wanted: pb.CommandUnsubscribe) -> None:
+        is_gone = False
         try:
             consumer, subscription, topic = self._find(wanted.consumer_id)
             if len(subscription.consumers) > 1 and not wanted.force:
@@ -225,12 +230,19 @@ class ConsumerCommands:
             del self.consumers[wanted.consumer_id]
             subscription.remove_consumer(consumer)
             topic.drop_if_idle(subscription)
+            is_gone = True
             if subscription.is_durable:
-                await topic.unsubscribe(subscription.name)
+                await topic.unsubscribe(subscription.name, force=wanted.force)
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
+            if is_gone:  # the client takes itself for a consumer again
+                self._tell_closed(wanted.consumer_id)
         else:
             self.connection.send_success(wanted.request_id)
+
+    def _tell_closed(self, consumer_id: int) -> None:
+        closed = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=to_unsigned(-1))
+        self.connection.send(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closed))
 
     def _gone(self) -> None:
         for consumer_id in list(self.consumers):
@@ -270,7 +282,8 @@ class ConsumerCommands:
             if wanted.HasField("message_id"):
                 position = from_unsigned(wanted.message_id.ledger_id, wanted.message_id.entry_id)
                 mark = _index_of(subscription.chain, position)
-                bits = bits_of(wanted.message_id.ack_set)
+                if subscription.chain.find(position) is not None:  # not those of whatever is there in its place
+                    bits = bits_of(wanted.message_id.ack_set)
             elif wanted.HasField("message_publish_time"):
                 mark = subscription.chain.from_base(await topic.index_at_time(wanted.message_publish_time))
             else:

@@ -66,6 +66,10 @@ class Cursor:
         """The first entry at or above ``index`` that is not acknowledged; may lie beyond the end of the topic."""
         return self._acknowledged.next_missing(max(index, self.mark))
 
+    def after_open(self, count: int) -> int:
+        """One past the last of the next ``count`` entries that are not acknowledged; may lie beyond the topic's end."""
+        return self._acknowledged.after_missing(self.mark, count)
+
     def backlog(self, end: int) -> int:
         """Entries below ``end`` that are not acknowledged."""
         return max(end - self.mark - len(self._acknowledged), 0)

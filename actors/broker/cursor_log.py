@@ -21,15 +21,19 @@ from actors.broker.chain import Chain
 from actors.broker.cursor import Cursor
 from actors.broker.ledgers import Ledgers, LedgerWriter
 from actors.broker.owned_record import OwnedRecord
+from actors.broker.position import Position
 from actors.broker.topic_record import create_topic_ledger
+from actors.broker.whole import whole
 from actors.errors import LedgerFencedError
-from heliograph.errors import Advice, HeliographError, PersistenceError, ServiceNotReadyError
+from heliograph.errors import Advice, AlreadyClosedError, HeliographError, PersistenceError, ServiceNotReadyError
 from metadata.model import CursorRecord, Policies
 
 LEDGER_ENTRIES_MAX = 50_000  # writes to one cursor ledger before it is replaced
 SNAPSHOT_BYTES_MIN = 64 * 1024  # deltas of fewer bytes never cause a snapshot
 ROLL_ATTEMPTS_MAX = 5
 ROLL_DELAY_S = 0.2  # between attempts, doubling
+
+_NOT_NEEDED = AlreadyClosedError("another ledger took its place, or what it is for is gone")
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +94,7 @@ class CursorLog:
         return self._owned.record.properties
 
     async def set_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Change properties of the record; None removes one.
+        """Change properties of the record, also when the caller is cancelled; None removes one.
 
         Raises:
             ServiceNotReadyError: another broker owns the cursor now, or it is closed here.
@@ -98,12 +102,7 @@ class CursorLog:
         """
         if self._failed is not None:
             raise ServiceNotReadyError(f"the subscription is not served here any more: {self._failed}")
-        async with self._naming:
-            properties = {**self.properties, **{name: value for name, value in changes.items() if value is not None}}
-            for name in [name for name, value in changes.items() if value is None]:
-                properties.pop(name, None)
-            if properties != self.properties:
-                await self._owned.replace(replace(self._owned.record, properties=properties))
+        await whole(self._set_properties(changes))
 
     def persist(self) -> asyncio.Future[None]:
         """A future that resolves once every change made so far is durable. It is shared: shield it, do not cancel it.
@@ -157,6 +156,8 @@ class CursorLog:
         """
         self.abandon(PersistenceError("the subscription is deleted"))
         await self._owned.delete()
+        if self._writer is not None:
+            self._writer.abort(_NOT_NEEDED)
         if self.ledger_id >= 0:
             await self._ledgers.delete(self.ledger_id)
 
@@ -172,6 +173,14 @@ class CursorLog:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
                 waiting.exception()  # nobody needs to look
+
+    async def _set_properties(self, changes: Mapping[str, str | None]) -> None:
+        async with self._naming:
+            properties = {**self.properties, **{name: value for name, value in changes.items() if value is not None}}
+            for name in [name for name, value in changes.items() if value is None]:
+                properties.pop(name, None)
+            if properties != self.properties:
+                await self._owned.replace(replace(self._owned.record, properties=properties))
 
     def _take_off(self) -> None:
         """Write all changes; ``_flight`` stands for them."""
@@ -269,23 +278,27 @@ class CursorLog:
 
     async def _replace_ledger(self) -> None:
         writer = await self.new_ledger("cursor")
-        parts = self._snapshot_parts(-1)
-        mark = self._chain.position_before(self.cursor.mark)
-        added = [writer.add(part) for part in parts]
-        await asyncio.gather(*added)
         old = self.ledger_id
-        async with self._naming:
-            await self._owned.replace(
-                replace(
-                    self._owned.record,
-                    mark_delete=(mark.ledger_id, mark.entry_id),
-                    cursor_ledger_id=writer.ledger_id,
-                )
-            )
+        try:
+            parts = self._snapshot_parts(-1)
+            mark = self._chain.position_before(self.cursor.mark)
+            await asyncio.gather(*[writer.add(part) for part in parts])
+            await self._name_ledger(writer.ledger_id, mark)
+        except BaseException:
+            writer.abort(_NOT_NEEDED)
+            raise
+        if self._writer is not None:
+            self._writer.abort(_NOT_NEEDED)
         self._writer, self._writes, self._stale = writer, len(parts), False
         self._note_snapshot(0, sum(map(len, parts)))
         if old >= 0:
             self._clean(old)
+
+    async def _name_ledger(self, ledger_id: int, mark: Position) -> None:
+        async with self._naming:
+            await self._owned.replace(
+                replace(self._owned.record, mark_delete=(mark.ledger_id, mark.entry_id), cursor_ledger_id=ledger_id)
+            )
 
     def _clean(self, ledger_id: int) -> None:
         task = asyncio.get_running_loop().create_task(self._delete_ledger(ledger_id))

@@ -37,11 +37,14 @@ from actors.broker.position import Position
 from actors.errors import EntryDamagedError
 
 RECORD_VERSION = 1
-PART_ITEMS_MAX = 4096  # items of one snapshot part: about 600 KiB, well below the largest entry
+PART_ITEMS_MAX = 4096  # items of one snapshot part, of either kind: about 600 KiB of bits for entries
+PART_BITMAP_BYTES_MAX = 1 << 20  # of one part, so that it fits an entry however large batches are
 _HEAD = struct.Struct(">BBHI")
 _REST = struct.Struct(">qII")
 _HEADER_BYTES = _HEAD.size + _REST.size
 _RESET = 1
+
+_Item = tuple[int, int, bytes]  # ledger id, entry id, bits
 
 assert _HEADER_BYTES == 24
 
@@ -87,21 +90,9 @@ def encode_snapshot(cursor: Cursor, chain: Chain, base: int) -> list[bytes]:
     mark = tuple(chain.position_before(cursor.mark))
     acknowledged = list(_bitmap_items(cursor, chain))
     partial = _partial_items(cursor.partial_items(), chain)
-    parts = max(-(-len(acknowledged) // PART_ITEMS_MAX), -(-len(partial) // PART_ITEMS_MAX), 1)
+    parts = list(_parts(acknowledged, partial))
     return [
-        _encode(
-            RecordKind.SNAPSHOT,
-            0,
-            base,
-            part,
-            parts,
-            (
-                mark,
-                acknowledged[part * PART_ITEMS_MAX : (part + 1) * PART_ITEMS_MAX],
-                partial[part * PART_ITEMS_MAX : (part + 1) * PART_ITEMS_MAX],
-            ),
-        )
-        for part in range(parts)
+        _encode(RecordKind.SNAPSHOT, 0, base, number, len(parts), (mark, *part)) for number, part in enumerate(parts)
     ]
 
 
@@ -154,6 +145,29 @@ def _bitmap_items(cursor: Cursor, chain: Chain) -> Iterator[tuple[int, int, byte
             part = (bits >> (span.first - first)) & ((1 << span.length) - 1)
             if part:
                 yield span.ledger_id, span.entry_id, _bitmap(part)
+
+
+def _parts(acknowledged: list[_Item], partial: list[_Item]) -> Iterator[tuple[list[_Item], list[_Item]]]:
+    """Both lists cut into what one record holds of them; at least one part."""
+    done_acknowledged = done_partial = 0
+    while True:
+        first, second = done_acknowledged, done_partial
+        done_acknowledged, room = _fitting(acknowledged, first, PART_BITMAP_BYTES_MAX)
+        done_partial, _ = _fitting(partial, second, room)
+        if (done_acknowledged, done_partial) == (first, second) and done_partial < len(partial):
+            done_partial += 1
+        yield acknowledged[first:done_acknowledged], partial[second:done_partial]
+        if done_acknowledged == len(acknowledged) and done_partial == len(partial):
+            return
+
+
+def _fitting(items: list[_Item], first: int, room: int) -> tuple[int, int]:
+    """One past the last item from ``first`` on that a part takes, and the room for bits that is left then."""
+    stop = first
+    while stop < min(len(items), first + PART_ITEMS_MAX) and len(items[stop][2]) <= room:
+        room -= len(items[stop][2])
+        stop += 1
+    return stop, room
 
 
 def _partial_items(items: Iterable[tuple[int, int]], chain: Chain) -> list[tuple[int, int, bytes]]:

@@ -25,7 +25,7 @@ from actors.broker.owned_record import OwnedRecord
 from actors.broker.position import Position
 from actors.broker.topic_record import create_topic_ledger
 from actors.errors import EntryDamagedError, LedgerFencedError, NoSuchLedgerError
-from heliograph.errors import HeliographError, ServiceNotReadyError
+from heliograph.errors import AlreadyClosedError, HeliographError, ServiceNotReadyError
 from metadata import codec
 from metadata.errors import BadVersionError, NodeExistsError
 from metadata.model import CursorRecord, Versioned
@@ -34,6 +34,8 @@ from metadata.store import MetadataStore
 DEDUP_CURSOR = "pulsar.dedup"  # the name under which the record stands among the topic's cursors
 LEDGER_ENTRIES_MAX = 10_000  # records written to one ledger before it is replaced
 READ_BYTES_MAX = 5 << 20  # of one read of a snapshot's parts
+
+_NOT_NEEDED = AlreadyClosedError("another ledger took its place, or what it is for is gone")
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +94,7 @@ class DedupLog:
         """
         await self.settled()
         await self._owned.delete()
+        self._let_go()
         if self._owned.record.cursor_ledger_id >= 0:
             await self._ledgers.delete(self._owned.record.cursor_ledger_id)
 
@@ -110,9 +113,15 @@ class DedupLog:
             self.on_lost(error)
         except HeliographError as error:
             log.warning("%s: no snapshot of its producers, later again: %s", self._place.topic, error)
-            self._writer = None
+            self._let_go()
         else:
             self.mark = end
+
+    def _let_go(self) -> None:
+        """What comes next goes to a new ledger."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abort(_NOT_NEEDED)
 
     async def _append(self, writer: LedgerWriter, snapshot: Sequence[Remembered], end: int) -> None:
         records = dedup_record.encode(snapshot, self._chain.position_before(end), self._base)
@@ -123,13 +132,18 @@ class DedupLog:
     async def _start_ledger(self, snapshot: Sequence[Remembered], end: int) -> None:
         place = self._place
         writer = await create_topic_ledger(self._ledgers, place.topic, place.policies(), "deduplication")
+        self._let_go()
         self._base, self._writes = -1, 0
-        await self._append(writer, snapshot, end)
         old, record = self._owned.record.cursor_ledger_id, self._owned.record
-        mark = self._chain.position_before(end)
-        await self._owned.replace(
-            replace(record, mark_delete=(mark.ledger_id, mark.entry_id), cursor_ledger_id=writer.ledger_id)
-        )
+        try:
+            await self._append(writer, snapshot, end)
+            mark = self._chain.position_before(end)
+            await self._owned.replace(
+                replace(record, mark_delete=(mark.ledger_id, mark.entry_id), cursor_ledger_id=writer.ledger_id)
+            )
+        except BaseException:
+            writer.abort(_NOT_NEEDED)
+            raise
         self._writer = writer
         if old >= 0:
             await self._ledgers.delete(old)

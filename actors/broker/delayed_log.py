@@ -15,10 +15,12 @@ from actors.broker.delayed_index import Item
 from actors.broker.delayed_record import decode_run, encode_run
 from actors.broker.ledgers import LedgerReader, Ledgers, LedgerWriter
 from actors.broker.position import Position
-from heliograph.errors import HeliographError
+from heliograph.errors import AlreadyClosedError, HeliographError
 
 LEDGER_RUNS_MAX = 64
 DELAYED_LEDGERS = "heliograph.delayed"  # property of the cursor's record: ids in decimal, with commas
+
+_NOT_NEEDED = AlreadyClosedError("nothing is left in it, or another ledger took its place")
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class DelayedLog:
         try:
             entry_id = await writer.add(encode_run(items, self._chain))
         except HeliographError:
-            self._writer = None
+            self._let_go()
             raise
         self._written += 1
         self._live[writer.ledger_id] = self._live.get(writer.ledger_id, 0) + 1
@@ -95,7 +97,7 @@ class DelayedLog:
         if self._live[ledger_id] > 0:
             return
         if self._writer is not None and self._writer.ledger_id == ledger_id:
-            self._writer = None
+            self._let_go()
         await self.forget([ledger_id])
 
     async def forget(self, ledger_ids: Sequence[int]) -> None:
@@ -112,7 +114,7 @@ class DelayedLog:
 
     async def forget_all(self) -> None:
         """Delete every ledger. Raises as ``finished`` does."""
-        self._writer = None
+        self._let_go()
         await self.forget(list(self._live))
 
     async def close(self) -> None:
@@ -126,6 +128,7 @@ class DelayedLog:
 
     async def delete(self) -> None:
         """Delete every ledger; the cursor's record is gone."""
+        self._let_go()
         known = {*self._live, *delayed_ledgers(self._cursor_log.properties)}
         await self._close_reader()
         for ledger_id in sorted(known):
@@ -145,6 +148,12 @@ class DelayedLog:
         if reader is not None:
             await reader.close()
 
+    def _let_go(self) -> None:
+        """The next run goes to a new ledger."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abort(_NOT_NEEDED)
+
     async def _new_ledger(self) -> None:
         old, self._writer = self._writer, None
         if old is not None:
@@ -153,8 +162,9 @@ class DelayedLog:
         self._live[writer.ledger_id] = 0
         try:
             await self._name_ledgers()
-        except HeliographError:
+        except BaseException:
             del self._live[writer.ledger_id]
+            writer.abort(_NOT_NEEDED)
             raise
         self._writer, self._written = writer, 0
 

@@ -116,6 +116,9 @@ class Dispatcher(Protocol):
     def acknowledged(self, index: int) -> None:
         """The whole entry is acknowledged."""
 
+    def partly_acknowledged(self, index: int, messages: int) -> None:
+        """So many messages of the entry are not acknowledged yet."""
+
     def acknowledged_up_to(self, index: int) -> None:
         """Every entry up to and with ``index`` is acknowledged."""
 

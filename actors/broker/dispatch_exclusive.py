@@ -101,6 +101,13 @@ class ExclusiveDispatcher:
         if self.active is not None:
             self.active.held_messages -= self.active.held.pop(index, 0)
 
+    def partly_acknowledged(self, index: int, messages: int) -> None:
+        """See Dispatcher."""
+        active = self.active
+        if active is not None and messages < active.held.get(index, 0):
+            active.held_messages -= active.held[index] - messages
+            active.held[index] = messages
+
     def acknowledged_up_to(self, index: int) -> None:
         """See Dispatcher. Entries are held in order, so the cost is that of the entries acknowledged."""
         active = self.active

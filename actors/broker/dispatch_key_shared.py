@@ -184,6 +184,10 @@ class KeySharedDispatcher:
             self._unpark(index, key_hash)
         del self._hashes[index]
 
+    def partly_acknowledged(self, index: int, messages: int) -> None:
+        """See Dispatcher."""
+        self._held.shrink(index, messages)
+
     def acknowledged_up_to(self, index: int) -> None:
         """See Dispatcher. Consumers cannot acknowledge so; skipping and expiry can."""
         for known in [known for known in self._hashes if known <= index]:

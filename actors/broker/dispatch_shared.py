@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from sortedcontainers import SortedSet
 
+from actors.broker.chunk_owners import ChunkOwners
 from actors.broker.cursor import Cursor
 from actors.broker.dispatch import ConsumerState, Delivery, Waiting, next_open
 from actors.broker.held_entries import HeldEntries, can_take
 from actors.broker.topic_entry import TopicEntry
 
 TURN_ENTRIES_MAX = 20  # entries for one consumer before the next has its turn
-CHUNKED_MESSAGES_MAX = 1_000  # whose consumer is remembered until their last chunk; the oldest are forgotten
 
 
 class SharedDispatcher:
     """Round robin among the consumers of the best priority that can take something; what has to be delivered again
-    goes first, oldest first. All chunks of one message go to the same consumer."""
+    goes first, oldest first. All chunks of one message go to the same consumer (``chunk_owners.py``)."""
 
     def __init__(self, cursor: Cursor, waiting: Waiting | None = None) -> None:
         self._cursor = cursor
@@ -25,7 +25,7 @@ class SharedDispatcher:
         self._consumers: list[ConsumerState] = []  # in the order of their turns
         self._held = HeldEntries()
         self._replay: SortedSet = SortedSet()
-        self._chunk_owners: dict[str, ConsumerState] = {}
+        self._chunks = ChunkOwners()
         self._turn: ConsumerState | None = None
         self._turn_left = 0
         self.read_index = cursor.mark
@@ -43,7 +43,7 @@ class SharedDispatcher:
     @property
     def replay_count(self) -> int:
         """See Dispatcher."""
-        return len(self._replay)
+        return len(self._replay) + len(self._chunks)
 
     @property
     def due_count(self) -> int:
@@ -66,7 +66,7 @@ class SharedDispatcher:
         self._consumers.remove(consumer)
         if self._turn is consumer:
             self._turn = None
-        self._chunk_owners = {uuid: owner for uuid, owner in self._chunk_owners.items() if owner is not consumer}
+        self._replay.update(self._chunks.leave(consumer))
         if self._consumers:
             self._take_back(list(consumer.held))
         else:
@@ -76,22 +76,30 @@ class SharedDispatcher:
         """See Dispatcher."""
         if self._held.is_blocked or self._whose_turn() is None:
             return None
-        while self._replay:
-            index: int = self._replay[0]
-            if not self._cursor.is_acknowledged(index):
-                return index
+        while self._replay and self._cursor.is_acknowledged(self._replay[0]):
             self._replay.pop(0)
+        chunk = self._chunks.next_ready()
+        if self._replay:
+            first: int = self._replay[0]
+            return first if chunk is None else min(first, chunk)
+        if chunk is not None:
+            return chunk
         index = next_open(self._cursor, self._waiting, self.read_index)
         self.read_index = min(index, end)  # what waits comes back by make_due
         return index if index < end else None
 
-    def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery:
+    def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery | None:
         """See Dispatcher."""
         consumer = self._whose_turn()
         assert consumer is not None, "an entry is wanted only when there is someone to take it"
-        if entry.chunk_uuid is not None:
-            consumer = self._owner_of_chunk(entry.chunk_uuid, entry.is_last_chunk, consumer)
         self.skip(index)
+        if entry.chunk_uuid is not None:
+            consumer = self._chunks.owner(entry.chunk_uuid, consumer)
+            if not consumer.is_writable:
+                self._chunks.wait(index, consumer)
+                return None
+            if entry.is_last_chunk:
+                self._chunks.finish(entry.chunk_uuid)
         self._turn_left -= 1
         self._held.hold(consumer, index, messages)
         return Delivery(consumer, self._held.redeliveries(index))
@@ -100,13 +108,16 @@ class SharedDispatcher:
         """See Dispatcher."""
         if index < self.read_index:
             self._replay.discard(index)
+            self._chunks.discard(index)
         else:
             self.read_index = index + 1
 
     def make_due(self, indexes: Iterable[int]) -> None:
         """See Dispatcher."""
         for index in indexes:
-            if index < self.read_index and index not in self._held and not self._cursor.is_acknowledged(index):
+            if index in self._held or index in self._chunks or self._cursor.is_acknowledged(index):
+                continue
+            if index < self.read_index:
                 self._replay.add(index)
 
     def set_limits(self, per_consumer: int, per_subscription: int) -> None:
@@ -119,6 +130,11 @@ class SharedDispatcher:
         self._held.forget(index)
         if index < self.read_index:
             self._replay.discard(index)
+            self._chunks.discard(index)
+
+    def partly_acknowledged(self, index: int, messages: int) -> None:
+        """See Dispatcher."""
+        self._held.shrink(index, messages)
 
     def acknowledged_up_to(self, index: int) -> None:
         """See Dispatcher. Consumers of a shared subscription cannot acknowledge so; skipping and expiry can."""
@@ -126,6 +142,7 @@ class SharedDispatcher:
             self.acknowledged(held)
         while self._replay and self._replay[0] <= index:
             self._held.forget(self._replay.pop(0))
+        self._chunks.discard_up_to(index)
 
     def redeliver(self, consumer: ConsumerState, indexes: Iterable[int] | None) -> None:
         """See Dispatcher."""
@@ -138,16 +155,8 @@ class SharedDispatcher:
         """See Dispatcher."""
         self._held.clear(self._consumers)
         self._replay.clear()
-        self._chunk_owners.clear()
+        self._chunks.clear()
         self.read_index = self._cursor.mark
-
-    def _owner_of_chunk(self, uuid: str, is_last: bool, candidate: ConsumerState) -> ConsumerState:
-        owner = self._chunk_owners.setdefault(uuid, candidate)
-        if is_last:
-            del self._chunk_owners[uuid]
-        elif len(self._chunk_owners) > CHUNKED_MESSAGES_MAX:
-            del self._chunk_owners[next(iter(self._chunk_owners))]
-        return owner
 
     def _take_back(self, indexes: list[int]) -> None:
         for index in indexes:

@@ -7,6 +7,7 @@ from typing import Any
 
 from actors.broker.ledgers import OnAdded
 from actors.errors import LedgerClosedError
+from heliograph.errors import HeliographError
 from metadata.model import LedgerMetadata
 
 
@@ -43,3 +44,6 @@ class EndedWriter:
     async def close(self) -> LedgerMetadata:
         """See LedgerWriter."""
         return self.metadata
+
+    def abort(self, error: HeliographError) -> None:
+        """See LedgerWriter. There is nothing to give up."""

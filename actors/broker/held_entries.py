@@ -58,14 +58,15 @@ class HeldEntries:
         consumer = self._holders.pop(index, None)
         if consumer is None:
             return None
-        messages = consumer.held.pop(index)
-        consumer.held_messages -= messages
-        self._messages -= messages
-        if consumer.is_blocked and consumer.held_messages <= self._consumer_max // 2:
-            consumer.is_blocked = False
-        if self.is_blocked and self._messages <= self._messages_max // 2:
-            self.is_blocked = False
+        self._lighten(consumer, consumer.held.pop(index))
         return consumer
+
+    def shrink(self, index: int, messages: int) -> None:
+        """The entry, if it is held, is so many messages from now on; never more than before."""
+        consumer = self._holders.get(index)
+        if consumer is not None and messages < (before := consumer.held[index]):
+            consumer.held[index] = messages
+            self._lighten(consumer, before - messages)
 
     def count_redelivery(self, index: int) -> None:
         """A consumer gave the entry back."""
@@ -78,6 +79,14 @@ class HeldEntries:
     def up_to(self, index: int) -> list[int]:
         """Entries held up to and with ``index``."""
         return [held for held in self._holders if held <= index]
+
+    def _lighten(self, consumer: ConsumerState, messages: int) -> None:
+        consumer.held_messages -= messages
+        self._messages -= messages
+        if consumer.is_blocked and consumer.held_messages <= self._consumer_max // 2:
+            consumer.is_blocked = False
+        if self.is_blocked and self._messages <= self._messages_max // 2:
+            self.is_blocked = False
 
     def clear(self, consumers: list[ConsumerState]) -> None:
         """Nobody holds anything (seek, or the last consumer left)."""

@@ -111,6 +111,25 @@ class IndexSet:
             if into < CHUNK_BITS:
                 return index
 
+    def after_missing(self, index: int, count: int) -> int:
+        """One past the last of the first ``count`` indexes at or above ``index`` that are not in the set."""
+        for number in sorted(self._chunks) if count else ():
+            base = number << _SHIFT
+            if base + CHUNK_BITS <= index:
+                continue
+            if base >= index + count:
+                break
+            count -= max(base - index, 0)
+            index = max(base, index)
+            free = (self._chunks[number] ^ _FULL) >> (index - base)
+            if count <= free.bit_count():
+                for _ in range(count - 1):
+                    free &= free - 1  # without its lowest bit
+                return index + (free & -free).bit_length()
+            count -= free.bit_count()
+            index = base + CHUNK_BITS
+        return index + count
+
     def clear(self) -> None:
         """Remove everything."""
         self._chunks.clear()

@@ -56,6 +56,10 @@ class LedgerWriter(Protocol):
     async def close(self) -> LedgerMetadata:
         """Wait for what was added, then decide the end of the ledger."""
 
+    def abort(self, error: HeliographError) -> None:
+        """Give the ledger up as it is: nobody wants it any more. Adds under way fail with ``error``. A writer that is
+        neither closed nor given up stays in memory for as long as the session (I15)."""
+
 
 class LedgerReader(Protocol):
     """Reads a ledger without disturbing its writer."""

@@ -33,6 +33,7 @@ from actors.broker.topic_record import (
     with_ledger_appended,
     with_ledger_closed,
 )
+from actors.broker.whole import whole
 from actors.errors import LedgerFencedError
 from heliograph.errors import HeliographError, PersistenceError, ServiceNotReadyError, TopicTerminatedError
 from metadata.model import Policies, TopicRecord
@@ -150,13 +151,18 @@ class ManagedLedger:
         await self.change_record(lambda record: replace(record, properties={**record.properties, name: value}))
 
     async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
-        """Store a change of the topic's record.
+        """Store a change of the topic's record, also when the caller is cancelled: a write whose outcome we do not
+        know would look like another owner's.
 
         Raises:
             ServiceNotReadyError: the topic is another's.
         """
-        async with self._structure:
-            await self._replace(change(self.record))
+
+        async def store() -> None:
+            async with self._structure:
+                await self._replace(change(self.record))
+
+        await whole(store())
 
     async def terminate(self) -> Position:
         """End the topic: what is under way is confirmed, then nothing is added any more, whoever owns the topic.
@@ -378,6 +384,7 @@ class ManagedLedger:
             if self.state is WriteState.DRAINING:
                 self._writer_failed(error)
             raise
+        self._check_ending()
         assert metadata.last_entry_id + 1 == self.chain.entries_in(metadata.ledger_id), "the chain is unbroken"  # I12
         record = with_ledger_closed(self.record, metadata)
         try:
@@ -388,8 +395,13 @@ class ManagedLedger:
         except HeliographError as error:
             self.lose(error)  # the ledger is closed, and whether the topic is ended is not known
             raise
+        self._check_ending()
         self.state = WriteState.TERMINATED
         self._fail_pending(TopicTerminatedError(f"{self.name} was terminated"))
+
+    def _check_ending(self) -> None:
+        if self.state is WriteState.CLOSED:  # lost meanwhile, and it stays so (I13)
+            raise ServiceNotReadyError(f"{self.name} is not served here any more")
 
     # A writer that failed
 

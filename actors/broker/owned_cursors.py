@@ -112,8 +112,8 @@ class OwnedCursors:
         shown: list[Json] = []
         size, index = 0, found.cursor.next_unacknowledged(chain.first)
         while len(shown) < count and index < chain.end:
-            entry = await reader.entry(index)
             position = chain.position_at(index)
+            entry = await reader.entry(index)
             bits = found.cursor.unacknowledged_bits(index)
             if entry.live is not None:
                 bits = entry.live if bits is None else bits & entry.live
@@ -123,7 +123,7 @@ class OwnedCursors:
                     return shown
                 if not message["is_marker"]:
                     shown.append(message)
-            index = found.cursor.next_unacknowledged(index + 1)
+            index = found.cursor.next_unacknowledged(max(index + 1, chain.first))
         return shown
 
     async def _examine(self, name: TopicName, initial: str, number: int) -> list[Json]:
@@ -156,8 +156,8 @@ class OwnedCursors:
         return f"{position}:{name.partition}{batch}"
 
     async def _entry(self, topic: Topic, index: int) -> list[Json]:
-        entry = await topic.reader.entry(index)
         position = topic.ledger.chain.position_at(index)
+        entry = await topic.reader.entry(index)
         return list(messages_of(position, topic.name.partition, entry.payload))
 
     async def _find(self, name: TopicName, subscription: str) -> Subscription:

@@ -122,6 +122,8 @@ def cursor_stats(topic: Topic, subscription: Subscription) -> Json:
         if len(ranges) == RANGES_SHOWN_MAX:
             ranges.append("...")
             break
+        if stop <= chain.first:  # trimmed away
+            continue
         ranges.append(f"({chain.position_before(first)}..{chain.position_at(stop - 1)}]")
     return {
         "markDeletePosition": str(chain.position_before(cursor.mark)),

@@ -228,6 +228,8 @@ class Subscription:
                 self.dispatcher.acknowledged(index)
                 if self.delays.index.count:
                     self.delays.forget(index)
+            elif bits and (left := cursor.unacknowledged_bits(index)) is not None:
+                self.dispatcher.partly_acknowledged(index, left.bit_count())
         return self._after_acknowledging()
 
     def acknowledge_cumulative(self, position: Position, bits: int | None = None) -> asyncio.Future[None] | None:
@@ -244,16 +246,7 @@ class Subscription:
 
     def skip(self, entries: int | None) -> asyncio.Future[None] | None:
         """Acknowledge the next ``entries`` unacknowledged entries, or all there are."""
-        mark = self.chain.end
-        if entries is not None:
-            mark, left = self.cursor.mark, entries
-            for first, stop in self.cursor.acknowledged_runs():
-                if first - mark > left:
-                    break
-                left -= first - mark
-                mark = stop
-            mark += left
-        return self.skip_to(mark)
+        return self.skip_to(self.chain.end if entries is None else self.cursor.after_open(entries))
 
     def skip_to(self, mark: int) -> asyncio.Future[None] | None:
         """Count everything before the entry ``mark`` as acknowledged (skip, expiry, eviction)."""

@@ -25,6 +25,7 @@ from actors.broker.subscription import COMPACTION, Subscription, SubscriptionSet
 from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
 from actors.broker.topic_record import now_ms
+from actors.broker.whole import whole
 from actors.broker.write_side import WriteSide
 from heliograph.errors import (
     BadRequestError,
@@ -47,6 +48,7 @@ View = tuple[Chain, TopicReader]
 
 NEEDED_BY_NOBODY = 1 << 62  # greater than any ledger id
 END_OF_TIME_MS = 1 << 62
+RETURN_SECONDS_MAX = 300  # for the consumer of a subscription that is not durable to come back after a seek
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ class Topic:
         self._ledgers = ledgers
         self._subscribing = asyncio.Lock()
         self._is_closing = False
+        self._is_over = False  # closed in good order, or lost and everybody told
+        self._leaving: list[Subscription] = []  # off the list, and not closed yet
         self.write_side = WriteSide(
             ledger, reader, self._place(DEDUP_CURSOR), lambda: self.subscriptions.values(), store, ledgers
         )
@@ -128,7 +132,11 @@ class Topic:
         is_deduplicated = DEDUP_CURSOR in names
         if is_deduplicated:
             names.remove(DEDUP_CURSOR)
-        await asyncio.gather(*(self._load_subscription(name) for name in names))
+        # All of them to their end: one still under way would take its cursor from the next opening.
+        outcomes = await asyncio.gather(*(self._load_subscription(name) for name in names), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
         await self.write_side.load(is_deduplicated=is_deduplicated)
         await self.ledger.check_ownership()  # I11: whoever takes the topic over later, takes the cursors over later
 
@@ -254,18 +262,27 @@ class Topic:
             raise self.unavailable[name]
         return self.subscriptions.get(name)
 
-    async def unsubscribe(self, name: str) -> None:
+    async def unsubscribe(self, name: str, *, force: bool = False) -> None:
         """Remove a subscription for good; with ``__compaction`` the compacted form, whose readers read the topic itself
-        from then on. Where that fails, the topic is given up: the next to open it finds out.
+        from then on. Where that fails, the topic is given up: the next to open it finds out. A caller that is cancelled
+        does not stop it: half deleted, a subscription would refuse everybody.
+
+        Args:
+            force: also while it has consumers, which are disconnected.
 
         Raises:
             SubscriptionNotFoundError.
-            ConflictError: it is ``__compaction``, and the topic is being compacted.
+            ConflictError: it has consumers; or it is ``__compaction``, and the topic is being compacted.
         """
+        await whole(self._unsubscribe(name, force))
+
+    async def _unsubscribe(self, name: str, force: bool) -> None:
         async with self._subscribing:
             if name in self.unavailable:
                 await self._load_late(name, (self.ledger.chain, self.reader))  # to be deleted, never to be read
             subscription = self.subscription(name)
+            if subscription.consumers and not force:  # asked now: somebody may have come while we waited
+                raise ConflictError(f"subscription {name} has consumers: close them, or force it", field="subscription")
             if subscription.is_internal and self.compaction.is_running:
                 raise ConflictError(f"{self.name} is being compacted", field="subscription")
             try:
@@ -286,8 +303,11 @@ class Topic:
 
     def drop_if_idle(self, subscription: Subscription) -> None:
         """A non-durable subscription ends with its last consumer."""
-        if not subscription.is_durable and not subscription.consumers:
-            self.subscriptions.pop(subscription.name, None)
+        if subscription.is_durable or subscription.consumers:
+            return
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+        subscription.abandon(ServiceNotReadyError(f"nobody uses {subscription.name} any more"))
 
     # Places in the topic
 
@@ -345,7 +365,8 @@ class Topic:
         return self.ledger.chain.position_at(max(min(marks), self.ledger.chain.first)).ledger_id
 
     async def terminate(self) -> Position:
-        """End the topic: nothing is published any more, and consumers that have everything are told so.
+        """End the topic: nothing is published any more, and consumers that have everything are told so. That goes on
+        if the caller is cancelled.
 
         Returns:
             the position of the last entry; entry id -1 when there is none.
@@ -353,13 +374,20 @@ class Topic:
         Raises:
             ServiceNotReadyError, PersistenceError: not now; nothing was decided.
         """
+        return await whole(self._terminate())
+
+    async def _terminate(self) -> Position:
         position = await self.write_side.terminate()
         for subscription in self.subscriptions.values():
             self._watch_end(subscription)
         return position
 
     async def housekeep(self) -> None:
-        """What producers wait for, quotas and the state of deduplication; and what could not be used so far."""
+        """What producers wait for, quotas and the state of deduplication; what could not be used so far, and what was
+        made for consumers that did not come back."""
+        before = now_ms() - 1_000 * RETURN_SECONDS_MAX
+        for subscription in [one for one in self.subscriptions.values() if one.idle_since_ms < before]:
+            self.drop_if_idle(subscription)
         await self.write_side.housekeep()
         if self.unavailable:
             await self._load_unavailable()
@@ -373,21 +401,28 @@ class Topic:
         """Stop serving: what is under way is finished, then clients are told to look the topic up again."""
         self.begin_close()
         async with self._subscribing:
-            subscriptions, self.subscriptions = list(self.subscriptions.values()), {}
+            self._leaving, self.subscriptions = list(self.subscriptions.values()), {}
         await self.compaction.stop()
         await self.ledger.close()
-        await self.write_side.close()
-        await asyncio.gather(*(subscription.close() for subscription in subscriptions))
+        if not self._is_over:  # otherwise it was lost meanwhile
+            await self.write_side.close()
+            await asyncio.gather(*(subscription.close() for subscription in self._leaving))
         await self.reader.close()
+        self._is_over = True
 
     def abandon(self, error: HeliographError) -> None:
         """Stop serving at once: nothing is confirmed and nothing dispatched from now on (I13)."""
         self.ledger.lose(error)
+        self._lost(error)  # the ledger says nothing when it is being closed, or was
 
     def _lost(self, error: HeliographError) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
         log.warning("%s is no longer served here: %s", self.name, error)
         self.compaction.abandon()
-        subscriptions, self.subscriptions = list(self.subscriptions.values()), {}
+        subscriptions, self.subscriptions = [*self.subscriptions.values(), *self._leaving], {}
+        self._leaving = []
         for subscription in subscriptions:
             subscription.abandon(error)
         self.write_side.abandon()

@@ -46,6 +46,7 @@ class TopicDeduplication:
         self._ledger = ledger
         self._snapshot_ms = now_ms()
         self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._is_over = False  # entries under way are confirmed after its end
         log.on_lost = ledger.lose
 
     @property
@@ -106,16 +107,18 @@ class TopicDeduplication:
 
     async def delete(self) -> None:
         """Forget everything for good."""
+        self._is_over = True
         self._fail_waiting()
         await self._log.delete()
 
     def abandon(self) -> None:
         """The topic is another's (I13)."""
+        self._is_over = True
         self._fail_waiting()
         self._log.abandon()
 
     def _take_snapshot(self) -> None:
-        if not self._log.is_writing:
+        if not self._log.is_writing and not self._is_over:
             self._snapshot_ms = now_ms()
             self._log.write(self.core.snapshot())
 

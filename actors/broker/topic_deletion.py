@@ -1,23 +1,21 @@
-"""Deleting a topic: first its record says so, then its parts go, last the record. Any step can be repeated."""
+"""Deleting a topic that this broker serves: its owner says in its record that it goes, and then lets go of it."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 
 from actors.broker.catalog import Catalog
-from actors.broker.delayed_log import delayed_ledgers
 from actors.broker.ledgers import Ledgers
 from actors.broker.topic import Topic
-from actors.broker.topic_record import DELETING, deletable_ledgers
+from actors.broker.topic_parts import delete_parts, mark_deleting
+from actors.broker.topic_record import DELETING
 from actors.broker.topics import Topics
 from heliograph.errors import TopicBusyError, TopicNotFoundError
 from heliograph.protocol.topic_name import TopicName
 from metadata.errors import NoNodeError
-from metadata.model import CursorRecord, TopicRecord
+from metadata.model import TopicRecord
 from metadata.store import MetadataStore
-from metadata.update_loop import read, update
+from metadata.update_loop import read
 
 
 async def delete_topic(
@@ -38,6 +36,8 @@ async def delete_topic(
     Raises:
         TopicNotFoundError.
         TopicBusyError: it has producers or subscriptions, and ``force`` is not set; or ``unless`` keeps it.
+        ServiceNotReadyError: it is another broker's; nothing was deleted.
+        MetadataError: it may be deleted in part. The same call goes on, and so does whoever wants to use the name.
     """
     path = catalog.topic_path(name)
     try:
@@ -55,28 +55,13 @@ async def delete_topic(
             )
         if unless(topic):
             raise TopicBusyError(f"{name} is used again", field="topic")
+
+        async def mark() -> None:
+            if topic.name.is_persistent:
+                await topic.ledger.store_property(DELETING, "true")  # I13: from now on nobody can open it
+            else:
+                await mark_deleting(path, store)
+
         topic.begin_close()
-        await topics.unload(name)
-    await _delete_parts(path, store, ledgers)
-
-
-async def _delete_parts(path: str, store: MetadataStore, ledgers: Ledgers) -> None:
-    def mark(record: TopicRecord) -> TopicRecord | None:
-        if DELETING in record.properties:
-            return None
-        return replace(record, properties={**record.properties, DELETING: "true"})
-
-    record = (await update(store, path, TopicRecord, mark)).record
-    for child in await store.children(path):
-        with contextlib.suppress(NoNodeError):
-            cursor = (await read(store, f"{path}/{child}", CursorRecord)).record
-            if cursor.cursor_ledger_id >= 0:
-                await ledgers.delete(cursor.cursor_ledger_id)
-            for ledger_id in delayed_ledgers(cursor.properties):
-                await ledgers.delete(ledger_id)
-            await store.delete(f"{path}/{child}")
-    compacted = [record.compacted.ledger_id] if record.compacted is not None else []
-    for ledger_id in (*deletable_ledgers(record), *compacted, *(info.ledger_id for info in record.ledgers)):
-        await ledgers.delete(ledger_id)
-    with contextlib.suppress(NoNodeError):
-        await store.delete(path)
+        await topics.unload(name, mark)
+    await delete_parts(path, store, ledgers)

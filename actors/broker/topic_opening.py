@@ -26,6 +26,10 @@ from metadata.update_loop import read
 TAKEOVER_ATTEMPTS_MAX = 5  # rounds against a previous owner that is still writing the record
 
 
+class BeingDeletedError(TopicNotFoundError):
+    """Somebody began to delete the topic. Whoever that was may be gone: what is left can be deleted by anybody."""
+
+
 async def open_managed_ledger(
     name: str, path: str, store: MetadataStore, ledgers: Ledgers, cache: TailCache, policies: Policies
 ) -> ManagedLedger:
@@ -36,7 +40,7 @@ async def open_managed_ledger(
     be published (I12). If the record changes in between, everything starts over.
 
     Raises:
-        TopicNotFoundError: there is no such topic, or it is being deleted.
+        TopicNotFoundError: there is no such topic; BeingDeletedError: there is what was left of one.
         ServiceNotReadyError: somebody else keeps writing the record.
         NotEnoughBookiesError, LedgerRecoveryError: not now; nothing was changed that matters, try again.
     """
@@ -47,7 +51,7 @@ async def open_managed_ledger(
         except NoNodeError:
             raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
         if DELETING in owned.record.properties:
-            raise TopicNotFoundError(f"{name} is being deleted", field="topic")
+            raise BeingDeletedError(f"{name} is being deleted", field="topic")
         if owned.record.terminated_at is not None:
             return await _open_terminated(name, owned, ledgers, cache, policies)
         record = without_empty_ledgers(await _recover_tail(owned.record, ledgers))

@@ -10,7 +10,7 @@ from actors.broker.chain import Chain
 from actors.broker.ledgers import LedgerReader, Ledgers
 from actors.broker.tail_cache import TailCache
 from actors.broker.topic_entry import TopicEntry
-from actors.errors import QuorumLostError
+from actors.errors import NoSuchLedgerError, QuorumLostError
 
 READERS_MAX = 8  # ledgers of one topic kept open for reading
 LAC_WAIT_SECONDS_MAX = 10.0  # for the bookies to learn that the writer's last entry is confirmed
@@ -52,15 +52,25 @@ class TopicReader:
         return self.cached(index) or (await self.read(index, 1, 1))[0][1]
 
     async def index_at_time(self, publish_time_ms: int) -> int:
-        """The first entry published at or after a time, by bisection: publish times hardly ever go back."""
+        """The first entry published at or after a time, by bisection: publish times hardly ever go back. What is
+        trimmed away meanwhile counts as older."""
         low, high = self._chain.first, self._chain.end
         while low < high:
             middle = (low + high) // 2
-            if (await self.entry(middle)).publish_time_ms < publish_time_ms:
+            if await self._is_older(middle, publish_time_ms):
                 low = middle + 1
             else:
                 high = middle
+            low = max(low, self._chain.first)
         return low
+
+    async def _is_older(self, index: int, publish_time_ms: int) -> bool:
+        try:
+            return (await self.entry(index)).publish_time_ms < publish_time_ms
+        except NoSuchLedgerError:
+            if index >= self._chain.first:
+                raise
+            return True
 
     async def close(self) -> None:
         """Let go of all ledgers."""

@@ -41,6 +41,8 @@ def is_due(record: TopicRecord, policies: Policies, subscriptions: int, now: int
         now: milliseconds.
     """
     ledgers = (*record.ledgers, _NOT_WRITTEN_YET)
+    if DELETING in record.properties:
+        return True  # who opens it finishes its deletion
     kept = {"retention_seconds": policies.retention_seconds, "retention_bytes": policies.retention_bytes}
     if expendable(ledgers, _NOT_WRITTEN_YET.ledger_id, now, **kept):
         return True
@@ -122,7 +124,7 @@ class TopicTour:
         except RecordError as error:
             log.warning("%s: %s", path, error)
             return False
-        return DELETING not in record.properties and is_due(record, policies, subscriptions, now_ms())
+        return is_due(record, policies, subscriptions, now_ms())
 
     async def _try(self, name: TopicName) -> bool:
         while len(self._visited) >= REMEMBERED_MAX:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from actors.broker.bundles import bundle_path
 from actors.broker.catalog import Catalog
@@ -19,7 +20,8 @@ from actors.broker.session_guard import needs_session
 from actors.broker.subscription import SubscriptionSetting
 from actors.broker.tail_cache import TailCache
 from actors.broker.topic import Topic
-from actors.broker.topic_opening import open_managed_ledger
+from actors.broker.topic_opening import BeingDeletedError, open_managed_ledger
+from actors.broker.topic_parts import delete_parts
 from actors.broker.topic_reader import TopicReader
 from heliograph.errors import HeliographError, ServiceNotReadyError
 from heliograph.protocol.topic_name import TopicName
@@ -91,16 +93,26 @@ class Topics:
                 raise ServiceNotReadyError("this broker is stopping")
             task = self._loading[name] = asyncio.get_running_loop().create_task(self._load(name, may_create))
             task.add_done_callback(lambda _: self._loading.pop(name, None))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if task.cancelled() and this is not None and not this.cancelling():
+                raise ServiceNotReadyError(f"{name} is not served by this broker any more, look it up") from None
+            raise
 
-    async def unload(self, name: TopicName) -> None:
-        """Stop serving a topic in good order; whoever asks for it next loads it again."""
+    async def unload(self, name: TopicName, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Stop serving a topic in good order; whoever asks for it next loads it again.
+
+        Args:
+            before: to be done first, while nobody can load it; where that fails the topic is given up.
+        """
         topic = self._loaded.get(name)
         if topic is None:
             return
         task = self._unloading.get(name)
         if task is None:
-            task = self._unloading[name] = asyncio.get_running_loop().create_task(topic.close())
+            task = self._unloading[name] = asyncio.get_running_loop().create_task(_close(topic, before))
             task.add_done_callback(lambda _: self._unloading.pop(name, None))
         try:
             await asyncio.shield(task)
@@ -155,22 +167,26 @@ class Topics:
             if number % HOUSEKEEPING_TOPICS_MAX == 0:
                 await asyncio.sleep(0)
             topic.ledger.roll_if_due()
-            try:
-                await expire_by_policy(topic)
-                topic.compaction.start_if_due(topic.policies.compaction_threshold_bytes)
-                await topic.trim()
-                await topic.housekeep()
-                fate = self.idle.look(topic)
-                if fate is Fate.UNLOAD:
-                    idle.append(topic)
-                elif fate is Fate.DELETE and self.delete_idle is not None:
-                    await self.delete_idle(topic)
-            except ServiceNotReadyError as error:
-                topic.abandon(error)
-            except HeliographError as error:
-                log.warning("%s: trimming: %s", topic.name, error)
+            topic.compaction.start_if_due(topic.policies.compaction_threshold_bytes)
+            for duty in (partial(expire_by_policy, topic), topic.trim, topic.housekeep):
+                if topic.is_open:
+                    await self._do(duty, topic)
+            fate = self.idle.look(topic)
+            if fate is Fate.UNLOAD:
+                idle.append(topic)
+            elif fate is Fate.DELETE and self.delete_idle is not None:
+                await self._do(partial(self.delete_idle, topic), topic)
         for first in range(0, len(idle), UNLOADS_AT_ONCE_MAX):
             await asyncio.gather(*(self._unload_idle(topic) for topic in idle[first : first + UNLOADS_AT_ONCE_MAX]))
+
+    async def _do(self, duty: Callable[[], Awaitable[object]], topic: Topic) -> None:
+        """One of a topic's duties. Where it cannot be done now, the others are: that may be so for ever."""
+        try:
+            await duty()
+        except ServiceNotReadyError as error:
+            topic.abandon(error)
+        except HeliographError as error:
+            log.warning("%s: housekeeping: %s", topic.name, error)
 
     async def _unload_idle(self, topic: Topic) -> None:
         if is_in_use(topic):
@@ -200,7 +216,11 @@ class Topics:
         created_with = await self._catalog.ensure(name, may_create=may_create)
         path = self._catalog.topic_path(name)
         applied = effective(policies, (await self._catalog.topic_policies(name)).overrides, created_with)
-        topic = await self._make(name, path, bundle, applied)
+        try:
+            topic = await self._make(name, path, bundle, applied)
+        except BeingDeletedError:  # by somebody who did not come to the end, or is about to
+            await delete_parts(path, self._store, self._ledgers)
+            return await self._open(name, may_create)
         try:
             await topic.load_subscriptions()
         except BaseException:
@@ -236,3 +256,13 @@ class Topics:
         for topic in self.loaded:
             if topic.bundle == path:
                 topic.abandon(ServiceNotReadyError("the bundle went to another broker"))
+
+
+async def _close(topic: Topic, before: Callable[[], Awaitable[None]] | None) -> None:
+    try:
+        if before is not None:
+            await before()
+    except HeliographError as error:
+        topic.abandon(error)
+        raise
+    await topic.close()

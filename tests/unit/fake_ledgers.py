@@ -40,7 +40,7 @@ class FakeWriter:
         self._ledger = ledger
         self._waiting: list[tuple[int, asyncio.Future[int]]] = []
         self.length = 0
-        self.fail_with: Exception | None = None
+        self.is_over = False  # closed, failed or given up: no client keeps it
 
     @property
     def ledger_id(self) -> int:
@@ -88,13 +88,19 @@ class FakeWriter:
                 self._ledger.confirmed = entry_id
                 future.set_result(entry_id)
 
+    def abort(self, error: HeliographError) -> None:
+        self.fail(error)
+
     def fail(self, error: Exception) -> None:
+        self.is_over = True
         waiting, self._waiting = self._waiting, []
         for _, future in waiting:
             future.set_exception(error)
+            future.exception()
 
     async def close(self) -> LedgerMetadata:
         await asyncio.gather(*(future for _, future in self._waiting))
+        self.is_over = True
         if self._ledger.fenced:
             raise LedgerFencedError("fenced")
         return self._world.decide(self._ledger, self._ledger.confirmed)
@@ -136,6 +142,12 @@ class FakeLedgers:
         self.fail_adds: Exception | None = None
         self.fail_create: Exception | None = None
         self._ids = itertools.count(10)
+
+    @property
+    def kept_writers(self) -> list[str]:
+        """What the writers are for that nobody closed or gave up, in the order in which they were made."""
+        kept = [writer for writer in self.writers.values() if not writer.is_over]
+        return [writer.metadata.properties.get("use", "") for writer in kept]
 
     async def create(
         self, *, ensemble_size: int, write_quorum: int, ack_quorum: int, properties: Mapping[str, str] | None = None

@@ -147,6 +147,21 @@ def test_a_large_snapshot_comes_in_parts() -> None:
     assert recovered(parts, chain).acknowledged_above_mark == 6_000
 
 
+def test_parts_of_a_snapshot_fit_an_entry_however_large_batches_are() -> None:
+    """One that is larger than any entry could never be stored, and with it no acknowledgement of the subscription."""
+    chain, cursor = Chain(), Cursor(0)
+    chain.append(1, 400)
+    bits = (1 << 200_000) - 2
+    for index in range(1, 400):
+        cursor.acknowledge_messages(index, bits)
+    parts = cursor_record.encode_snapshot(cursor, chain, -1)
+    assert max(map(len, parts)) < 2 << 20
+    again = Cursor(0)
+    for part in parts:
+        cursor_record.apply_record(cursor_record.decode(part), again, chain)
+    assert dict(again.partial_items()) == dict(cursor.partial_items())
+
+
 def test_trimmed_ledgers_count_as_acknowledged() -> None:
     chain = chain_of(10, 10)
     cursor = Cursor(0)
@@ -168,6 +183,16 @@ def test_damage_is_noticed(place: int) -> None:
         cursor_record.decode(bytes(data))
     with pytest.raises(EntryDamagedError):
         cursor_record.decode(bytes(data[:20]))
+
+
+def after_missing(naive: set[int], index: int, count: int) -> int:
+    """One past the last of ``count`` integers at or above ``index`` that are not in the set."""
+    for place in range(index, 6_000):
+        if not count:
+            return place
+        count -= place not in naive
+        index = place + 1
+    return index + count
 
 
 def test_index_set_against_a_set() -> None:
@@ -201,6 +226,8 @@ def test_index_set_against_a_set() -> None:
         while missing in naive:
             missing += 1
         assert ours.next_missing(index) == missing
+        for count in (0, 1, 36, 900, 4_000, 1 << 62):
+            assert ours.after_missing(index, count) == after_missing(naive, index, count)
     for stop in (700, 1_024, 2_500):
         ours.drop_range(0, stop)
         naive = {index for index in naive if index >= stop}

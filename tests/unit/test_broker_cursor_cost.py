@@ -9,7 +9,7 @@ import pytest
 from actors.broker import cursor_record
 from actors.broker.chain import Chain
 from actors.broker.cursor import Cursor
-from actors.broker.index_set import CHUNK_BITS
+from actors.broker.index_set import CHUNK_BITS, IndexSet
 
 HOLES = 1_000_000
 TOUCHES_MAX = 12  # of chunks of the set of acknowledged entries, for one acknowledgement
@@ -92,6 +92,20 @@ def test_holes_are_told_without_looking_at_them(many: tuple[Cursor, CountingChun
     chunks.touches = 0
     assert cursor.holes > HOLES // 2
     assert chunks.touches == 0
+
+
+def test_skipping_does_not_look_at_every_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's other clients wait for it."""
+    cursor, _ = cursor_with_holes(HOLES)
+    cursor._acknowledged._chunks = dict(dict.items(cursor._acknowledged._chunks))
+
+    def refuse(self: IndexSet) -> None:
+        raise AssertionError("nobody shows the runs to people")
+
+    monkeypatch.setattr(IndexSet, "runs", refuse)
+    assert cursor.after_open(0) == 0
+    assert cursor.after_open(HOLES) == 2 * HOLES - 1
+    assert cursor.after_open(HOLES // 2) == HOLES - 1
 
 
 def test_moving_the_mark_over_a_run_costs_its_chunks_once() -> None:

@@ -15,11 +15,16 @@ from actors.broker.dedup import Remembered
 from actors.broker.dedup_log import DEDUP_CURSOR, DedupLog, create_dedup, recover_dedup
 from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.position import Position
+from actors.broker.producer import Producer, Send
 from actors.broker.publication import WriteState
 from actors.errors import EntryDamagedError
 from heliograph.errors import HeliographError
 from metadata import paths
-from tests.unit.broker_world import Outcomes, World, turns
+from metadata.memory import MemoryStore
+from tests.unit.broker_world import Outcomes, World, entry, turns
+from tests.unit.test_broker_producer_access import Channel
+from tests.unit.topic_world import run as play
+from tests.unit.topic_world import topic_on
 
 MANY = [Remembered(f"p{number}", number, number) for number in range(dedup_record.PART_PRODUCERS_MAX + 5)]
 
@@ -181,3 +186,28 @@ def test_a_topic_whose_end_is_lost_goes_on() -> None:
         assert taken.record == replace(taken.record, terminated_at=None)
 
     asyncio.run(scenario())
+
+
+def test_what_is_confirmed_after_deduplication_was_turned_off_takes_no_snapshot() -> None:
+    """Its log is deleted: to find that out would look like another broker's takeover, and cost the topic."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, deduplication=True, deduplication_snapshot_entries=2)
+        topic = await topic_on(world, store)
+        producer = Producer(1, "p", 0, Channel())
+        await topic.write_side.admit(producer, "b")
+        world.ledgers.held = True
+        for number in range(4):
+            topic.write_side.send(entry(str(number)), Send(producer, number, number, 1, 1))
+        topic.apply_policies(replace(world.policies, deduplication=False))
+        await turns(lambda: not topic.write_side.dedup._tasks)
+        assert topic.write_side.dedup.current is None
+        world.ledgers.held = False
+        topic.ledger.writer.release()  # type: ignore[attr-defined]
+        await turns(lambda: producer.settled == 4)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert topic.is_open
+        assert world.ledgers.kept_writers == ["topic"]
+
+    play(scenario)

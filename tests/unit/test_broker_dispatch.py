@@ -158,7 +158,9 @@ def test_chunks_of_a_message_stay_together() -> None:
     owners = []
     for index in range(3):
         assert dispatcher.next_wanted(10) == index
-        owners.append(dispatcher.deliver(index, entry(chunk="u", is_last=index == 2), 1).consumer.name)
+        delivery = dispatcher.deliver(index, entry(chunk="u", is_last=index == 2), 1)
+        assert delivery is not None
+        owners.append(delivery.consumer.name)
     assert owners == ["a", "a", "a"]
     assert a.permits == -2
 
@@ -196,3 +198,55 @@ def test_shared_loses_nothing_and_gives_nothing_to_two(steps: list[tuple[str, st
         dispatcher.remove(one)
     deliver(dispatcher, 50)
     assert sorted(last.held) == [index for index in range(50) if not cursor.is_acknowledged(index)]
+
+
+def test_chunks_wait_for_the_consumer_that_has_the_first_ones() -> None:
+    """A message of any size would pile up for a client that reads nothing (I15); others get theirs meanwhile."""
+    dispatcher = SharedDispatcher(Cursor(0))
+    slow, fast = ConsumerState(1, "slow", permits=10), ConsumerState(2, "fast", priority=1, permits=10)
+    dispatcher.add(slow)
+    dispatcher.add(fast)
+    chunks = {0: entry(chunk="u"), 1: entry(chunk="u"), 3: entry(chunk="u"), 4: entry(chunk="u", is_last=True)}
+
+    def pump() -> list[tuple[int, str]]:
+        found = []
+        while (index := dispatcher.next_wanted(6)) is not None:
+            delivery = dispatcher.deliver(index, chunks.get(index, entry()), 1)
+            if delivery is not None:
+                found.append((index, delivery.consumer.name))
+        return found
+
+    assert dispatcher.next_wanted(6) == 0
+    assert dispatcher.deliver(0, chunks[0], 1).consumer is slow  # type: ignore[union-attr]
+    slow.is_writable = False
+    assert pump() == [(2, "fast"), (5, "fast")]
+    assert dispatcher.replay_count == 3
+    slow.is_writable = True
+    assert pump() == [(1, "slow"), (3, "slow"), (4, "slow")]
+    assert dispatcher.replay_count == 0
+    dispatcher.redeliver(slow, [1, 3])
+    fast.permits = 0
+    assert pump() == [(1, "slow"), (3, "slow")], "given back, they are for whoever can take them"
+
+
+def test_chunks_that_wait_go_to_another_consumer_when_theirs_leaves() -> None:
+    cursor = Cursor(0)
+    dispatcher = SharedDispatcher(cursor)
+    slow, fast = ConsumerState(1, "slow", permits=1), ConsumerState(2, "fast", priority=1, permits=10)
+    dispatcher.add(slow)
+    dispatcher.add(fast)
+    for index in range(4):
+        assert dispatcher.next_wanted(4) == index
+        delivery = dispatcher.deliver(index, entry(chunk="u", is_last=index == 3), 1)
+        assert (delivery is None) == (index > 0)
+        slow.is_writable = False
+    assert dispatcher.next_wanted(4) is None
+    cursor.acknowledge(2)  # by somebody who skips it
+    dispatcher.acknowledged(2)
+    assert dispatcher.replay_count == 2
+    dispatcher.remove(slow)
+    for index in (0, 1, 3):
+        assert dispatcher.next_wanted(4) == index
+        assert dispatcher.deliver(index, entry(chunk="u", is_last=index == 3), 1).consumer is fast  # type: ignore[union-attr]
+    assert dispatcher.next_wanted(4) is None
+    assert not dispatcher.replay_count

@@ -111,6 +111,7 @@ class SharedAgainstModel(RuleBasedStateMachine):
             best = min(one.priority for one in takers)
             before = {one.key: one.permits for one in self.connected}
             delivery = self.dispatcher.deliver(index, entry_of(index), messages_of(index))
+            assert delivery is not None, "only chunks wait for somebody"
             taker = delivery.consumer
             assert taker in takers
             assert taker.priority == best or self.has_turn_left(taker)

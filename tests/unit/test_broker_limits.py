@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +16,14 @@ from actors.broker.dispatch_shared import SharedDispatcher
 from actors.broker.failover_choice import FailoverChoice
 from actors.broker.key_ring import KeyRing
 from actors.broker.key_split import KeySplit
+from actors.broker.subscription_type import SubscriptionType
 from actors.broker.token_bucket import TokenBucket
 from actors.broker.topic_entry import TopicEntry
+from heliograph.protocol.batch import encode_entry_of
 from heliograph.protocol.hashing import murmur3_hash
+from metadata.memory import MemoryStore
+from tests.unit.broker_world import Outcomes, World, turns
+from tests.unit.topic_world import listen, run, topic_on
 
 ENTRY = TopicEntry(b"x", 1, False, False, None, False, 0, b"")
 
@@ -59,7 +65,9 @@ def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged() -
     assert dispatcher.next_wanted(100) is None
     fast.permits = 1
     assert dispatcher.next_wanted(100) == 4
-    assert dispatcher.deliver(4, ENTRY, 1).consumer is fast
+    delivery = dispatcher.deliver(4, ENTRY, 1)
+    assert delivery is not None
+    assert delivery.consumer is fast
     cursor.acknowledge(0)
     dispatcher.acknowledged(0)
     assert slow.is_blocked
@@ -143,3 +151,31 @@ def test_ranges_shown_are_those_that_are_used(split: KeySplit | None) -> None:
     shown = {key_hash: one for one in consumers for a, b in ring.ranges(one) for key_hash in range(a, b + 1)}
     assert len(shown) == 65_536
     assert all(ring.owner(key_hash) is shown[key_hash] for key_hash in range(1, 65_536, 7))
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+@pytest.mark.parametrize("limit", ["max_unacked_per_consumer", "max_unacked_per_subscription"])
+def test_messages_of_a_batch_count_one_by_one(kind: SubscriptionType, limit: str) -> None:
+    """One slow message of each batch does not block a consumer as whole batches would."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, **{limit: 8})  # type: ignore[arg-type]
+        topic = await topic_on(world, store)
+        billing, outcomes = await topic.subscribe("billing", start=0), Outcomes()
+        for _ in range(4):
+            outcomes.publish_bytes(topic.ledger, encode_entry_of("p", 0, 1, [b"x"] * 4, None))
+        await turns(lambda: len(outcomes.confirmed) == 4)
+        consumer, heard = listen(billing, kind)
+        await turns(lambda: len(heard.positions) == 2)
+        assert consumer.state.held_messages == 8
+        billing.acknowledge([(position, 0b1000) for position in heard.positions[:2]])
+        assert consumer.state.held_messages == 2
+        await turns(lambda: len(heard.positions) == 4)
+        billing.acknowledge([(position, 0b1000) for position in heard.positions])
+        assert consumer.state.held_messages == 4
+        billing.acknowledge([(position, None) for position in heard.positions])
+        assert consumer.state.held_messages == 0
+        assert not consumer.state.is_blocked
+        assert not billing.dispatcher.is_blocked
+
+    run(scenario)

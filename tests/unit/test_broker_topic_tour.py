@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from actors.broker.catalog import Catalog
 from actors.broker.namespace_records import NamespaceRecords
+from actors.broker.topic_record import DELETING
 from actors.broker.topic_tour import TopicTour, is_due
 from heliograph.errors import ServiceNotReadyError
 from heliograph.protocol.topic_name import TopicName
@@ -17,6 +19,7 @@ from tests.unit.broker_world import World
 NOW = 1_000_000
 FULL = TopicRecord("t", (LedgerInfo(1, 10, 100, NOW - 50_000), LedgerInfo(2, 10, 100, NOW - 20_000)), created_ms=1)
 EMPTY = TopicRecord("t", (LedgerInfo(3, 0, 0, NOW - 20_000),), created_ms=NOW - 90_000)
+HALF_DELETED = replace(FULL, properties={DELETING: "true"})  # who opens it finishes its deletion
 NEVER_OPENED = TopicRecord("t", created_ms=NOW - 90_000)
 
 
@@ -24,6 +27,7 @@ NEVER_OPENED = TopicRecord("t", created_ms=NOW - 90_000)
     ("record", "policies", "subscriptions", "due"),
     [
         (FULL, Policies(), 1, False),
+        (HALF_DELETED, Policies(), 0, True),
         (FULL, Policies(retention_seconds=50), 0, True),
         (FULL, Policies(retention_seconds=51), 0, False),
         (FULL, Policies(retention_bytes=100), 0, True),
