@@ -210,8 +210,9 @@ class RestConsumers:
         return True
 
     async def drop(self, topic: str) -> None:
-        """Close the sessions of a topic that is being deleted."""
-        for key in [key for key in self._sessions if key.topic == topic]:
+        """Close the sessions of a topic that is being deleted, and of its partitions."""
+        partition = f"{topic}-partition-"
+        for key in [key for key in self._sessions if key.topic == topic or key.topic.startswith(partition)]:
             await self.close_session(key)
 
     async def expire(self, now: float) -> None:

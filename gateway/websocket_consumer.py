@@ -36,7 +36,7 @@ from gateway.session import RECEIVER_QUEUE_MAX, PermitWindow, PushWindow, Window
 from gateway.topic_patterns import topics_of
 from gateway.topics import subscription_name, topic_name
 from gateway.websocket_upgrade import run_until_first, serve
-from heliograph.errors import HeliographError, TopicTerminatedError
+from heliograph.errors import AlreadyClosedError, HeliographError, TopicTerminatedError
 from heliograph.protocol.message_id import MessageId
 
 COMMANDS_MAX = 10_000  # frames read and not yet carried out
@@ -66,6 +66,7 @@ class ConsumerSession:
         self._commands_room = asyncio.Event()
         self._unsent: deque[Message] = deque()
         self._pushing: asyncio.Task[None] | None = None
+        self._is_unsubscribing = False
         self._push_failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._delivered: OrderedDict[MessageId, Message] = OrderedDict()  # without payloads, newest last
 
@@ -110,6 +111,9 @@ class ConsumerSession:
                     await self._send_message(self._unsent.popleft())
         except TopicTerminatedError:
             return  # the session goes on: its peer may ask for the end, or seek
+        except AlreadyClosedError as error:
+            if not self._is_unsubscribing and not self._push_failed.done():
+                self._push_failed.set_exception(error)
         except Exception as error:  # carried to run(), which ends the session with it
             if not self._push_failed.done():
                 self._push_failed.set_exception(error)
@@ -121,8 +125,13 @@ class ConsumerSession:
         if len(self._delivered) > DELIVERED_MAX:
             self._delivered.popitem(last=False)
         self._window.on_sent((id_,))
+        try:
+            await self._send(json.dumps(message_json(message, id_text(id_))))
+        except asyncio.CancelledError:  # for a seek, while the peer was slow; it may fail, and this is not sent yet
+            self._unsent.appendleft(message)
+            self._window.on_permits(1)
+            raise
         self._metrics.delivered(WEBSOCKET, 1, len(message.value))
-        await self._send(json.dumps(message_json(message, id_text(id_))))
 
     async def _send(self, text: str) -> None:
         await self._websocket.send({"type": "websocket.send", "text": text})
@@ -205,10 +214,18 @@ class ConsumerSession:
             case CommandKind.SEEK:
                 await self._seek(first)
             case CommandKind.UNSUBSCRIBE:
-                await self._stop_pushing()
-                await self._consumer.unsubscribe()
+                await self._unsubscribe()
             case CommandKind.END_OF_TOPIC:
                 await self._send(end_of_topic(self._consumer.has_reached_end))
+
+    async def _unsubscribe(self) -> None:
+        """Leave for good; the session goes on without messages. Where it fails, with them."""
+        self._is_unsubscribing = True
+        try:
+            await self._consumer.unsubscribe()
+        except HeliographError:
+            self._is_unsubscribing = False
+            raise
 
     async def _seek(self, item: Command) -> None:
         """Go elsewhere. Nothing from before the seek is sent after its answer."""

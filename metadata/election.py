@@ -91,6 +91,7 @@ class Election:
         if self._candidate is None:
             return
         with contextlib.suppress(NoNodeError, SessionExpiredError):
+            await self._store.sync(self._parent)  # a vote whose reply was lost may be news to the server we are at now
             for vote in await self._votes():
                 if vote.startswith(self._candidate):
                     await self._store.delete(f"{self._parent}/{vote}")

@@ -41,6 +41,7 @@ BATCH_ROWS_MAX = 16_384
 
 _BATCH_INDEX, _BATCH_SIZE = b"\x20", b"\x30"  # tags of MessageIdData
 _MICROSECONDS = 1000  # in a millisecond
+_TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999, where Python's and Spark's times end
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -137,7 +138,7 @@ class Rows:
         self, topic: str, entry: MessageId, metadata: MessageMetadata, indexes: list[int] | None, rows: int
     ) -> None:
         self._extend(TOPIC, lambda: [topic] * rows)
-        self._extend(PUBLISH_TIME, lambda: [metadata.publish_time * _MICROSECONDS] * rows)
+        self._extend(PUBLISH_TIME, lambda: [_time(metadata.publish_time)] * rows)
         self._extend(MESSAGE_ID, lambda: message_id_bytes(entry, indexes, metadata.num_messages_in_batch))
 
     def _extend(self, name: str, values: Callable[[], Iterable[Any]]) -> None:
@@ -176,7 +177,12 @@ def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
 
 
 def _event_time(metadata: MessageMetadata | SingleMessageMetadata) -> int | None:
-    return metadata.event_time * _MICROSECONDS or None  # 0 is none on the wire
+    return _time(metadata.event_time) or None  # 0 is none on the wire
+
+
+def _time(milliseconds: int) -> int:
+    """In microseconds. A later time than a table can hold becomes the last: it must not make the topic unreadable."""
+    return min(milliseconds, _TIME_MS_MAX) * _MICROSECONDS
 
 
 def _properties(metadata: MessageMetadata | SingleMessageMetadata) -> list[tuple[str, str]]:

@@ -23,6 +23,9 @@ from pipelines.ranges import LedgerRange, Position, cut, range_of
 R = TypeVar("R")
 
 LEDGER_READS_MAX = 64  # records asked for at once (I15)
+PLAN_ATTEMPTS_MAX = 5  # while ledgers are trimmed under the plan
+
+_Span = tuple[str, int, int, int, int]  # topic, partition, ledger id, first and last entry id
 
 
 def plan_topic(
@@ -41,6 +44,7 @@ def plan_topic(
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        NoNodeError: the topic names a ledger that there is no record of.
     """
     named = _attached(namespace)
     return _run(_plan(topic, start, end, named, _metadata_url(named)))
@@ -74,13 +78,36 @@ async def _plan(
     admin = Admin(namespace)
     name = TopicName.parse(topic)
     names = name.partitions(await admin.partitions(str(name)))
-    acknowledged = await asyncio.gather(*(admin.ledger_ranges(str(part)) for part in names))
-    spans = [
-        (str(part), part.partition, span["ledger_id"], span["first_entry_id"], span["last_entry_id"])
-        for part, ranges in zip(names, acknowledged, strict=True)
+    attempts = PLAN_ATTEMPTS_MAX
+    while True:
+        spans = [span for span in await _acknowledged(admin, names) if _is_wanted(span, start, end)]
+        try:
+            return cut(await _ranges(spans, metadata_url), start, end)
+        except NoNodeError:  # a ledger was trimmed since its broker was asked, which does not name it any more
+            attempts -= 1
+            if not attempts:
+                raise
+
+
+async def _acknowledged(admin: Admin, names: Sequence[TopicName]) -> list[_Span]:
+    found = await asyncio.gather(*(admin.ledger_ranges(str(name)) for name in names))
+    return [
+        (str(name), name.partition, span["ledger_id"], span["first_entry_id"], span["last_entry_id"])
+        for name, ranges in zip(names, found, strict=True)
         for span in ranges
         if span["first_entry_id"] <= span["last_entry_id"]
     ]
+
+
+def _is_wanted(span: _Span, start: Mapping[int, Position] | None, end: Mapping[int, Position] | None) -> bool:
+    """Whether a ledger may hold something between the bounds; of others the record is not read."""
+    _, partition, ledger_id, _, _ = span
+    is_before = partition in (start or {}) and ledger_id < (start or {})[partition][0]
+    is_behind = partition in (end or {}) and ledger_id > (end or {})[partition][0]
+    return not is_before and not is_behind
+
+
+async def _ranges(spans: Sequence[_Span], metadata_url: str) -> list[LedgerRange]:
     store = await connect_store(metadata_url)
     try:
         # After the brokers were asked: these records name the segments that hold what is acknowledged. # I8
@@ -88,11 +115,10 @@ async def _plan(
         addresses = await _addresses(store)
     finally:
         await store.close()
-    ranges = [
+    return [
         range_of(topic_name, partition, records[ledger_id], first, last, addresses)
         for topic_name, partition, ledger_id, first, last in spans
     ]
-    return cut(ranges, start, end)
 
 
 async def _refresh(ranges: Sequence[LedgerRange], metadata_url: str) -> list[LedgerRange]:

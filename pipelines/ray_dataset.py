@@ -141,7 +141,10 @@ class TopicDatasink(Datasink[int]):
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> int:
         """Publish the blocks of one task; the number of rows."""
-        return self._writer.write(self._selected(block) for block in blocks)
+        full = (
+            block for block in blocks if BlockAccessor.for_block(block).num_rows()
+        )  # an empty one lacks its columns
+        return self._writer.write(self._selected(block) for block in full)
 
     def on_write_complete(self, write_result: WriteResult[int]) -> None:
         """All tasks are through: every row was acknowledged by the brokers."""

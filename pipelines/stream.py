@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heliograph.errors import NotFoundError
+from metadata.errors import NoNodeError
 from pipelines.checkpoint import ENTRIES_PER_BATCH, Checkpoint, batches
 from pipelines.dataframe import ranges_dataframe
 from pipelines.planning import plan_topic, refresh_addresses
@@ -46,6 +48,7 @@ def stream(
         ConflictError: another stream runs on this checkpoint.
         ResourceError: the checkpoint cannot be written.
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        NotFoundError: a batch that was planned has lost rows to the topic's retention; says how to go on.
         Exception: whatever ``handle`` raised.
     """
     handled = 0
@@ -56,7 +59,14 @@ def stream(
     for batch in batches(
         Checkpoint(Path(checkpoint)), planner, entries_max=entries_per_batch, until_caught_up=until_caught_up
     ):
-        ranges = refresh_addresses(batch.ranges, namespace=namespace)
+        try:
+            ranges = refresh_addresses(batch.ranges, namespace=namespace)
+        except NoNodeError as error:
+            raise NotFoundError(
+                f"batch {batch.batch_id} was planned and not handled, and rows of it were deleted since ({error}): to "
+                f"go on without all of it, create the file {Path(checkpoint) / f'commit-{batch.batch_id}'}",
+                field="checkpoint",
+            ) from error
         handle(ranges_dataframe(spark, ranges, schema=schema, columns=columns), batch.batch_id)
         handled += 1
     return handled

@@ -77,18 +77,23 @@ class AckSender:
         self._open: AckGroup | None = None
         self._waiting: deque[AckGroup] = deque()
         self._in_flight: dict[asyncio.Future[pb.CommandAckResponse], AckGroup] = {}
+        self._failure: HeliographError | None = None
         self._scheduled: asyncio.Handle | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
-    def individual(self, entries: dict[tuple[int, int], int]) -> asyncio.Future[None]:
-        """Acknowledges entries, or messages of them; the future resolves when that is durable."""
-        group = self._open
-        if group is None or len(group.entries) + len(entries) > GROUP_IDS_MAX:
-            group = self._open = self._new_group(cumulative=False)
-        known = group.entries
-        for place, bits in entries.items():
-            known[place] = known.get(place, bits) & bits
-        return self._wait_for(group)
+    def individual(self, entries: dict[tuple[int, int], int]) -> list[asyncio.Future[None]]:
+        """Acknowledges entries, or messages of them; it is durable when all futures, one for each command, resolve."""
+        places, waiters = list(entries.items()), []
+        for start in range(0, len(places), GROUP_IDS_MAX):  # I15
+            share = places[start : start + GROUP_IDS_MAX]
+            group = self._open
+            if group is None or len(group.entries) + len(share) > GROUP_IDS_MAX:
+                group = self._open = self._new_group(cumulative=False)
+            known = group.entries
+            for place, bits in share:
+                known[place] = known.get(place, bits) & bits
+            waiters.append(self._wait_for(group))
+        return waiters
 
     def cumulative(self, place: tuple[int, int], bits: int) -> asyncio.Future[None]:
         """Acknowledges everything up to an entry, of which ``bits`` stay unacknowledged."""
@@ -124,7 +129,8 @@ class AckSender:
             await asyncio.wait(waiters)
 
     def fail(self, error: HeliographError) -> None:
-        """Gives everything up."""
+        """Gives everything up, now and from now on."""
+        self._failure = error
         for handle in (self._scheduled, self._expiry):
             if handle is not None:
                 handle.cancel()
@@ -136,6 +142,8 @@ class AckSender:
             group.fail(error)
 
     def _new_group(self, *, cumulative: bool) -> AckGroup:
+        if self._failure is not None:
+            raise self._failure
         if len(self._waiting) >= GROUPS_WAITING_MAX:  # I15
             raise QuotaExceededError(
                 "the broker does not take acknowledgements as fast as they come",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -162,10 +163,11 @@ class AsyncClient(AsyncHandle):
         self._session = Session(self.options, self._random or Random())
 
     async def _do_close(self) -> None:
-        for handle in list(self._handles):
-            await handle.close()
-        if self._session is not None:
-            await self._session.close()
+        try:
+            await asyncio.gather(*(handle.close() for handle in list(self._handles)))
+        finally:
+            if self._session is not None:
+                await self._session.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AsyncClient, (self.options,)

@@ -108,7 +108,7 @@ class AsyncConsumer(AsyncHandle):
             _acknowledge(message, entries)
         if not by_part:
             return
-        waiters = [part.acks.individual(entries) for part, entries in by_part.items()]
+        waiters = [waiter for part, entries in by_part.items() for waiter in part.acks.individual(entries)]
         if len(waiters) == 1:
             await waiters[0]
         else:
@@ -225,47 +225,45 @@ class AsyncConsumer(AsyncHandle):
             counts[topic] = await session.partitions(topic)
         names = [name for topic, count in counts.items() for name in topic.partitions(count)]
         self._inbox = Inbox(sources=len(names))
-        parts = await self._open_parts(session, names, options, len(names))
+        parts = self._new_parts(session, names, options, len(names))
+        await _open_all(parts)
         self._parts = {part.topic_name: part for part in parts}
         self._growth = GrowthWatch(session, counts, lambda names: self._grow(session, names))
         self._growth.start()
         self.client.adopt(self)
 
-    async def _open_parts(
+    def _new_parts(
         self, session: Session, names: Sequence[TopicName], options: ConsumerOptions, sharers: int
     ) -> list[PartitionConsumer]:
         queue = max(1, self.options.receiver_queue // sharers)
         bytes_max = max(1, self.options.receiver_bytes_max // sharers)
-        parts = [
+        return [
             PartitionConsumer(session, name, options, self._inbox, queue=queue, bytes_max=bytes_max) for name in names
         ]
-        results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
-            await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
-            raise failures[0]
-        return parts
 
     async def _grow(self, session: Session, names: Sequence[TopicName]) -> None:
         """Partitions were added: everything in them is new to this consumer."""
         options = replace(self._subscribing(), initial_position="earliest")
         if options.start is not None:
             options = replace(options, start=MessageId.EARLIEST)
+        parts = self._new_parts(session, names, options, len(self._parts) + len(names))
         self._inbox.sources += len(names)
+        self._parts |= {part.topic_name: part for part in parts}  # the first may deliver before the last is open
         try:
-            parts = await self._open_parts(session, names, options, len(self._parts) + len(names))
+            await _open_all(parts)
         except BaseException:
             self._inbox.sources -= len(names)
+            for part in parts:
+                del self._parts[part.topic_name]
             raise
-        self._parts |= {part.topic_name: part for part in parts}
 
     async def _do_close(self) -> None:
         """Sends what is left of acknowledgements, then leaves the topics."""
-        self.client.release(self)
         if self._growth is not None:
             await self._growth.stop()
         self._inbox.fail(AlreadyClosedError("the consumer was closed"))
         await asyncio.gather(*(part.close() for part in self._parts.values()))
+        self.client.release(self)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -294,6 +292,19 @@ class AsyncConsumer(AsyncHandle):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self.topics)}, {self.subscription!r}, {self.options.type})"
+
+
+async def _open_all(parts: Sequence[PartitionConsumer]) -> None:
+    """Open all of them, or none."""
+    try:
+        results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)
+    except asyncio.CancelledError:
+        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        raise
+    failures = [result for result in results if isinstance(result, BaseException)]
+    if failures:
+        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        raise failures[0]
 
 
 def _acknowledge(message: Message | MessageId, entries: _Entries) -> None:

@@ -14,12 +14,13 @@ class AsyncHandle:
     """A handle that opens at its first use and can be opened ahead by awaiting it.
 
     A failed opening is tried again at the next use; one that nobody waits for any more is given up. A closed handle
-    stays closed.
+    stays closed, and a closing that nobody waits for any more goes on: half of one would keep a place at the broker.
     """
 
     def __init__(self) -> None:
         self._opening: asyncio.Task[None] | None = None
         self._openers = 0  # callers that wait for it
+        self._closing: asyncio.Task[None] | None = None
         self._is_open = False
         self._is_closed = False
 
@@ -37,7 +38,7 @@ class AsyncHandle:
         if self._is_closed:
             raise AlreadyClosedError(f"this {type(self).__name__} was closed")
         if not self._is_open:
-            if self._opening is None or (self._opening.done() and not self._is_open):
+            if self._opening is None or _has_failed(self._opening):
                 self._opening = asyncio.get_running_loop().create_task(self._do_open())
             await self._wait_for(self._opening)
             self._is_open = True
@@ -52,15 +53,20 @@ class AsyncHandle:
                 self._opening = None  # who waits for a turn and is gone must not be given it later
                 opening.cancel()
                 await asyncio.gather(opening, return_exceptions=True)
+            if self._is_closed and not _is_cancelled():
+                raise AlreadyClosedError(f"this {type(self).__name__} was closed while it opened") from None
             raise
         finally:
             self._openers -= 1
 
     async def close(self) -> None:
-        """Closes the handle; a second call does nothing."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Closes the handle; a second call waits for the end of the first."""
+        if self._closing is None:
+            self._is_closed = True
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         opening, self._opening = self._opening, None
         if opening is not None and not opening.done():
             opening.cancel()
@@ -83,3 +89,14 @@ class AsyncHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the caller itself that is cancelled, and not what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _has_failed(opening: asyncio.Task[None]) -> bool:
+    """One that succeeded while its only waiter gave up counts: whoever opens next finds it done."""
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)

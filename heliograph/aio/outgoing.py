@@ -30,6 +30,8 @@ class PendingEntry:
         frame: the bytes to send, the same ones after each reconnect.
         waiters: one future per message, or a single one for the whole entry.
         deadline: when it fails for lack of a confirmation, in loop time.
+        settled: resolves once it is confirmed or has failed, for who waits for that and not for an id. Entries are
+            settled in their order, so that those before it are, too.
     """
 
     sequence_id: int
@@ -39,6 +41,7 @@ class PendingEntry:
     frame: bytes
     waiters: list[asyncio.Future[MessageId]]
     deadline: float
+    settled: asyncio.Future[None] | None = None
 
     def confirm(self, ledger_id: int, entry_id: int, partition: int, topic: str) -> None:
         """Hands the id of each message to its waiter; a single waiter gets that of the entry."""
@@ -47,6 +50,7 @@ class PendingEntry:
             if not waiter.done():
                 batch = (index, size) if size > 1 else (-1, 0)
                 waiter.set_result(MessageId(ledger_id, entry_id, partition, *batch, topic=topic))
+        self._settle()
 
     def fail(self, error: HeliographError) -> None:
         """Hands ``error`` to every waiter."""
@@ -54,3 +58,8 @@ class PendingEntry:
             if not waiter.done():
                 waiter.set_exception(error)
                 waiter.exception()  # a caller that went away is no reason for a warning
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.settled is not None and not self.settled.done():
+            self.settled.set_result(None)

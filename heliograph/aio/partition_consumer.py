@@ -124,8 +124,9 @@ class PartitionConsumer:
         return MessageId.from_data(answer.last_message_id, self.topic_name), mark
 
     async def unsubscribe(self) -> None:
-        """Deletes the subscription."""
-
+        """Deletes the subscription, unless an earlier call did."""
+        if self._state is State.CLOSED:
+            return
         await self._session.retry(
             lambda: self._ready_connection().request(lambda request_id: commands.unsubscribe(self._id, request_id))
         )

@@ -83,7 +83,6 @@ class PartitionProducer:
         self._reconnecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flush: asyncio.Handle | None = None
-        self._drained: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
         """Registers with the topic's owner.
@@ -163,19 +162,20 @@ class PartitionProducer:
             self._connection.write(entry.frame)
 
     async def drain(self) -> None:
-        """Waits until everything sent so far is confirmed or failed."""
+        """Waits until everything sent so far is confirmed or failed; what is sent meanwhile is not waited for."""
         self.flush_batch()
-        while self.pending:
-            if self._drained is None or self._drained.done():
-                self._drained = self._session.loop.create_future()
-            await asyncio.shield(self._drained)
+        if self.pending:
+            last = self.pending[-1]
+            if last.settled is None:
+                last.settled = self._session.loop.create_future()
+            await asyncio.shield(last.settled)
 
     async def close(self) -> None:
         """Sends what is left, waits for its confirmation, and leaves the topic."""
         if self._state is State.CLOSED:
             return
-        if self.failure is None:
-            await self.drain()
+        while self.failure is None and (self.pending or self.batch is not None):
+            await self.drain()  # again, for what a call that had begun has sent meanwhile
         connection, self._connection = self._connection, None
         self._state = State.CLOSED
         self._stop_timers()
@@ -224,8 +224,9 @@ class PartitionProducer:
             self._reconnect(pause=True)
 
     def on_closed_by_broker(self) -> None:
-        _log.info("the broker closed the producer of %s; looking for its new owner", self.topic)
-        self._reconnect(pause=False)
+        if self._state is State.READY:  # else whoever registers it finds out, and tries again
+            _log.info("the broker closed the producer of %s; looking for its new owner", self.topic)
+            self._reconnect(pause=False)
 
     def on_connection_lost(self, error: HeliographError) -> None:
         if self._state is State.READY:
@@ -253,8 +254,6 @@ class PartitionProducer:
         elif self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self.pending and self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
 
     def _encode(
         self,

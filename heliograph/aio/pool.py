@@ -53,7 +53,12 @@ class ConnectionPool:
             task = asyncio.get_running_loop().create_task(self._dial(url))
             self._dialling[url] = task
             task.add_done_callback(lambda _: self._dialling.pop(url, None))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._closed and task.cancelled():
+                raise AlreadyClosedError("the client was closed") from None
+            raise
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -84,6 +89,10 @@ class ConnectionPool:
             raise ConnectionLostError(f"{url} did not answer within {self._options.connect_timeout_ms} ms") from error
         except OSError as error:
             raise ConnectionLostError(f"{url} cannot be reached: {error}") from error
+        except asyncio.CancelledError:  # the client is closed, and knows of this connection from here only
+            if connection is not None:
+                connection.abort(AlreadyClosedError("the client was closed"))
+            raise
         self._connections[url] = connection
         return connection
 

@@ -233,10 +233,10 @@ class AsyncProducer(AsyncHandle):
 
     async def _do_close(self) -> None:
         """Sends what is left, waits for its confirmation, then leaves the topic."""
-        self.client.release(self)
         if self._growth is not None:
             await self._growth.stop()
         await asyncio.gather(*(part.close() for part in self._parts))
+        self.client.release(self)
 
     def _choose(self, key: str | None) -> PartitionProducer:
         router = self._router

@@ -1,4 +1,7 @@
-"""``helio bookie``: look into the folders of a bookie that is down, which changes nothing; and decommission one."""
+"""``helio bookie``: look into the folders of a bookie that is down, which changes nothing; and decommission one.
+
+The bookie's own modules are imported by the commands that need them: every ``helio`` imports this file.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,17 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from actors.bookie import inspect
-from actors.bookie.entry_log import log_path
-from actors.bookie.offline import Folders, find_folders, held
-from actors.errors import BookieStorageError, JournalCorruptError
-from actors.wire.entry import Entry
 from heliograph.cli.decommission import decommission
 from heliograph.cli.options import Json
 from heliograph.cli.output import EXIT_FAILED, Output
+
+if TYPE_CHECKING:
+    from actors.bookie.offline import Folders
+    from actors.wire.entry import Entry
 
 SHOWN_BYTES = 60  # of each payload, for people
 MIB = 1 << 20
@@ -72,6 +74,8 @@ def inspect_(directories: Directories, as_json: Json = False) -> None:
 @app.command()
 def verify(directories: Directories, as_json: Json = False) -> None:
     """Check every entry, index row and journal record. Ends with 1 when something is damaged."""
+    from actors.bookie import inspect
+
     output = Output(as_json)
     with _opened(directories) as folders:
         report = inspect.verify(folders.data, folders.journals)
@@ -98,6 +102,8 @@ def verify(directories: Directories, as_json: Json = False) -> None:
 @app.command("list-ledgers")
 def list_ledgers(directories: Directories, as_json: Json = False) -> None:
     """List the ledgers in the index, flags and spans. Entries still in the journals are not counted."""
+    from actors.bookie import inspect
+
     output = Output(as_json)
     with _opened(directories) as folders:
         views = inspect.list_ledgers(folders.data)
@@ -120,6 +126,8 @@ def read(
     as_json: Json = False,
 ) -> None:
     """Print entries of a ledger. Those in the journals included; with --json payloads are in base64."""
+    from actors.bookie import inspect
+
     output = Output(as_json)
     end = last if last >= 0 else (1 << 63) - 1
     with _opened(directories) as folders:
@@ -137,12 +145,18 @@ def read(
 
 @contextlib.contextmanager
 def _opened(directories: list[Path]) -> Iterator[Folders]:
+    from actors.bookie.offline import find_folders, held
+
     folders = find_folders(directories)
     with held(folders):
         yield folders
 
 
 def _inspected(folders: Folders) -> dict[str, Any]:
+    from actors.bookie import inspect
+    from actors.bookie.entry_log import log_path
+    from actors.errors import BookieStorageError, JournalCorruptError
+
     damage = list(folders.damage)
     mark, ledgers = None, 0
     try:

@@ -92,7 +92,7 @@ def status(
     wait: Annotated[float, typer.Option(help="Wait up to so many seconds for a healthy cluster.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Show what runs. Exit code 0 only if all of it is healthy."""
+    """Show what runs. Exit code 0 only if all of it is healthy; a bookie that is decommissioned as asked is."""
     from heliograph.cluster.status import gather
 
     output = Output(as_json)
@@ -120,6 +120,7 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
     rows = [
         ("bookies", f"{len(found.bookies_available)} writable, {len(found.bookies_readonly)} read-only"),
         ("under-replicated ledgers", _count(found.underreplicated_ledgers)),
+        *([("ledgers to be moved", _count(found.ledgers_moving))] if found.bookies_draining else []),
         ("topics in public/default", _count(found.topics)),
         ("gateway", found.gateway_url or "none"),
         ("Ray dashboard", _dashboard(found.dashboard_url, auth_mode)),

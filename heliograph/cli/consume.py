@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import sys
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 
 from heliograph.aio.consumer import AsyncConsumer
 from heliograph.cli.options import Address, Home, Namespace, Target
+from heliograph.errors import TopicTerminatedError
 from heliograph.message import Message
 from heliograph.types import InitialPosition, SubscriptionType
 
@@ -57,7 +59,8 @@ async def _consume(
         else:
             receiver = client.consumer(topic, subscription, type=kind, initial_position=position, receiver_queue=queue)
         async with receiver:
-            await _print_all(receiver, limit, idle_seconds, as_json, acknowledge=subscription is not None)
+            with contextlib.suppress(TopicTerminatedError):  # read to its end, which is what was asked for
+                await _print_all(receiver, limit, idle_seconds, as_json, acknowledge=subscription is not None)
 
 
 async def _print_all(

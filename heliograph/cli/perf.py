@@ -17,7 +17,7 @@ from heliograph.cli.measure import MESSAGES_MAX, PAYLOAD_BYTES_MIN, Arrivals, Ru
 from heliograph.cli.options import AckQuorum, Address, EnsembleSize, Home, Json, Namespace, Target, WriteQuorum
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.cli.topics import persistence_of
-from heliograph.errors import Advice, HeliographError, TopicExistsError
+from heliograph.errors import Advice, HeliographError, TopicExistsError, TopicTerminatedError
 from heliograph.message import Message
 from heliograph.types import InitialPosition
 
@@ -69,7 +69,10 @@ def consume(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Consume and acknowledge. Latency is from send to receipt; missing and repeated messages are counted."""
+    """Consume and acknowledge. Latency is from send to receipt; missing and repeated messages are counted.
+
+    Ends with 1 when no message came.
+    """
     target = Target.of(namespace, home, address)
     name = subscription or f"helio-perf-{uuid.uuid4().hex[:12]}"
     work = _measured_consume(
@@ -134,7 +137,10 @@ async def _measured_consume(
     async with target.client() as client:
         consumer = await client.consumer(topic, subscription, initial_position=position, receiver_queue=receiver_queue)
         try:
-            await _receive(consumer, run, arrivals, messages, idle_seconds)
+            with contextlib.suppress(TopicTerminatedError):
+                await _receive(consumer, run, arrivals, messages, idle_seconds)
+            if not run.messages:
+                run.last_error = f"no message came within {idle_seconds:g} s"
         finally:
             if not keep:
                 with contextlib.suppress(HeliographError):
@@ -179,5 +185,5 @@ async def _receive(consumer: AsyncConsumer, run: Run, arrivals: Arrivals, messag
 def _show(output: Output, report: dict[str, Any]) -> None:
     output.result(report)
     output.facts("", list(report.items()))
-    if report["errors"]:
+    if report["errors"] or not report["messages"]:
         raise typer.Exit(EXIT_FAILED)

@@ -11,12 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
+from heliograph.aio.producer import HEAD_BYTES_MAX
 from heliograph.cli.options import Address, Home, Json, Namespace, Target, content_of
 from heliograph.cli.output import Output
-from heliograph.errors import BadRequestError
+from heliograph.errors import BadRequestError, MessageTooLargeError
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 
 READ_BYTES = 64 * 1024
 BATCH_LINES_MAX = 1000
+LINE_BYTES_MAX = MESSAGE_BYTES_MAX + HEAD_BYTES_MAX  # of a key, its separator and the message
 
 Keyed = tuple[str | None, bytes]
 
@@ -104,12 +107,29 @@ async def _repeated(messages: Sequence[bytes], times: int) -> AsyncIterator[list
 
 
 async def _lines_of_stdin() -> AsyncIterator[list[bytes]]:
-    """Lines as they come, without their ends, a bounded number at a time; a last line may lack its end."""
+    """Lines as they come, without their ends, a bounded number at a time; a last line may lack its end.
+
+    Raises:
+        MessageTooLargeError: a line is longer than any message may be; those before it were given out.
+    """
     stream: Any = sys.stdin.buffer
-    rest = b""
+    rest: list[bytes] = []  # pieces of the line that has not ended yet
+    size = count = 0
     while chunk := await asyncio.to_thread(stream.read1, READ_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for first in range(0, len(lines), BATCH_LINES_MAX):
-            yield [line.removesuffix(b"\r") for line in lines[first : first + BATCH_LINES_MAX]]
-    if rest:
-        yield [rest]
+        head, end, tail = chunk.rpartition(b"\n")
+        if end:
+            lines = b"".join((*rest, head)).split(b"\n")
+            rest, size, count = [], 0, count + len(lines)
+            for first in range(0, len(lines), BATCH_LINES_MAX):
+                yield [line.removesuffix(b"\r") for line in lines[first : first + BATCH_LINES_MAX]]
+        rest.append(tail)
+        size += len(tail)
+        if size > LINE_BYTES_MAX:  # I15
+            raise MessageTooLargeError(
+                f"line {count + 1} of standard input has more than {LINE_BYTES_MAX} bytes: each line is one message; "
+                "publish a file as one message with --file",
+                field="messages",
+                limit=f"{LINE_BYTES_MAX} bytes",
+            )
+    if last := b"".join(rest):
+        yield [last]

@@ -20,17 +20,19 @@ from metadata import paths
 from metadata.codec import decode
 from metadata.connect import connect_store
 from metadata.errors import NoNodeError
-from metadata.model import BookieRegistration, BrokerRegistration
+from metadata.model import BookieRegistration, BrokerRegistration, UnderReplicatedLedger
 from metadata.store import MetadataStore
+from metadata.update_loop import read
 
 ANSWER_TIMEOUT_SECONDS = 5.0
+TASKS_READ_AT_ONCE_MAX = 64
 # What an address comes from: the registration for bookies and brokers, the idempotent start for the rest.
 _START_RETURNS_ADDRESS = (discovery.METADATA, discovery.GATEWAY)
 
 
 @dataclass(slots=True)
 class ActorStatus:
-    """One actor. ``note`` says what is wrong, or is empty."""
+    """One actor. ``note`` says what is wrong, or that it ``is_leaving`` as it was asked to, or is empty."""
 
     name: str
     kind: str
@@ -39,6 +41,7 @@ class ActorStatus:
     restarts: int | None = None
     address: str = ""
     note: str = ""
+    is_leaving: bool = False
 
 
 @dataclass(slots=True)
@@ -57,12 +60,14 @@ class ClusterStatus:
     service_urls: list[str] = field(default_factory=list)
     underreplicated_ledgers: int = -1
     ledgers_in_repair: int = -1
+    ledgers_moving: int = -1  # away from bookies that are being decommissioned; they have all their copies
     topics: int = -1
 
     @property
     def is_healthy(self) -> bool:
         """Whether every actor serves and no copies are known to be missing."""
-        return all(not actor.note for actor in self.actors) and self.underreplicated_ledgers == 0
+        serves = all(actor.is_leaving or not actor.note for actor in self.actors)
+        return serves and self.underreplicated_ledgers == 0
 
 
 def gather(namespace: str, state: ClusterState | None = None) -> ClusterStatus:
@@ -136,11 +141,31 @@ async def _ask_metadata(status: ClusterStatus) -> None:
         status.bookies_available = await store.children(paths.BOOKIES_AVAILABLE)
         status.bookies_readonly = await store.children(paths.BOOKIES_READONLY)
         status.bookies_draining = await store.children(paths.BOOKIES_DRAINING)
-        status.underreplicated_ledgers = len(await store.children(paths.UNDERREPLICATED))
         status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
         await _take_addresses(status, store)
+        await _count_tasks(status, store)
     finally:
         await store.close()
+
+
+async def _count_tasks(status: ClusterStatus, store: MetadataStore) -> None:
+    """Tell copies that are missing from those that are only to be somewhere else."""
+    names = await store.children(paths.UNDERREPLICATED)
+    moving = 0
+    leaving = {*status.bookies_draining} & {*status.bookies_available, *status.bookies_readonly}
+    if leaving:
+        gate = asyncio.Semaphore(TASKS_READ_AT_ONCE_MAX)  # I15
+        moving = sum(await asyncio.gather(*(_is_moving(store, name, leaving, gate) for name in names)))
+    status.underreplicated_ledgers, status.ledgers_moving = len(names) - moving, moving
+
+
+async def _is_moving(store: MetadataStore, name: str, leaving: set[str], gate: asyncio.Semaphore) -> bool:
+    async with gate:
+        try:
+            task = (await read(store, f"{paths.UNDERREPLICATED}/{name}", UnderReplicatedLedger)).record
+        except NoNodeError:
+            return True  # done since it was listed
+    return not task.is_abandoned and leaving.issuperset(task.missing_bookies)
 
 
 async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
@@ -166,8 +191,8 @@ def _explain(status: ClusterStatus) -> None:
     for actor in status.actors:
         if actor.note:
             continue
-        if actor.name in status.bookies_draining:
-            actor.note = "being decommissioned"
+        if actor.name in status.bookies_draining and actor.address:
+            actor.note, actor.is_leaving = "being decommissioned", True
         elif actor.name in status.bookies_readonly:
             actor.note = "read-only: its disk is nearly full"
         elif actor.kind in ("bookie", "broker") and not actor.address:

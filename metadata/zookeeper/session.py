@@ -77,10 +77,10 @@ class Session:
             async with asyncio.timeout(connect_ms / 1000):
                 await session._opened
         except TimeoutError:
-            session._abandon()
+            session.lose()
             raise ConnectionLossError(session._bridge_failures()) from None
         except BaseException:
-            session._abandon()
+            session.lose()
             raise
         session._ticker = session._loop.create_task(session._heartbeat.run())
         return session

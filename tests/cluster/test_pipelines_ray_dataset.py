@@ -100,6 +100,12 @@ def test_an_empty_topic_has_no_rows(cluster: ClusterConfig) -> None:
     assert read_topic("empty").count() == 0
 
 
+def test_blocks_of_which_nothing_is_left_are_written_too(cluster: ClusterConfig) -> None:
+    rows = ray.data.range(100, override_num_blocks=4).filter(lambda row: row["id"] < 3)
+    write_dataset(rows.map(lambda row: {"value": str(row["id"])}), "few")
+    assert sorted(bytes(row["value"]) for row in read_topic("few").take_all()) == [b"0", b"1", b"2"]
+
+
 def test_a_topic_that_is_not_there(cluster: ClusterConfig) -> None:
     with pytest.raises(TopicNotFoundError):
         read_topic("nowhere")

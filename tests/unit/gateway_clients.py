@@ -235,9 +235,13 @@ class FakeConsumer:
                     item.add(message)
 
     async def unsubscribe(self) -> None:
+        if self._world.unsubscribe_error is not None:
+            raise self._world.unsubscribe_error
         for topic in self._topics.values():
             del topic.subscriptions[self._name]
         self.closed = True
+        for item in self.subscriptions.values():
+            item.arrived.set()  # who waits for messages learns that it is over
 
     async def close(self) -> None:
         if not self.closed:

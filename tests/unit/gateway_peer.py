@@ -16,7 +16,7 @@ WAIT_SECONDS = 60.0  # a test that waits longer for an answer has failed
 class Peer:
     """One WebSocket connection: what the app sends, and what it is sent."""
 
-    def __init__(self, app: FastAPI, path: str) -> None:
+    def __init__(self, app: FastAPI, path: str, frames_waiting_max: int = 0) -> None:
         url = httpx.URL(f"ws://gateway{path}")
         self._scope = {
             "type": "websocket",
@@ -30,7 +30,7 @@ class Peer:
         }
         self._app = app
         self._to_app: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
-        self._from_app: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self._from_app: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue(frames_waiting_max)
         self.status = 0  # 101, or the HTTP status of the refusal
         self.body: dict[str, Any] = {}
 

@@ -109,6 +109,7 @@ class World:
         self.held: list[tuple[asyncio.Future[MessageId], MessageId]] | None = None
         self.ack_error: HeliographError | None = None
         self.seek_error: HeliographError | None = None
+        self.unsubscribe_error: HeliographError | None = None
         self.admin_error: HeliographError | None = None
         self.consumers: list[FakeConsumer] = []
         self.producer_options: dict[str, Any] = {}

@@ -133,6 +133,13 @@ def test_every_list_of_commands_fits_a_terminal() -> None:
     assert not cut, "begin these docstrings with a shorter sentence"
 
 
+def test_the_command_line_begins_without_the_server_and_without_ray() -> None:
+    program = "import sys, heliograph.cli.app; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    late = {"actors", "metadata", "gateway", "pipelines", "ray"}
+    assert not [name for name in loaded if name.split(".")[0] in late], "a command imports these when it needs them"
+
+
 def test_the_version_is_told() -> None:
     shown = CliRunner().invoke(app, ["--version"])
     assert shown.exit_code == 0

@@ -1,19 +1,25 @@
-"""``helio produce``: where messages come from, and what goes with them. Against a fake broker."""
+"""``helio produce`` and ``helio perf consume`` against a fake broker: what goes in, what comes out, how it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
+from heliograph.cli import consume, perf
 from heliograph.cli import produce as command
-from heliograph.errors import BadRequestError
+from heliograph.errors import BadRequestError, MessageTooLargeError
 from heliograph.protocol import entry as entries
-from tests.unit.client_world import run, stored
-from tests.unit.fake_broker import FakeBroker
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.frame import encode_command
+from tests.unit.client_topics import publish
+from tests.unit.client_world import client_of, run, stored, until
+from tests.unit.fake_broker import FakeBroker, T
 
 
 def produced(capsys: pytest.CaptureFixture[str], *messages: str, **options: Any) -> tuple[FakeBroker, dict[str, Any]]:
@@ -57,3 +63,63 @@ def test_what_cannot_be_repeated_or_read_is_named(tmp_path: Path) -> None:
         command.produce("t", None, times=2)
     with pytest.raises(BadRequestError, match="cannot be read"):
         command.produce("t", None, files=[tmp_path / "none"])
+
+
+def test_lines_are_whole_however_they_arrive(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = [b"one\ntw", b"o", b"\r\n\nthree\n", b"four", b"teen", b""]
+    stream = SimpleNamespace(read1=lambda size: chunks.pop(0))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stream))
+    broker, shown = produced(capsys)
+    assert stored(broker.store) == [b"one", b"two", b"", b"three", b"fourteen"]
+    assert shown["messages"] == 5
+
+
+def test_a_line_without_an_end_is_refused_before_all_of_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
+    read = 0
+
+    class Endless:
+        def read1(self, size: int) -> bytes:
+            nonlocal read
+            read += size
+            assert read < 100 << 20, "nobody stops reading"
+            return b"x" * size
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Endless()))
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker:
+            with pytest.raises(MessageTooLargeError, match="line 1 "):
+                await asyncio.to_thread(command.produce, "t", None, address=broker.url)
+
+    run(scenario())
+
+
+def test_reading_a_topic_to_its_end_is_no_failure(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            await publish(client, ["one"], ["two"])
+            consuming = asyncio.create_task(
+                asyncio.to_thread(consume.consume, "t", None, "earliest", address=broker.url, follow=True)
+            )
+            await until(lambda: broker.of_type(T.FLOW))
+            ((consumer_id, _),) = broker.connections[-1].consumers.items()
+            end = pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
+            broker.connections[-1].write(encode_command(T(type=T.REACHED_END_OF_TOPIC, reached_end_of_topic=end)))
+            await consuming
+
+    run(scenario())
+    assert capfdbinary.readouterr().out == b"one\ntwo\n"
+
+
+def test_a_measured_consumer_that_gets_nothing_fails_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker:
+            with pytest.raises(typer.Exit) as ended:
+                await asyncio.to_thread(perf.consume, "t", 10, None, False, 0.01, 10, broker.url, as_json=True)
+            assert ended.value.exit_code == 1
+
+    run(scenario())
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["messages"], shown["last_error"]) == (0, "no message came within 0.01 s")

@@ -8,6 +8,7 @@ import pytest
 
 import heliograph
 from heliograph import errors
+from heliograph.aio import ack_group
 from heliograph.aio.delivery import bits_of, words_of
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client_topics import publish, subscription_of, values_of
@@ -45,6 +46,23 @@ def test_acknowledgements_of_one_turn_travel_together() -> None:
             [command] = broker.of_type(T.ACK)
             assert len(command.ack.message_id) == 50
             assert command.ack.HasField("request_id")
+
+    run(scenario())
+
+
+def test_a_command_carries_a_bounded_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
+    monkeypatch.setattr(ack_group, "GROUP_IDS_MAX", 10)
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            consumer = await client.consumer("t", "s", initial_position="earliest", type="shared")
+            await publish(client, *([f"{index}"] for index in range(25)))
+            messages = [await consumer.receive(60) for _ in range(25)]
+            await asyncio.gather(consumer.ack_many(messages[:3]), consumer.ack_many(messages[3:]))
+            sizes = [len(command.ack.message_id) for command in broker.of_type(T.ACK)]
+            assert max(sizes) <= 10
+            assert sum(sizes) == 25
+            assert subscription_of(broker).acked == dict.fromkeys(range(25), 0)
 
     run(scenario())
 
@@ -93,6 +111,24 @@ def test_an_acknowledgement_that_is_never_confirmed_times_out() -> None:
             broker.silent.add(T.ACK)
             with pytest.raises(errors.RequestTimeoutError):
                 await consumer.ack(message)
+
+    run(scenario())
+
+
+def test_an_acknowledgement_under_a_consumer_that_failed_for_good_says_why() -> None:
+    """And not that the time is up, when it is."""
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=500) as client:
+            await publish(client, ["1"], ["2"])
+            consumer = await client.consumer("t", "s", initial_position="earliest")
+            messages = await consumer.receive_many(1, 60)
+            broker.refuse(T.SUBSCRIBE, pb.TOPIC_NOT_FOUND)
+            broker.drop_connections()
+            await until(lambda: consumer._inbox.failure is not None)
+            for call in (consumer.ack, consumer.ack_cumulative):
+                with pytest.raises(errors.TopicNotFoundError):
+                    await call(messages[0])
 
     run(scenario())
 

@@ -205,20 +205,61 @@ def test_several_topics_and_partitions_feed_one_consumer() -> None:
     run(scenario())
 
 
-def test_chunks_are_put_together_and_acknowledged_together() -> None:
+def test_a_message_of_a_new_partition_is_acknowledged_while_another_one_is_opened_still() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker, partitions_update_ms=5) as client:
+            broker.store.partitions[TOPIC] = 1
+            consumer = await client.consumer("t", "s")
+            broker.silent_after[T.SUBSCRIBE] = 2
+            await publish(client, ["new"], topic="t-partition-1")
+            broker.store.partitions[TOPIC] = 3
+            message = await consumer.receive(60)
+            assert message.value == b"new"
+            await consumer.ack(message)
+            assert subscription_of(broker, topic=f"{TOPIC}-partition-1").acked == {0: 0}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("chunks", "acknowledged"),
+    [
+        ((1, 0, 1, 2), {1, 2, 3}),  # the first one is the tail of a message whose head is gone
+        ((0, 1, 1, 2), {0, 1, 2, 3}),  # its producer lost a receipt, and sent what was unconfirmed again
+        ((0, 1, 0, 1, 2), {0, 1, 2, 3, 4}),
+        ((0, 1, 2, 1, 2), {0, 1, 2}),  # the repetitions come behind a whole message: nobody can tell what they are
+    ],
+)
+def test_chunks_are_put_together_and_acknowledged_together(chunks: tuple[int, ...], acknowledged: set[int]) -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
             whole, topic = b"".join(bytes([index]) * 10 for index in range(3)), broker.store.topics[TOPIC]
-            for chunk in (1, 0, 1, 2):  # the first one is the tail of a message whose head is gone
+            for chunk in chunks:
                 metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, uuid="p-1")
                 metadata.num_chunks_from_msg, metadata.chunk_id, metadata.total_chunk_msg_size = 3, chunk, len(whole)
                 part = whole[10 * chunk : 10 * chunk + 10]
                 topic.entries.append(encode_single(metadata, plain_head(10), part))
             consumer = await client.consumer("t", "s", initial_position="earliest")
-            message = await consumer.receive(60)
+            message = await consumer.receive(10)
             assert message.value == whole
             await consumer.ack(message)
-            assert subscription_of(broker).acked == {1: 0, 2: 0, 3: 0}
+            assert subscription_of(broker).acked == dict.fromkeys(acknowledged, 0)
+
+    run(scenario())
+
+
+def test_half_a_message_is_not_mixed_with_a_whole_one_of_the_same_name() -> None:
+    """A producer without deduplication that starts anew counts from 0 again."""
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            topic = broker.store.topics[TOPIC]
+            for chunk, text in ((0, b"old"), (0, b"new"), (1, b"er")):
+                metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, uuid="p-0")
+                metadata.num_chunks_from_msg, metadata.chunk_id, metadata.total_chunk_msg_size = 2, chunk, 5
+                topic.entries.append(encode_single(metadata, plain_head(len(text)), text))
+            consumer = await client.consumer("t", "s", initial_position="earliest")
+            assert (await consumer.receive(60)).value == b"newer"
 
     run(scenario())
 
@@ -279,6 +320,21 @@ def test_unsubscribing_deletes_the_subscription() -> None:
             assert not broker.store.topics[TOPIC].subscriptions
             with pytest.raises(errors.AlreadyClosedError):
                 await consumer.receive()
+
+    run(scenario())
+
+
+def test_unsubscribing_that_failed_in_the_middle_is_called_again() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            broker.store.partitions[TOPIC] = 2
+            consumer = await client.consumer("t", "s")
+            broker.refuse(T.UNSUBSCRIBE, pb.CONSUMER_BUSY)
+            with pytest.raises(errors.HeliographError):
+                await consumer.unsubscribe()
+            await until(lambda: len(broker.of_type(T.UNSUBSCRIBE)) == 2)
+            await consumer.unsubscribe()
+            assert [broker.store.topics[f"{TOPIC}-partition-{n}"].subscriptions for n in range(2)] == [{}, {}]
 
     run(scenario())
 

@@ -14,6 +14,8 @@ import pytest
 
 import heliograph
 from heliograph import errors, loop_thread
+from heliograph.aio.handle import AsyncHandle
+from tests.unit.broker_world import turns
 from tests.unit.client_world import QUICK, TOPIC, stored
 from tests.unit.fake_broker import FakeBroker
 
@@ -242,3 +244,41 @@ def test_a_sync_handle_on_the_loop_thread_is_refused_instead_of_hanging(client: 
 
     with pytest.raises(RuntimeError, match="asyncio handles"):
         loop_thread.current().run(on_loop())
+
+
+class CountedHandle(AsyncHandle):
+    """Counts how often it opened, each time when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_open = asyncio.Event()
+        self.openings = 0
+
+    async def _do_open(self) -> None:
+        await self.may_open.wait()
+        self.openings += 1
+
+    async def _do_close(self) -> None:
+        self.openings -= 1
+
+
+def test_an_opening_that_ends_as_its_only_waiter_gives_up_is_not_made_twice() -> None:
+    """The second one would find the place taken by the first, which nobody would ever close."""
+
+    async def scenario() -> None:
+        handle = CountedHandle()
+        waiter = asyncio.create_task(handle.open())
+        await turns(lambda: handle._opening is not None)
+        opening = handle._opening
+        assert opening is not None
+        opening.add_done_callback(lambda _: waiter.cancel())  # before the waiter hears of it
+        handle.may_open.set()
+        await asyncio.gather(waiter, return_exceptions=True)
+        assert waiter.cancelled()
+        await handle.open()
+        assert handle.is_open
+        assert handle.openings == 1
+        await handle.close()
+        assert handle.openings == 0
+
+    asyncio.run(scenario())

@@ -16,7 +16,7 @@ from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.hashing import java_string_hash
 from tests.unit.client_world import TOPIC, client_of, run, stored, until
-from tests.unit.fake_broker import FakeBroker, FakeStore, T
+from tests.unit.fake_broker import FakeBroker, FakeConnection, FakeStore, T
 
 
 def test_a_lone_send_is_one_plain_entry() -> None:
@@ -148,6 +148,28 @@ def test_a_broker_that_hands_the_topic_over_is_left_without_losing_the_connectio
             assert broker.connections == [connection]
             assert stored(broker.store) == [b"1", b"2"]
             await producer.close()
+
+    run(scenario())
+
+
+def test_a_topic_that_is_handed_over_while_a_producer_opens_is_asked_for_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            answer = FakeConnection.on_producer
+
+            def answer_and_close(connection: FakeConnection, request: pb.CommandProducer) -> None:
+                answer(connection, request)
+                if len(broker.of_type(T.PRODUCER)) == 1:
+                    close = pb.CommandCloseProducer(producer_id=request.producer_id, request_id=1)
+                    connection.answer(close_producer=close)  # in the same segment as the success
+
+            monkeypatch.setattr(FakeConnection, "on_producer", answer_and_close)
+            producer = await client.producer("t")
+            await producer.send(b"one")
+            assert len(broker.of_type(T.PRODUCER)) == 2
+            assert stored(broker.store) == [b"one"]
 
     run(scenario())
 
@@ -327,6 +349,32 @@ def test_a_producer_that_cannot_come_back_fails_what_it_holds() -> None:
                 await producer.send(b"y")
             assert producer.pending_messages == 0
             await producer.close()
+
+    run(scenario())
+
+
+def test_flushing_does_not_wait_for_what_is_sent_later() -> None:
+    """Else it would never end where somebody sends all the time."""
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t")
+            broker.hold_receipts()
+            early = await producer.enqueue(b"early")
+            flushing = asyncio.ensure_future(producer.flush())
+            await until(lambda: len(broker.receipts_held or ()) == 1)
+            late = await producer.enqueue(b"late")
+            await until(lambda: len(broker.receipts_held or ()) == 2)
+            assert not flushing.done()
+            assert broker.receipts_held is not None
+            connection, receipt = broker.receipts_held.pop(0)
+            connection.write(receipt)
+            async with asyncio.timeout(10):
+                await flushing
+            assert (early.done(), late.done()) == (True, False)
+            broker.release_receipts()
+            await producer.flush()
+            assert late.done()
 
     run(scenario())
 

@@ -115,6 +115,20 @@ def test_deletion_minds_who_is_attached_but_not_the_gateways_own_producers() -> 
     run(scenario)
 
 
+def test_the_gateways_own_consumers_of_a_topic_that_is_deleted_go_with_it() -> None:
+    """One that stayed would subscribe again, and so make the partition anew."""
+
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add(partitions=2)
+        for name in ("flights", "flights-partition-1"):
+            url = f"/topics/persistent/public/default/{name}/subscription/s/messages?timeoutMs=0"
+            assert (await gateway.http.post(url)).status_code == 200
+        assert (await gateway.http.delete(f"{TOPIC}/partitions?force=true")).status_code == 204
+        assert [consumer.closed for consumer in gateway.world.consumers] == [True, True]
+
+    run(scenario)
+
+
 def test_subscriptions() -> None:
     async def scenario(gateway: Gateway) -> None:
         topic = gateway.world.add()

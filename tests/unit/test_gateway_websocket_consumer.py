@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.errors import ConnectionLostError, TopicNotFoundError
+from heliograph.errors import ConflictError, ConnectionLostError, TopicNotFoundError
 from heliograph.protocol.message_id import MessageId
 from tests.unit.gateway_clients import FakeTopic
 from tests.unit.gateway_peer import Peer
@@ -204,6 +204,43 @@ def test_a_seek_that_fails_leaves_delivery_as_it_was() -> None:
         peer.send({"messageId": _id(0)})
         peer.send({"messageId": _id(1)})
         assert await _values(peer, 2) == ["2", "3"]
+        await peer.leave()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("mode", ["receiverQueueSize=4", "pullMode=true"])
+def test_a_seek_that_fails_under_a_slow_peer_loses_no_message(mode: str) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        _topic_with(gateway, 4)
+        peer = Peer(gateway.app, f"{URL}?{EARLY}&{mode}", frames_waiting_max=1)
+        await peer.upgrade()
+        peer.send({"type": "permit", "permitMessages": 4})
+        await settle()  # one frame waits for the peer, the next is stuck behind it
+        gateway.world.seek_error = ConnectionLostError("gone")
+        peer.send({"type": "seek", "messageId": "latest"})
+        await settle()
+        frames = [await peer.receive() for _ in range(5)]
+        assert [_value(frame) for frame in frames if "payload" in frame] == ["0", "1", "2", "3"]
+        await peer.leave()
+
+    run(scenario)
+
+
+def test_delivery_goes_on_when_unsubscribing_fails() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = _topic_with(gateway, 0)
+        peer = await gateway.connect(URL)
+        gateway.world.unsubscribe_error = ConflictError("others are on it")
+        peer.send({"type": "unsubscribe", "context": "u"})
+        assert (await peer.receive())["errorMsg"] == "others are on it"
+        topic.publish(b"more", None, {}, None)
+        assert await _values(peer, 1) == ["more"]
+        gateway.world.unsubscribe_error = None
+        peer.send({"type": "unsubscribe", "context": "v"})
+        assert await peer.receive() == {"result": "ok", "context": "v"}
+        await settle()
+        assert peer.is_quiet(), "the session goes on"
         await peer.leave()
 
     run(scenario)

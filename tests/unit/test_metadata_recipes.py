@@ -38,7 +38,7 @@ from metadata.paths import (
     ledger_id_of,
     namespace,
 )
-from metadata.store import Create, Operation, Set
+from metadata.store import Create, Operation, Set, Watcher
 from metadata.update_loop import read, update
 
 
@@ -265,6 +265,43 @@ def test_resigning_takes_back_a_vote_whose_reply_was_lost() -> None:
         await asyncio.wait([campaign])
         await candidate.resign()
         assert await store.children(election("x")) == []
+
+    run(scenario)
+
+
+class LaggingStore(LossyStore):
+    """Like a client that came to a server which has not heard of the latest changes: they are seen after ``sync``."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self.lags = False
+
+    async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        found = await super().children(path, watcher)
+        return [] if self.lags else found
+
+    async def sync(self, path: str = "/") -> None:
+        await super().sync(path)
+        self.lags = False
+
+
+def test_resigning_takes_back_a_vote_that_this_clients_server_has_not_heard_of() -> None:
+    """Else nobody would lead, or hold the lock, until the session ends."""
+
+    async def scenario(server: MemoryServer) -> None:
+        store = LaggingStore(server)
+        await initialise(store)
+        await store.create(election("x"))
+        candidate = Election(store, "x", "c")
+        store.lose_after = 1
+        campaign = asyncio.create_task(candidate.campaign())
+        while len(await store.children(election("x"))) == 0:
+            pass
+        campaign.cancel()
+        await asyncio.wait([campaign])
+        store.lags = True  # the client is at another server now
+        await candidate.resign()
+        assert await server.open_session().children(election("x")) == []
 
     run(scenario)
 

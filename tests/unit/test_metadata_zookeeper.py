@@ -72,6 +72,21 @@ def test_unreachable_endpoints_are_listed_each_with_its_failure_in_time() -> Non
     asyncio.run(scenario())
 
 
+def test_a_session_that_could_not_begin_ends_without_a_word_of_its_own() -> None:
+    """It is told that it is over when the loop shuts its executor down already."""
+    complaints: list[object] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        with socket.socket() as refusing:
+            refusing.bind(("127.0.0.1", 0))
+            with pytest.raises(ConnectionLossError):
+                await ZooKeeperStore.connect([refusing.getsockname()], connect_timeout_ms=200)
+
+    asyncio.run(scenario())
+    assert complaints == []
+
+
 def test_a_chroot_that_is_no_path_is_refused_before_anything_is_done() -> None:
     with pytest.raises(InvalidPathError):
         asyncio.run(connect_store("zk://127.0.0.1:1/a//b"))

@@ -61,6 +61,17 @@ def test_a_single_message_becomes_a_row() -> None:
     assert row["__messageProperties"] == [("a", "1")]
 
 
+def test_times_that_no_table_can_hold_become_the_nearest_that_it_can() -> None:
+    """Any producer may send one, such as nanoseconds where milliseconds are meant."""
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    single = metadata(event_time=1_700_000_000_123_000_000)
+    single.publish_time = (1 << 64) - 1
+    batch = encode_batch(metadata(), [full_head(1, None, None, (1 << 63) - 1)], [b"x"])
+    for row in rows_of(encode_entry(single, b"x"), batch):
+        assert row["__eventTime"] == last
+    assert rows_of(encode_entry(single, b"x"))[0]["__publishTime"] == last
+
+
 def test_compressed_batches_and_binary_keys() -> None:
     payloads = [b"some text " * 50] * 3
     entry = encode_batch(metadata(), heads_of(payloads, None), payloads, pb.ZLIB)
