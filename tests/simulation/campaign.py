@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -180,12 +181,13 @@ def run_seeds(start: int, count: int, jobs: int, world: str = LEDGER) -> Totals:
 
 
 def spread(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> Iterator[R]:
-    """Results of tasks, in any order, from as many processes."""
+    """Results of tasks, in any order, from as many processes. Raises BrokenProcessPool when one of these dies."""
     if jobs == 1:
         yield from map(function, tasks)
         return
-    with get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(function, tasks)
+    with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
+        for done in as_completed([pool.submit(function, task) for task in tasks]):
+            yield done.result()
 
 
 def table(catches: Iterable[Catch]) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from actors.ledger.effects import LedgerEntry, Reply
 from metadata.model import LedgerMetadata, Segment
 from tests.simulation.__main__ import main
 from tests.simulation.bookie import SimulatedBookie
-from tests.simulation.campaign import Totals, run_plan
+from tests.simulation.campaign import Totals, run_plan, spread
 from tests.simulation.disk import Copy
 from tests.simulation.fault import KINDS
 from tests.simulation.mutants import MUTANTS
@@ -333,3 +334,8 @@ def test_a_runs_list_is_told_when_it_is_durable() -> None:
     assert told == []
     settle(world)
     assert told == [(Reply.OK, ((0, 1), (3, 3)))]
+
+
+def test_a_process_that_dies_is_no_reason_to_wait_for_ever() -> None:
+    with pytest.raises(BrokenProcessPool):
+        list(spread(os._exit, [70], jobs=2))

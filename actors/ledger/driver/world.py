@@ -129,9 +129,14 @@ class World(BookieWorld):
     """Bookies, and the metadata of their ledgers."""
 
     def __init__(
-        self, store: MetadataStore, directory: BookieDirectory, chooser: BookieChooser, config: LedgerClientConfig
+        self,
+        store: MetadataStore,
+        directory: BookieDirectory,
+        chooser: BookieChooser,
+        config: LedgerClientConfig,
+        on_broken: Callable[[BaseException], None] = end_process,
     ) -> None:
-        super().__init__(directory.address_of, config)
+        super().__init__(directory.address_of, config, on_broken)
         self.store = store
         self.directory = directory
         self.chooser = chooser

@@ -137,7 +137,13 @@ class TopicBroker(Process):
         )
         chooser = BookieChooser(RandomPlacement(), self.world.stream(self.name))
         chooser.set_writable(self.directory.writable.values())
-        driver = DriverWorld(cast(Any, self.session), cast(Any, self.directory), chooser, config)
+        driver = DriverWorld(
+            cast(Any, self.session),
+            cast(Any, self.directory),
+            chooser,
+            config,
+            on_broken=lambda error: None,  # the loop makes a finding of it
+        )
         driver.bookies = cast(Any, SimulatedBookieClient(self.cluster, self, self.loop))
         driver.spawn(driver.keep_time())
         return LedgerClient(driver)
