@@ -83,17 +83,11 @@ class AckSender:
 
     def individual(self, entries: dict[tuple[int, int], int]) -> list[asyncio.Future[None]]:
         """Acknowledges entries, or messages of them; it is durable when all futures, one for each command, resolve."""
-        places, waiters = list(entries.items()), []
-        for start in range(0, len(places), GROUP_IDS_MAX):  # I15
-            share = places[start : start + GROUP_IDS_MAX]
-            group = self._open
-            if group is None or len(group.entries) + len(share) > GROUP_IDS_MAX:
-                group = self._open = self._new_group(cumulative=False)
-            known = group.entries
-            for place, bits in share:
-                known[place] = known.get(place, bits) & bits
-            waiters.append(self._wait_for(group))
-        return waiters
+        if len(entries) <= GROUP_IDS_MAX:
+            return [self._in_one_command(entries)]
+        places = list(entries.items())
+        shares = [dict(places[start : start + GROUP_IDS_MAX]) for start in range(0, len(places), GROUP_IDS_MAX)]
+        return [self._in_one_command(share) for share in shares]  # I15
 
     def cumulative(self, place: tuple[int, int], bits: int) -> asyncio.Future[None]:
         """Acknowledges everything up to an entry, of which ``bits`` stay unacknowledged."""
@@ -140,6 +134,15 @@ class AckSender:
         self._open = None
         for group in groups:
             group.fail(error)
+
+    def _in_one_command(self, entries: dict[tuple[int, int], int]) -> asyncio.Future[None]:
+        group = self._open
+        if group is None or len(group.entries) + len(entries) > GROUP_IDS_MAX:
+            group = self._open = self._new_group(cumulative=False)
+        known = group.entries
+        for place, bits in entries.items():
+            known[place] = known.get(place, bits) & bits
+        return self._wait_for(group)
 
     def _new_group(self, *, cumulative: bool) -> AckGroup:
         if self._failure is not None:
