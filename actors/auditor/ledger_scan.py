@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from metadata import paths
-from metadata.codec import decode
 from metadata.errors import NoNodeError, RecordError
 from metadata.model import LedgerMetadata
 from metadata.store import MetadataStore
+from metadata.update_loop import read
 
 R = TypeVar("R")
 OnUnreadable = Callable[[str, RecordError], None]  # path, why
@@ -70,13 +70,11 @@ async def _read(
 ) -> R | None:
     async with gate:
         try:
-            value, _ = await store.get(path)
+            return (await read(store, path, kind)).record
         except NoNodeError:
             return None
-    try:
-        return decode(kind, value)
-    except RecordError as error:
-        if on_unreadable is None:
-            raise
-        on_unreadable(path, error)
-        return None
+        except RecordError as error:
+            if on_unreadable is None:
+                raise
+            on_unreadable(path, error)
+            return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from metadata import codec, paths
+from metadata import paths
 from metadata.errors import NoNodeError, RecordError
 from metadata.model import LedgerMetadata, LedgerState
 from metadata.store import MetadataStore
+from metadata.update_loop import read
 
 
 async def ledger_ids(store: MetadataStore) -> AsyncIterator[list[int]]:
@@ -47,11 +48,9 @@ async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tupl
     async for group in ledger_ids(store):
         for ledger_id in group:
             try:
-                value, _ = await store.get(paths.ledger(ledger_id))
+                ledger = (await read(store, paths.ledger(ledger_id), LedgerMetadata)).record
             except NoNodeError:
                 continue  # deleted meanwhile
-            try:
-                ledger = codec.decode(LedgerMetadata, value)
             except RecordError:  # damaged, or of a newer version
                 yield ledger_id, True
                 continue

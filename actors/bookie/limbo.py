@@ -23,6 +23,7 @@ from metadata import codec, paths
 from metadata.errors import NodeExistsError, NoNodeError, RecordError
 from metadata.model import LedgerMetadata, UnderReplicatedLedger
 from metadata.store import MetadataStore
+from metadata.update_loop import read
 
 LEDGERS_PER_ROUND_MAX = 1_000
 REPORT_SECONDS = 600.0  # between two tasks for one ledger
@@ -61,12 +62,10 @@ class LimboExit:
         cleared = 0
         for ledger_id in ledgers.next_in_limbo(LEDGERS_PER_ROUND_MAX):
             try:
-                value, _ = await store.get(paths.ledger(ledger_id))
+                ledger = (await read(store, paths.ledger(ledger_id), LedgerMetadata)).record
             except NoNodeError:
                 self._forget(ledger_id)
                 continue  # garbage collection sees to it
-            try:
-                ledger = codec.decode(LedgerMetadata, value)
             except RecordError as error:
                 _log.warning("ledger %d stays in limbo, and the others have their turn: %s", ledger_id, error)
                 continue

@@ -51,19 +51,17 @@ class Space:
             return True
         return self.is_read_only and (not is_recovery or self.refuses_recovery)
 
-    def update(self, usages: Sequence[DiskUsage]) -> bool:
-        """Take note of all disks' usage and of ``is_draining``; returns whether ``is_read_only`` has changed."""
+    def update(self, usages: Sequence[DiskUsage]) -> None:
+        """Take note of all disks' usage and of ``is_draining``."""
         assert usages, "a bookie has disks"
         config = self._config
-        was_read_only = self.is_read_only
-        limit = config.writable_share if was_read_only else config.full_share
+        limit = config.writable_share if self.is_read_only else config.full_share
         self.is_read_only = self.is_draining or any(
             usage.used_share >= limit and usage.free_bytes < config.headroom_bytes for usage in usages
         )
         self.refuses_recovery = any(usage.free_bytes < config.recovery_headroom_bytes for usage in usages)
         self.free_bytes = min(usage.free_bytes for usage in usages)
         self.total_bytes = min(usage.total_bytes for usage in usages)
-        return self.is_read_only is not was_read_only
 
 
 def measure(disk: Disk, directories: Sequence[Path]) -> list[DiskUsage]:

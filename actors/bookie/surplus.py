@@ -16,11 +16,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from actors.bookie.storage import Storage
-from metadata import codec, paths
+from metadata import paths
 from metadata.claim import claim
 from metadata.errors import MetadataError, NoNodeError, RecordError
 from metadata.model import LedgerMetadata
 from metadata.store import MetadataStore
+from metadata.update_loop import read
 
 LOOKS_PER_ROUND_MAX = 1_000  # reads of metadata in one round of garbage collection
 
@@ -91,11 +92,9 @@ class Surplus:
 
     async def _is_surplus(self, store: MetadataStore, ledger_id: int) -> bool:
         try:
-            value, _ = await store.get(paths.ledger(ledger_id))
+            ledger = (await read(store, paths.ledger(ledger_id), LedgerMetadata)).record
         except NoNodeError:
             return False  # gone altogether: that is seen to elsewhere
-        try:
-            ledger = codec.decode(LedgerMetadata, value)
         except RecordError as error:
             _log.warning("ledger %d is kept, and the others have their turn: %s", ledger_id, error)
             return False

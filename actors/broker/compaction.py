@@ -18,7 +18,7 @@ from actors.broker.compacted_chain import Positions
 from actors.broker.compacted_reader import CompactedReader, open_compacted
 from actors.broker.compacted_record import encode_index, encode_kept
 from actors.broker.compaction_plan import CompactionPlan
-from actors.broker.ledgers import Ledgers, LedgerWriter
+from actors.broker.ledgers import Ledgers, LedgerWriter, give_up
 from actors.broker.managed_ledger import ManagedLedger
 from actors.broker.position import EARLIEST, Position
 from actors.broker.subscription import OWN_PROPERTIES, Subscription
@@ -26,7 +26,7 @@ from actors.broker.topic_entry import TopicEntry
 from actors.broker.topic_reader import TopicReader
 from actors.broker.topic_record import WHOLE, create_topic_ledger, now_ms, with_compacted
 from actors.errors import EntryDamagedError, NoSuchLedgerError
-from heliograph.errors import AlreadyClosedError, CompactedLostError, ConflictError, HeliographError
+from heliograph.errors import CompactedLostError, ConflictError, HeliographError
 from metadata.model import CompactedLedger
 
 RETRY_SECONDS = 5.0  # after the compacted ledger could not be opened: whoever asks meanwhile is told the same
@@ -248,7 +248,7 @@ class Compaction:
 
     async def _discard(self, writer: LedgerWriter) -> None:
         """A ledger that no record names. What cannot be deleted now is an orphan, swept later."""
-        writer.abort(AlreadyClosedError("the compaction was given up"))
+        give_up(writer)
         try:
             await asyncio.shield(self._ledgers.delete(writer.ledger_id))
         except HeliographError as error:

@@ -19,21 +19,19 @@ from dataclasses import dataclass, replace
 from actors.broker import cursor_record
 from actors.broker.chain import Chain
 from actors.broker.cursor import Cursor
-from actors.broker.ledgers import Ledgers, LedgerWriter
+from actors.broker.ledgers import Ledgers, LedgerWriter, give_up
 from actors.broker.owned_record import OwnedRecord
 from actors.broker.position import Position
 from actors.broker.topic_record import create_topic_ledger
 from actors.broker.whole import whole
 from actors.errors import LedgerFencedError
-from heliograph.errors import Advice, AlreadyClosedError, HeliographError, PersistenceError, ServiceNotReadyError
+from heliograph.errors import Advice, HeliographError, PersistenceError, ServiceNotReadyError
 from metadata.model import CursorRecord, Policies
 
 LEDGER_ENTRIES_MAX = 50_000  # writes to one cursor ledger before it is replaced
 SNAPSHOT_BYTES_MIN = 64 * 1024  # deltas of fewer bytes never cause a snapshot
 ROLL_ATTEMPTS_MAX = 5
 ROLL_DELAY_S = 0.2  # between attempts, doubling
-
-_NOT_NEEDED = AlreadyClosedError("another ledger took its place, or what it is for is gone")
 
 log = logging.getLogger(__name__)
 
@@ -156,8 +154,7 @@ class CursorLog:
         """
         self.abandon(PersistenceError("the subscription is deleted"))
         await self._owned.delete()
-        if self._writer is not None:
-            self._writer.abort(_NOT_NEEDED)
+        give_up(self._writer)
         if self.ledger_id >= 0:
             await self._ledgers.delete(self.ledger_id)
 
@@ -285,10 +282,9 @@ class CursorLog:
             await asyncio.gather(*[writer.add(part) for part in parts])
             await self._name_ledger(writer.ledger_id, mark)
         except BaseException:
-            writer.abort(_NOT_NEEDED)
+            give_up(writer)
             raise
-        if self._writer is not None:
-            self._writer.abort(_NOT_NEEDED)
+        give_up(self._writer)
         self._writer, self._writes, self._stale = writer, len(parts), False
         self._note_snapshot(0, sum(map(len, parts)))
         if old >= 0:

@@ -20,12 +20,12 @@ from actors.broker.chain import Chain
 from actors.broker.cursor_log import CursorPlace
 from actors.broker.dedup import Remembered
 from actors.broker.dedup_record import DedupPart
-from actors.broker.ledgers import LedgerReader, Ledgers, LedgerWriter
+from actors.broker.ledgers import LedgerReader, Ledgers, LedgerWriter, give_up
 from actors.broker.owned_record import OwnedRecord
 from actors.broker.position import Position
 from actors.broker.topic_record import create_topic_ledger
 from actors.errors import EntryDamagedError, LedgerFencedError, NoSuchLedgerError
-from heliograph.errors import AlreadyClosedError, HeliographError, ServiceNotReadyError
+from heliograph.errors import HeliographError, ServiceNotReadyError
 from metadata import codec
 from metadata.errors import BadVersionError, NodeExistsError
 from metadata.model import CursorRecord, Versioned
@@ -34,8 +34,6 @@ from metadata.store import MetadataStore
 DEDUP_CURSOR = "pulsar.dedup"  # the name under which the record stands among the topic's cursors
 LEDGER_ENTRIES_MAX = 10_000  # records written to one ledger before it is replaced
 READ_BYTES_MAX = 5 << 20  # of one read of a snapshot's parts
-
-_NOT_NEEDED = AlreadyClosedError("another ledger took its place, or what it is for is gone")
 
 log = logging.getLogger(__name__)
 
@@ -119,9 +117,8 @@ class DedupLog:
 
     def _let_go(self) -> None:
         """What comes next goes to a new ledger."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.abort(_NOT_NEEDED)
+        give_up(self._writer)
+        self._writer = None
 
     async def _append(self, writer: LedgerWriter, snapshot: Sequence[Remembered], end: int) -> None:
         records = dedup_record.encode(snapshot, self._chain.position_before(end), self._base)
@@ -142,7 +139,7 @@ class DedupLog:
                 replace(record, mark_delete=(mark.ledger_id, mark.entry_id), cursor_ledger_id=writer.ledger_id)
             )
         except BaseException:
-            writer.abort(_NOT_NEEDED)
+            give_up(writer)
             raise
         self._writer = writer
         if old >= 0:

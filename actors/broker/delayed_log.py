@@ -13,14 +13,12 @@ from actors.broker.chain import Chain
 from actors.broker.cursor_log import CursorLog
 from actors.broker.delayed_index import Item
 from actors.broker.delayed_record import decode_run, encode_run
-from actors.broker.ledgers import LedgerReader, Ledgers, LedgerWriter
+from actors.broker.ledgers import LedgerReader, Ledgers, LedgerWriter, give_up
 from actors.broker.position import Position
-from heliograph.errors import AlreadyClosedError, HeliographError
+from heliograph.errors import HeliographError
 
 LEDGER_RUNS_MAX = 64
 DELAYED_LEDGERS = "heliograph.delayed"  # property of the cursor's record: ids in decimal, with commas
-
-_NOT_NEEDED = AlreadyClosedError("nothing is left in it, or another ledger took its place")
 
 log = logging.getLogger(__name__)
 
@@ -150,9 +148,8 @@ class DelayedLog:
 
     def _let_go(self) -> None:
         """The next run goes to a new ledger."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.abort(_NOT_NEEDED)
+        give_up(self._writer)
+        self._writer = None
 
     async def _new_ledger(self) -> None:
         old, self._writer = self._writer, None
@@ -164,7 +161,7 @@ class DelayedLog:
             await self._name_ledgers()
         except BaseException:
             del self._live[writer.ledger_id]
-            writer.abort(_NOT_NEEDED)
+            give_up(writer)
             raise
         self._writer, self._written = writer, 0
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from heliograph.errors import HeliographError
+from heliograph.errors import AlreadyClosedError, HeliographError
 from metadata.model import LedgerMetadata, Versioned
 
 OnAdded = Callable[[Any, int, HeliographError | None], None]  # context, entry id (-1 with an error), error
@@ -97,3 +97,9 @@ class Ledgers(Protocol):
 
     async def metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         """The ledger's metadata now."""
+
+
+def give_up(writer: LedgerWriter | None) -> None:
+    """Nobody wants its ledger any more: another one took its place, or what it was for is gone."""
+    if writer is not None:
+        writer.abort(AlreadyClosedError("another ledger took its place, or what it is for is gone"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from heliograph.aio.growth import GrowthWatch
 from heliograph.aio.handle import AsyncHandle
 from heliograph.aio.inbox import Inbox
+from heliograph.aio.opening import open_all
 from heliograph.aio.partition_consumer import PartitionConsumer
 from heliograph.aio.session import Session
 from heliograph.errors import AlreadyClosedError, BadRequestError, ReceiveTimeoutError, UnsupportedError
@@ -226,7 +227,7 @@ class AsyncConsumer(AsyncHandle):
         names = [name for topic, count in counts.items() for name in topic.partitions(count)]
         self._inbox = Inbox(sources=len(names))
         parts = self._new_parts(session, names, options, len(names))
-        await _open_all(parts)
+        await open_all(parts)
         self._parts = {part.topic_name: part for part in parts}
         self._growth = GrowthWatch(session, counts, lambda names: self._grow(session, names))
         self._growth.start()
@@ -250,7 +251,7 @@ class AsyncConsumer(AsyncHandle):
         self._inbox.sources += len(names)
         self._parts |= {part.topic_name: part for part in parts}  # the first may deliver before the last is open
         try:
-            await _open_all(parts)
+            await open_all(parts)
         except BaseException:
             self._inbox.sources -= len(names)
             for part in parts:
@@ -292,19 +293,6 @@ class AsyncConsumer(AsyncHandle):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self.topics)}, {self.subscription!r}, {self.options.type})"
-
-
-async def _open_all(parts: Sequence[PartitionConsumer]) -> None:
-    """Open all of them, or none."""
-    try:
-        results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)
-    except asyncio.CancelledError:
-        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
-        raise
-    failures = [result for result in results if isinstance(result, BaseException)]
-    if failures:
-        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
-        raise failures[0]
 
 
 def _acknowledge(message: Message | MessageId, entries: _Entries) -> None:

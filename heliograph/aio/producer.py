@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.aio.growth import GrowthWatch
 from heliograph.aio.handle import AsyncHandle
+from heliograph.aio.opening import open_all
 from heliograph.aio.partition_producer import PartitionProducer
 from heliograph.aio.send_window import SendWindow
 from heliograph.aio.session import Session
@@ -215,15 +216,7 @@ class AsyncProducer(AsyncHandle):
 
     async def _open_parts(self, session: Session, names: Sequence[TopicName]) -> list[PartitionProducer]:
         parts = [PartitionProducer(session, name, self.options, self._window) for name in names]
-        try:
-            results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)
-        except asyncio.CancelledError:
-            await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
-            raise
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
-            await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
-            raise failures[0]
+        await open_all(parts)
         return parts
 
     async def _grow(self, session: Session, names: Sequence[TopicName]) -> None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from actors.ledger.driver import LedgerClient, LedgerClientConfig
+from actors.ledger.driver import LedgerClient, LedgerClientConfig, LedgerWriter
 from actors.ledger.limits import WriterLimits
 from metadata.cluster_init import initialise
 from metadata.connect import connect_store
@@ -59,6 +59,29 @@ async def ledger_cluster(bookies: int = 3) -> AsyncIterator[LedgerCluster]:
         yield cluster
     finally:
         await cluster.close()
+
+
+Scenario = Callable[[LedgerCluster], Awaitable[None]]
+
+
+def run(scenario: Scenario, bookies: int = 3) -> None:
+    """Play a scenario in a cluster of its own."""
+
+    async def body() -> None:
+        async with ledger_cluster(bookies) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(body())
+
+
+async def new_ledger(client: LedgerClient) -> LedgerWriter:
+    """Three copies, two of them for an acknowledgement."""
+    return await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+
+
+async def add(writer: LedgerWriter, count: int) -> None:
+    """So many adds at once, each telling its number."""
+    await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(count)])
 
 
 def quick(in_flight_entries_max: int = 10_000) -> LedgerClientConfig:

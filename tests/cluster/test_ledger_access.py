@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -20,17 +19,7 @@ from metadata.errors import RecordError
 from metadata.model import LedgerMetadata, LedgerState, Segment
 from metadata.paths import ledger as ledger_path
 from metadata.update_loop import update
-from tests.cluster.ledger_cluster import LedgerCluster, ledger_cluster
-
-Scenario = Callable[[LedgerCluster], Awaitable[None]]
-
-
-def run(scenario: Scenario) -> None:
-    async def body() -> None:
-        async with ledger_cluster() as cluster:
-            await scenario(cluster)
-
-    asyncio.run(body())
+from tests.cluster.ledger_cluster import LedgerCluster, run
 
 
 async def with_password(client: LedgerClient, password: bytes) -> int:

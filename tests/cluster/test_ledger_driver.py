@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -24,21 +23,7 @@ from heliograph.errors import HeliographError, InvalidConfigError, InvalidQuorum
 from metadata.codec import decode
 from metadata.model import LedgerState, UnderReplicatedLedger
 from metadata.paths import underreplicated
-from tests.cluster.ledger_cluster import LedgerCluster, ledger_cluster, quick, until
-
-Scenario = Callable[[LedgerCluster], Awaitable[None]]
-
-
-def run(scenario: Scenario, bookies: int = 3) -> None:
-    async def body() -> None:
-        async with ledger_cluster(bookies) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(body())
-
-
-async def new_ledger(client: LedgerClient) -> LedgerWriter:
-    return await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+from tests.cluster.ledger_cluster import LedgerCluster, new_ledger, quick, run, until
 
 
 async def add(writer: LedgerWriter, first: int, count: int) -> list[int]:

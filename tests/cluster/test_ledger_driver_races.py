@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
 from actors.errors import NoSuchLedgerError, QuorumLostError, TooManyAddsError
-from actors.ledger.driver import LedgerClient, LedgerClientConfig, LedgerWriter
+from actors.ledger.driver import LedgerClientConfig
 from actors.ledger.driver.underreplication import mark_underreplicated
 from actors.ledger.driver.world import BookieWorld
 from actors.wire.messages import Op, Status
@@ -20,25 +19,7 @@ from metadata.model import LedgerMetadata, Segment, UnderReplicatedLedger
 from metadata.paths import ledger as ledger_path
 from metadata.paths import underreplicated
 from metadata.store import Stat
-from tests.cluster.ledger_cluster import LedgerCluster, ledger_cluster, quick, until
-
-Scenario = Callable[[LedgerCluster], Awaitable[None]]
-
-
-def run(scenario: Scenario, bookies: int = 3) -> None:
-    async def body() -> None:
-        async with ledger_cluster(bookies) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(body())
-
-
-async def new_ledger(client: LedgerClient) -> LedgerWriter:
-    return await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-
-
-async def add(writer: LedgerWriter, count: int) -> None:
-    await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(count)])
+from tests.cluster.ledger_cluster import LedgerCluster, add, new_ledger, quick, run, until
 
 
 def asked(cluster: LedgerCluster, *ops: Op) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgpack
 import pytest
 
 from actors.errors import EntryDamagedError, NotEnoughBookiesError
-from actors.ledger.driver import LedgerClient, LedgerWriter, shell
+from actors.ledger.driver import shell
 from actors.ledger.effects import Effect, ListEntries, Reply
 from actors.ledger.limits import QuarantineLimits, ReaderLimits
 from actors.ledger.placement import Randomness
@@ -20,25 +20,7 @@ from metadata.codec import decode
 from metadata.errors import NoNodeError
 from metadata.model import BookieRegistration, UnderReplicatedLedger
 from metadata.paths import underreplicated
-from tests.cluster.ledger_cluster import LedgerCluster, ledger_cluster, quick, until
-
-Scenario = Callable[[LedgerCluster], Awaitable[None]]
-
-
-def run(scenario: Scenario, bookies: int = 3) -> None:
-    async def body() -> None:
-        async with ledger_cluster(bookies) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(body())
-
-
-async def new_ledger(client: LedgerClient) -> LedgerWriter:
-    return await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-
-
-async def add(writer: LedgerWriter, count: int) -> None:
-    await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(count)])
+from tests.cluster.ledger_cluster import LedgerCluster, add, new_ledger, quick, run, until
 
 
 async def marked(cluster: LedgerCluster, ledger_id: int) -> tuple[str, ...]:

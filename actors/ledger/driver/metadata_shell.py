@@ -16,6 +16,8 @@ from metadata.model import LedgerMetadata
 from metadata.paths import ledger as ledger_path
 from metadata.update_loop import read
 
+_FINAL = (RecordError, ValueTooLargeError)  # errors of the store that come again however often it is asked
+
 
 class MetadataShell(Shell):
     """A shell with a metadata session."""
@@ -34,12 +36,8 @@ class MetadataShell(Shell):
             self.run(core.on_metadata_conflict(effect.request, world.now()))
         except NoNodeError:
             self.run(core.on_metadata_missing(effect.request, world.now()))
-        except ValueTooLargeError as error:
-            self.run(core.on_metadata_refused(effect.request, error, world.now()))
-        except MetadataError:
-            self.run(core.on_metadata_unknown(effect.request, world.now()))
-        except HeliographError as error:  # such as one that is not permitted
-            self.run(core.on_metadata_refused(effect.request, error, world.now()))
+        except HeliographError as error:
+            self._failed(effect.request, error)
         else:
             self.run(core.on_metadata_written(effect.request, stat.version, world.now()))
 
@@ -52,12 +50,8 @@ class MetadataShell(Shell):
             versioned = await read(world.store, ledger_path(effect.ledger_id), LedgerMetadata)
         except NoNodeError:
             self.run(core.on_metadata_missing(effect.request, world.now()))
-        except RecordError as error:
-            self.run(core.on_metadata_refused(effect.request, error, world.now()))
-        except MetadataError:
-            self.run(core.on_metadata_unknown(effect.request, world.now()))
         except HeliographError as error:
-            self.run(core.on_metadata_refused(effect.request, error, world.now()))
+            self._failed(effect.request, error)
         else:
             self.run(core.on_metadata_read(effect.request, versioned, world.now()))
 
@@ -70,13 +64,19 @@ class MetadataShell(Shell):
             await world.store.delete(ledger_path(effect.ledger_id))
         except NoNodeError:
             pass
-        except MetadataError:
-            self.run(core.on_metadata_unknown(effect.request, world.now()))
-            return
         except HeliographError as error:
-            self.run(core.on_metadata_refused(effect.request, error, world.now()))
+            self._failed(effect.request, error)
             return
         self.run(core.on_metadata_deleted(effect.request, world.now()))
+
+    def _failed(self, request: int, error: HeliographError) -> None:
+        """Whether it happened is not known, unless the store said that it will not: then asking again is no use."""
+        is_final = isinstance(error, _FINAL) or not isinstance(error, MetadataError)  # the latter: not permitted
+        now = self.world.now()
+        if is_final:
+            self.run(self.core.on_metadata_refused(request, error, now))
+        else:
+            self.run(self.core.on_metadata_unknown(request, now))
 
     handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
         **Shell.handlers,
