@@ -12,7 +12,7 @@ START  ?= 0
 ROUNDS ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers lint test check bench sim sim-mutants chaos-bookie chaos-broker proto lock clean
+.PHONY: help setup demo up down servers lint test check bench sim sim-mutants chaos-bookie chaos-broker proto handles docs lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -32,7 +32,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $(READY)
 
 demo: $(READY) ## the whole way with 336,776 real flights; KEEP=1 leaves the cluster up
-	@KEEP=$(KEEP) $(BIN)/python -m pipelines.demo
+	@KEEP=$(KEEP) $(BIN)/python -m examples.flights
 
 up: $(READY) ## start a Ray head and Heliograph on it
 	@$(BIN)/helio up
@@ -95,6 +95,12 @@ bench: $(READY) ## measure; prints a table and writes bench-results/
 proto: $(READY) ## generate the Pulsar protocol module again
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
 	  heliograph/protocol/pulsar.proto
+
+handles: $(READY) ## generate the sync client from the asyncio client again
+	@$(BIN)/python -m tools.sync_handles
+
+docs: $(READY) ## generate the pages of all settings and metrics again
+	@$(BIN)/python -m tools.reference
 
 lock: ## resolve the dependencies again into requirements.lock (needs uv)
 	@uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -1,22 +1,21 @@
-"""Errors of ledgers and bookies, two branches of the tree whose root is ``heliograph.errors``.
+"""Errors of ledgers and bookies, two branches of the tree whose root is ``heliograph.base.errors``.
 
 LedgerError
-|- LedgerFencedError        STOP     another client took the ledger over; outcome of pending adds is unknown
+|- LedgerFencedError        STOP     another client took over the ledger; outcome of pending adds is unknown
 |- LedgerClosedError        STOP     the ledger (or this handle) is closed
 |- NoSuchLedgerError        STOP     metadata does not know the ledger
-|- LedgerAccessError        STOP     the password is not the ledger's; nothing was fenced or changed
 |- NoSuchEntryError         STOP     beyond the last confirmed entry
 |- NotEnoughBookiesError    RETRY    placement cannot fill an ensemble
 |- QuorumLostError          RETRY    too few replicas answered; the outcome is unknown
-|- TooManyAddsError         RETRY    the writer's waiting room is full; nothing was accepted
+|- TooManyAddsError         RETRY    the writer's queue is full; nothing was accepted
 `- LedgerRecoveryError      RETRY    recovery could not decide; the ledger stays IN_RECOVERY
 BookieError
 |- BookieUnavailableError   RETRY    no connection, or no answer in time
 |- BookieReadOnlyError      REFRESH  choose another bookie
 |- BookieStorageError       RETRY    the bookie's disk failed it; another replica may serve
-|  `- DiskPoisonedError     STOP     a sync failed: nothing is written any more until a restart replays
+|  `- DiskPoisonedError     STOP     a sync failed: the bookie writes nothing until a restart replays the journal
 |- EntryDamagedError        RETRY    checksum or identity of an entry is wrong; ask another replica
-|- CookieMismatchError      STOP     this disk is not the one that the bookie's identity names
+|- CookieMismatchError      STOP     this disk is not the one that the cookie of the bookie names
 |- JournalCorruptError      STOP     damage in the middle of a journal, not a torn tail
 |- DirectoryLockedError     STOP     another process uses this directory
 `- FrameError               STOP     a peer broke the wire format
@@ -24,7 +23,7 @@ BookieError
 
 from __future__ import annotations
 
-from heliograph.errors import Advice, HeliographError
+from heliograph.base.errors import Advice, HeliographError
 
 
 class LedgerError(HeliographError):
@@ -32,19 +31,15 @@ class LedgerError(HeliographError):
 
 
 class LedgerFencedError(LedgerError):
-    """Another client fenced the ledger. Whether pending adds survive is for its recovery to decide."""
+    """Another client fenced the ledger. Its recovery decides whether pending adds survive."""
 
 
 class LedgerClosedError(LedgerError):
-    """The ledger, or the handle to it, is closed."""
+    """The ledger or its handle is closed."""
 
 
 class NoSuchLedgerError(LedgerError):
     """Metadata does not know the ledger."""
-
-
-class LedgerAccessError(LedgerError):
-    """The password is not the ledger's. Nothing was fenced or changed."""
 
 
 class NoSuchEntryError(LedgerError):
@@ -58,19 +53,19 @@ class NotEnoughBookiesError(LedgerError):
 
 
 class QuorumLostError(LedgerError):
-    """Too few replicas answered; the outcome is unknown."""
+    """An operation failed because too few replicas answered; its outcome is unknown."""
 
     advice = Advice.RETRY
 
 
 class TooManyAddsError(LedgerError):
-    """The writer's waiting room is full; nothing was accepted. Wait for room first."""
+    """The writer's queue is full; nothing was accepted. Add again once earlier adds are confirmed."""
 
     advice = Advice.RETRY
 
 
 class LedgerRecoveryError(LedgerError):
-    """Recovery met unknown answers; nothing was decided, a later attempt starts over."""
+    """A recovery got unknown answers and decided nothing; a later one starts over."""
 
     advice = Advice.RETRY
 
@@ -98,7 +93,7 @@ class BookieStorageError(BookieError):
 
 
 class DiskPoisonedError(BookieStorageError):
-    """A sync failed, so what the disk holds is unknown; the bookie must exit and replay its journal."""
+    """A sync failed, so the contents of the disk are unknown; the bookie must exit and replay its journal."""
 
     advice = Advice.STOP
 
@@ -118,7 +113,7 @@ class JournalCorruptError(BookieError):
 
 
 class DirectoryLockedError(BookieError):
-    """Another process holds the directory."""
+    """Another process uses the directory."""
 
 
 class FrameError(BookieError):

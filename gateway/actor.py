@@ -1,4 +1,4 @@
-"""The gateway as a Ray actor: a plain class that holds an HTTP server on the actor's own event loop."""
+"""The gateway as a Ray actor: a plain class that runs an HTTP server on the actor's own event loop."""
 
 from __future__ import annotations
 
@@ -7,43 +7,46 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import heliograph
-from gateway.app import create_app
-from gateway.cluster_view import MetadataClusterView, NoClusterView
-from gateway.config import GatewayConfig
-from gateway.ports import ClusterView
-from gateway.server import GatewayServer
-from heliograph.admin import Admin
-from heliograph.errors import ServiceNotReadyError
-from metadata.connect import connect_store
+from heliograph.base.errors import ServiceNotReadyError
+from heliograph.client.access import connect_async
+from heliograph.client.admin.admin import Admin
+from heliograph.client.aio.client import AsyncClient
+from heliograph.gateway.app import create_app
+from heliograph.gateway.cluster_view import MetadataClusterView, NoClusterView
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.http.server import GatewayServer
+from heliograph.gateway.ports import ClusterView
+from heliograph.metadata.connect import connect_store
 
 
 class GatewayActor:
-    """HTTP and WebSocket edge of one cluster.
+    """The HTTP and WebSocket interface of one cluster.
 
-    A call that returns has happened. A call that fails with an actor error may or may not have happened; all calls
-    may be repeated. The gateway keeps nothing that must survive it: sessions end with the process, their producers
-    and consumers connect anew, and what was not acknowledged is delivered again.
+    A call that returns has happened. A call that fails with an actor error may or may not have happened; every call
+    may be repeated. The gateway stores nothing that must survive it: sessions end with the process, their producers
+    and consumers connect again, and unacknowledged messages are delivered again.
 
     Args:
-        settings: fields of GatewayConfig by name.
+        settings: the configuration, or the fields of GatewayConfig by name.
 
     Raises:
         InvalidConfigError: a setting is unknown or out of range; names it.
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
-        self._config = GatewayConfig.from_mapping(settings or {})
+    def __init__(self, settings: GatewayConfig | Mapping[str, Any] | None = None) -> None:
+        if not isinstance(settings, GatewayConfig):
+            settings = GatewayConfig.from_mapping(settings or {})
+        self._config = settings
         self._starting: asyncio.Task[str] | None = None
         self._server: GatewayServer | None = None
-        self._client: heliograph.AsyncClient | None = None
+        self._client: AsyncClient | None = None
         self._cluster: ClusterView | None = None
 
     def __repr__(self) -> str:
         return f"Gateway({self._config.host}:{self._config.port})"
 
     async def start(self) -> str:
-        """Serve, and return the gateway's URL. Later calls return the same.
+        """Start serving and return the gateway's URL. Later calls return the same URL.
 
         Raises:
             ResourceError: the port cannot be used; names it.
@@ -56,7 +59,7 @@ class GatewayActor:
         return await asyncio.shield(self._starting)
 
     async def url(self) -> str:
-        """``http://host:port``, with the port that is really used.
+        """Return ``http://host:port``, with the port that is in use.
 
         Raises:
             ServiceNotReadyError: the gateway has not started.
@@ -66,11 +69,11 @@ class GatewayActor:
         return self._server.url
 
     async def pid(self) -> int:
-        """Process id of the actor's worker."""
+        """Return the process id of the actor's worker."""
         return os.getpid()
 
     async def stop(self) -> None:
-        """End sessions within a grace time and free the port. Idempotent."""
+        """End the sessions within a grace time and close the port. Idempotent."""
         starting, self._starting = self._starting, None
         if starting is not None and not starting.done():
             starting.cancel()
@@ -78,28 +81,28 @@ class GatewayActor:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
-        await self._let_go()
+        await self._close_clients()
 
     async def _start(self) -> str:
         server = GatewayServer(self._config)
-        server.bind()  # first: a port in use must not cost a connection to the cluster
+        server.bind()  # first, so that a port in use costs no connection to the cluster
         try:
             config = self._config
             if config.service_urls:
                 address: str | None = "pulsar://" + ",".join(url.partition("://")[2] for url in config.service_urls)
             else:
                 address = None
-            self._client = await heliograph.connect_async(address, namespace=config.ray_namespace)
+            self._client = await connect_async(address, namespace=config.ray_namespace)
             self._cluster = _cluster_view(config)
             await server.start(create_app(self._client, Admin(config.ray_namespace), config, self._cluster))
         except BaseException:
             await server.stop()
-            await self._let_go()
+            await self._close_clients()
             raise
         self._server = server
         return server.url
 
-    async def _let_go(self) -> None:
+    async def _close_clients(self) -> None:
         client, self._client = self._client, None
         cluster, self._cluster = self._cluster, None
         if client is not None:

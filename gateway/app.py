@@ -1,4 +1,4 @@
-"""The FastAPI app, made from given clients; nothing is global, so that a process may hold several."""
+"""The FastAPI app, built from the clients it is given; it has no global state, so a process may hold several apps."""
 
 from __future__ import annotations
 
@@ -14,38 +14,35 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from gateway import (
-    admin_cluster,
-    admin_namespaces,
-    admin_policies,
-    admin_schemas,
-    admin_subscriptions,
-    admin_topics,
-    console,
-    consume,
-    produce,
-    websocket_consumer,
-    websocket_producer,
-    websocket_reader,
-)
-from gateway.cluster_view import NoClusterView
-from gateway.config import GatewayConfig
-from gateway.errors import body_of, row_of, validation_body
-from gateway.ports import Admin, Client, ClusterView
-from gateway.request_log import RequestCounter
-from gateway.services import Services
-from gateway.url_segments import SegmentPaths
-from gateway.websocket_upgrade import refuse
-from heliograph.errors import Advice, BadRequestError, HeliographError
-from heliograph.version import heliograph_version
+from heliograph.base.errors import Advice, BadRequestError, HeliographError
+from heliograph.base.version import heliograph_version
+from heliograph.gateway.admin import cluster as admin_cluster
+from heliograph.gateway.admin import namespaces as admin_namespaces
+from heliograph.gateway.admin import policies as admin_policies
+from heliograph.gateway.admin import schemas as admin_schemas
+from heliograph.gateway.admin import subscriptions as admin_subscriptions
+from heliograph.gateway.admin import topics as admin_topics
+from heliograph.gateway.cluster_view import NoClusterView
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.console import console
+from heliograph.gateway.errors import body_of, row_of, validation_body
+from heliograph.gateway.http.request_counter import RequestCounter
+from heliograph.gateway.ports import AdminPort, ClientPort, ClusterView
+from heliograph.gateway.rest import consume, produce
+from heliograph.gateway.services import Services
+from heliograph.gateway.shapes.url_segments import SegmentPaths
+from heliograph.gateway.websocket import consumer as websocket_consumer
+from heliograph.gateway.websocket import producer as websocket_producer
+from heliograph.gateway.websocket import reader as websocket_reader
+from heliograph.gateway.websocket.upgrade import refuse
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _DESCRIPTION = """
-Durable, ordered, replicated messaging over HTTP and WebSocket, in Apache Pulsar's shapes.
+Durable, ordered, replicated messaging over HTTP and WebSocket, with Apache Pulsar's requests and answers.
 
-* **produce** and **consume** with plain HTTP requests; an answer of 200 means that the effect is durable.
-* **topics** and **cluster** speak Pulsar's `/admin/v2`.
-* WebSocket sessions, which this page cannot show: `/ws/v2/producer/persistent/{tenant}/{namespace}/{topic}`,
+* **produce** and **consume** use plain HTTP requests; status 200 means that the effect is durable.
+* **topics** and **cluster** implement Pulsar's `/admin/v2`.
+* WebSocket sessions, which this page cannot list: `/ws/v2/producer/persistent/{tenant}/{namespace}/{topic}`,
   `/ws/v2/consumer/persistent/{tenant}/{namespace}/{topic}/{subscription}`,
   `/ws/v2/reader/persistent/{tenant}/{namespace}/{topic}` and `/ws/v3/consumer/{subscription}?topics=a,b`,
   with Pulsar's JSON frames. Beyond Pulsar a consumer may send `{"type": "cumulativeAck", "messageId": "..."}` and
@@ -63,25 +60,27 @@ _ROUTERS = (
     admin_subscriptions.router,
     admin_cluster.router,
     admin_namespaces.router,
-    admin_policies.router,  # after all others: its paths end in the name of any policy
+    admin_policies.router,  # last: its paths end in a policy's name and would match others
     websocket_producer.router,
     websocket_consumer.router,
     websocket_reader.router,
 )
 
 
-def create_app(client: Client, admin: Admin, config: GatewayConfig, cluster: ClusterView | None = None) -> FastAPI:
-    """The gateway as an ASGI app.
+def create_app(
+    client: ClientPort, admin: AdminPort, config: GatewayConfig, cluster: ClusterView | None = None
+) -> FastAPI:
+    """Return the gateway as an ASGI app.
 
     Args:
-        client: carries messages; stays open, it belongs to the caller.
-        admin: answers administrative calls; belongs to the caller.
-        cluster: tells who serves; None: nobody is listed.
+        client: publishes and consumes messages; the caller closes it.
+        admin: runs administrative calls; the caller owns it.
+        cluster: lists brokers and bookies; with None the lists are empty.
 
     Raises:
         InvalidConfigError: the configuration contradicts itself.
     """
-    services = Services(client, admin, cluster or NoClusterView(), config.validated())
+    services = Services(client, admin, cluster or NoClusterView(), config)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -110,7 +109,7 @@ def create_app(client: Client, admin: Admin, config: GatewayConfig, cluster: Clu
 
 
 def _websocket_fallback() -> APIRouter:
-    """What is left below ``/ws``: an upgrade to no known endpoint, and plain HTTP to any of them."""
+    """Return the routes that refuse an upgrade at an unknown path, and plain HTTP below ``/ws``."""
     router = APIRouter()
 
     @router.websocket("/{path:path}")
@@ -126,12 +125,12 @@ def _websocket_fallback() -> APIRouter:
 
 
 def _routing_reason(request: Request, error: HTTPException) -> str:
-    """Why the framework found nobody to answer, in our words."""
+    """Return the reason for which no route answers the request."""
     path = request.url.path
     if error.status_code == 404:
-        return f"there is nothing at {path}: /docs lists what there is"
+        return f"no resource at {path}: /docs lists all paths"
     if error.status_code == 405:
-        return f"{request.method} is not for {path}: /docs lists what is"
+        return f"{request.method} is not allowed at {path}: /docs lists the methods of each path"
     return str(error.detail)
 
 
@@ -140,7 +139,7 @@ def _answer_errors_as_json(app: FastAPI) -> None:
     async def ours(request: Request, error: HeliographError) -> Response:
         row = row_of(error)
         if row.http == 500:
-            _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return JSONResponse(body_of(error), status_code=row.http)
 
     @app.exception_handler(RequestValidationError)
@@ -155,7 +154,7 @@ def _answer_errors_as_json(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=400)  # nobody reads it
+        return Response(status_code=400)  # the client is gone and reads no answer
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Who serves now, read from the registrations in the metadata store."""
+"""The registered brokers and bookies, read from the metadata store."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.ports import BookieView, BrokerView
-from metadata import codec, paths
-from metadata.errors import NoNodeError, SessionExpiredError
-from metadata.model import BookieRegistration, BrokerRegistration
-from metadata.store import MetadataStore
+from typing_extensions import override
+
+from heliograph.gateway.ports import BookieView, BrokerView, ClusterView
+from heliograph.metadata import codec, paths
+from heliograph.metadata.errors import NoNodeError, SessionExpiredError
+from heliograph.metadata.model import BookieRegistration, BrokerRegistration
+from heliograph.metadata.store import MetadataStore
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class MetadataClusterView:
-    """A ClusterView over a metadata store: connects when first asked, and anew when its session is lost.
+class MetadataClusterView(ClusterView):
+    """A ClusterView over a metadata store. It connects at the first call, and again when its session is lost.
 
     Args:
-        connect: makes a session with the store, which the view closes with itself.
+        connect: opens a session with the store; the view closes it.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[MetadataStore]]) -> None:
@@ -28,14 +30,14 @@ class MetadataClusterView:
         self._connecting = asyncio.Lock()
         self._store: MetadataStore | None = None
 
+    @override
     async def brokers(self) -> list[BrokerView]:
-        """Registered brokers, by id."""
         found = await self._records(paths.BROKERS_AVAILABLE, BrokerRegistration)
         views = [BrokerView(item.broker_id, item.service_url, item.actor_name) for item in found]
         return sorted(views, key=lambda view: view.broker_id)
 
+    @override
     async def bookies(self) -> list[BookieView]:
-        """Registered bookies, by id."""
         writable, readonly = await asyncio.gather(
             self._records(paths.BOOKIES_AVAILABLE, BookieRegistration),
             self._records(paths.BOOKIES_READONLY, BookieRegistration),
@@ -44,8 +46,8 @@ class MetadataClusterView:
         views += [_bookie_view(item, writable=False) for item in readonly]
         return sorted(views, key=lambda view: view.bookie_id)
 
+    @override
     async def close(self) -> None:
-        """End the metadata session."""
         store, self._store = self._store, None
         if store is not None:
             await store.close()
@@ -53,14 +55,14 @@ class MetadataClusterView:
     async def _records(self, parent: str, kind: type[R]) -> list[R]:
         return await self._ask(lambda store: _records(store, parent, kind))
 
-    async def _ask(self, question: Callable[[MetadataStore], Awaitable[T]]) -> T:
+    async def _ask(self, read: Callable[[MetadataStore], Awaitable[T]]) -> T:
         store = await self._session()
         try:
-            return await question(store)
+            return await read(store)
         except SessionExpiredError:
             if self._store is store:
                 await self.close()
-            return await question(await self._session())
+            return await read(await self._session())
 
     async def _session(self) -> MetadataStore:
         async with self._connecting:
@@ -69,19 +71,20 @@ class MetadataClusterView:
             return self._store
 
 
-class NoClusterView:
-    """A ClusterView for a gateway that was given no metadata address: it knows of nobody."""
+class NoClusterView(ClusterView):
+    """A ClusterView for a gateway without a metadata address: its lists are empty."""
 
+    @override
     async def brokers(self) -> list[BrokerView]:
-        """None known."""
         return []
 
+    @override
     async def bookies(self) -> list[BookieView]:
-        """None known."""
         return []
 
+    @override
     async def close(self) -> None:
-        """Nothing to let go of."""
+        pass
 
 
 def _bookie_view(item: BookieRegistration, *, writable: bool) -> BookieView:
@@ -98,7 +101,7 @@ async def _record(store: MetadataStore, path: str, kind: type[R]) -> R | None:
     try:
         value, _ = await store.get(path)
     except NoNodeError:
-        return None  # gone between the listing and the read
+        return None  # deleted between the listing and the read
     return codec.decode(kind, value)
 
 

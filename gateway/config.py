@@ -1,12 +1,13 @@
-"""What one gateway process is told at start: where it listens, what it reaches, and every bound it keeps."""
+"""Settings of a gateway, with their bounds (I15)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from heliograph.errors import InvalidConfigError
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.settings import check_limits, described, setting
 
 MIB = 1 << 20
 BASE64_GROWTH = (4, 3)  # four characters carry three bytes
@@ -15,121 +16,79 @@ FRAME_SLACK_BYTES = 64 * 1024  # room in a WebSocket frame for properties, key a
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """Settings of a gateway; all of them have defaults, and ``validated`` states the cross-field rules.
+    """Settings of one gateway process."""
 
-    Args:
-        host: address to listen on; loopback unless told otherwise.
-        port: TCP port to listen on, 0 for any free one.
-        ray_namespace: Ray namespace in which the cluster's actors are found.
-        service_urls: broker addresses (``pulsar://host:port``); empty: found through Ray.
-        metadata_url: where brokers and bookies are registered, for the lists of them; empty: not listed.
-        cluster_name: the one cluster's name, as Pulsar's tools expect to see one.
-        dashboard_url: address of the Ray dashboard, linked from the console page; empty: no link.
-        tls_certificate_file: PEM with the certificate and its chain to speak https with; empty: plain http.
-        tls_key_file: PEM with the private key to it.
-        max_message_bytes: largest payload accepted, in bytes.
-        request_bytes_max: largest HTTP body accepted, in bytes; a body may carry many messages.
-        websocket_sessions_max: WebSocket sessions at once.
-        websocket_ping_seconds: time between pings to a WebSocket peer, in seconds.
-        websocket_idle_seconds: a peer that answers no ping for so long is dropped, in seconds.
-        producer_window_messages: messages of one WebSocket producer that wait for their receipt.
-        producer_window_bytes: payload bytes of one WebSocket producer that wait for their receipt.
-        receiver_bytes_max: payload bytes that one consumer or reader asks for ahead.
-        rest_producers_max: producers kept open for REST produce, the least recently used is closed first.
-        rest_producer_idle_ms: a REST producer unused for so long is closed, in milliseconds.
-        rest_consumers_max: consumers kept open for REST consume.
-        rest_consumer_idle_ms: a REST consumer unused for so long is closed, in milliseconds.
-        rest_ack_timeout_ms: a message handed out over REST and not acknowledged for so long is delivered again, in
-            milliseconds; 0: only when its consumer is closed.
-        rest_messages_max: messages in one answer of REST consume.
-        rest_answer_bytes_max: payload bytes after which an answer of REST consume takes no further message.
-        rest_wait_ms_max: longest wait for messages in one REST consume call, in milliseconds.
-    """
+    host: str = setting("127.0.0.1", "address of the listener")
+    port: int = setting(8080, "port of the listener; 0: a free one", least=0, most=65_535)
+    ray_namespace: str = setting("heliograph", "Ray namespace of the cluster's actors")
+    service_urls: tuple[str, ...] = setting((), "addresses of brokers, `pulsar://host:port`; empty: found through Ray")
+    metadata_url: str = field(  # it may hold a password
+        default="", repr=False, metadata=described("metadata store, for the lists of brokers and bookies; empty: none")
+    )
+    cluster_name: str = setting("standalone", "name of the one cluster in answers to Pulsar's tools")
+    dashboard_url: str = setting("", "Ray dashboard that the status page links to; empty: no link")
+    tls_certificate_file: str = setting("", "PEM with the certificate and its chain, for https; empty: plain http")
+    tls_key_file: str = setting("", "PEM with the private key of the certificate")
+    max_message_bytes: int = setting(5 * MIB, "largest payload of a message", least=1)
+    request_bytes_max: int = setting(32 * MIB, "largest HTTP body, which may carry many messages", least=1)
+    websocket_sessions_max: int = setting(1024, "open WebSocket sessions", least=1)
+    websocket_ping_seconds: float = setting(30.0, "time between two pings to a WebSocket peer", least=1)
+    websocket_idle_seconds: float = setting(
+        300.0, "time after which a WebSocket peer that answers no ping is disconnected", least=1
+    )
+    producer_window_messages: int = setting(1000, "messages of one WebSocket producer without a receipt", least=1)
+    producer_window_bytes: int = setting(32 * MIB, "payload of one WebSocket producer without a receipt", least=1)
+    receiver_bytes_max: int = setting(16 * MIB, "payload that one consumer or reader requests ahead", least=1)
+    rest_producers_max: int = setting(
+        256, "open producers of REST produce; the least recently used is closed first", least=1
+    )
+    rest_producer_idle_ms: int = setting(60_000, "time after which an unused REST producer is closed", least=1)
+    rest_consumers_max: int = setting(256, "open consumers of REST consume", least=1)
+    rest_consumer_idle_ms: int = setting(60_000, "time after which an unused REST consumer is closed", least=1)
+    rest_ack_timeout_ms: int = setting(
+        60_000,
+        "time after which an unacknowledged message of REST consume is delivered again; 0: when its consumer is closed",
+        least=0,
+    )
+    rest_messages_max: int = setting(1000, "messages in one answer of REST consume", least=1)
+    rest_answer_bytes_max: int = setting(
+        8 * MIB, "payload after which an answer of REST consume takes no further message", least=1
+    )
+    rest_wait_ms_max: int = setting(30_000, "longest wait for messages in one call of REST consume", least=1)
 
-    host: str = "127.0.0.1"
-    port: int = 8080
-    ray_namespace: str = "heliograph"
-    service_urls: tuple[str, ...] = ()
-    metadata_url: str = ""
-    cluster_name: str = "standalone"
-    dashboard_url: str = ""
-    tls_certificate_file: str = ""
-    tls_key_file: str = ""
-    max_message_bytes: int = 5 * MIB
-    request_bytes_max: int = 32 * MIB
-    websocket_sessions_max: int = 1024
-    websocket_ping_seconds: float = 30.0
-    websocket_idle_seconds: float = 300.0
-    producer_window_messages: int = 1000
-    producer_window_bytes: int = 32 * MIB
-    receiver_bytes_max: int = 16 * MIB
-    rest_producers_max: int = 256
-    rest_producer_idle_ms: int = 60_000
-    rest_consumers_max: int = 256
-    rest_consumer_idle_ms: int = 60_000
-    rest_ack_timeout_ms: int = 60_000
-    rest_messages_max: int = 1000
-    rest_answer_bytes_max: int = 8 * MIB
-    rest_wait_ms_max: int = 30_000
-
-    @property
-    def websocket_frame_bytes_max(self) -> int:
-        """Largest WebSocket frame read, in bytes.
-
-        Twice what the largest message needs, so that a message somewhat above the limit is answered with an error
-        frame; only a frame beyond this ends the session, with close code 1009.
-        """
-        times, per = BASE64_GROWTH
-        return 2 * (self.max_message_bytes * times // per) + FRAME_SLACK_BYTES
-
-    def validated(self) -> GatewayConfig:
-        """This configuration.
-
-        Raises:
-            InvalidConfigError: a setting is out of range; names it.
-        """
-        if not 0 <= self.port <= 65_535:
-            raise InvalidConfigError(f"port {self.port} is out of range", field="port", limit="0..65535")
-        for item in fields(self):
-            value = getattr(self, item.name)
-            lowest = 0 if item.name in ("port", "rest_ack_timeout_ms") else 1
-            if isinstance(value, int | float) and value < lowest:
-                raise InvalidConfigError(
-                    f"{item.name} is {value}, it must be at least {lowest}", field=item.name, limit=f">= {lowest}"
-                )
+    def __post_init__(self) -> None:
+        check_limits(self)
         if bool(self.tls_certificate_file) != bool(self.tls_key_file):
-            raise InvalidConfigError("a certificate needs its key", field="tls_certificate_file,tls_key_file")
+            raise InvalidConfigError(
+                "a certificate needs its key: give tls_certificate_file and tls_key_file together",
+                field="tls_certificate_file,tls_key_file",
+            )
         if self.request_bytes_max < self.max_message_bytes:
             raise InvalidConfigError(
                 f"request_bytes_max {self.request_bytes_max} is below max_message_bytes {self.max_message_bytes}: "
                 "no request could carry the largest message",
                 field="request_bytes_max",
+                limit=">= max_message_bytes",
             )
-        return self
+
+    @property
+    def websocket_frame_bytes_max(self) -> int:
+        """The largest WebSocket frame that is read, in bytes.
+
+        It is twice what the largest message needs, so that a message slightly above the limit is answered with an error
+        frame. Only a larger frame ends the session, with close code 1009.
+        """
+        times, per = BASE64_GROWTH
+        return 2 * (self.max_message_bytes * times // per) + FRAME_SLACK_BYTES
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> GatewayConfig:
-        """A validated configuration from plain settings, such as an actor's argument.
+        """Make a configuration from plain settings, such as an actor's argument.
 
         Raises:
-            InvalidConfigError: an unknown name, a value of the wrong type or out of range; names it.
+            InvalidConfigError: a name is unknown, or a value has the wrong type or is out of range; names it.
         """
-        kinds = {item.name: type(item.default) for item in fields(cls)}
-        unknown = sorted(set(settings) - set(kinds))
-        if unknown:
-            raise InvalidConfigError(f"unknown gateway setting {unknown[0]!r}", field=unknown[0])
-        values: dict[str, Any] = {}
-        for name, value in settings.items():
-            try:
-                values[name] = _converted(kinds[name], value)
-            except (TypeError, ValueError) as error:
-                raise InvalidConfigError(f"{name} is {value!r}: {error}", field=name) from error
-        return cls(**values).validated()
+        from heliograph.base.section import from_mapping  # pydantic, which this module does without otherwise
 
-
-def _converted(kind: type[Any], value: Any) -> Any:
-    if kind is tuple and isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    if kind is int and isinstance(value, bool):
-        raise TypeError("a number is expected")
-    return kind(value) if value is not None else kind()
+        made: GatewayConfig = from_mapping(cls, settings)
+        return made

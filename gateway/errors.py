@@ -1,11 +1,11 @@
-"""How an error of our tree leaves the gateway: one table, from error class to HTTP status and WebSocket close code.
+"""The table that maps each error class of our tree to an HTTP status and a WebSocket close code.
 
-A class that is not in the table takes the row of its nearest ancestor that is; the root's row depends on the advice.
-Every HTTP error body has one shape::
+A class that is not in the table has the row of its nearest ancestor; the root's row depends on the advice.
+Every HTTP error body has one form::
 
     {"reason": "...", "advice": "retry" | "refresh" | "stop", "field": "..."?, "limit": "..."?}
 
-``reason`` is what Pulsar's tools show. ``field`` names the offending input, ``limit`` the bound that was broken.
+Pulsar's tools show ``reason``. ``field`` names the offending input, ``limit`` the limit that was broken.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph import errors as tree
-from heliograph.errors import Advice, HeliographError
+from heliograph.base import errors as tree
+from heliograph.base.errors import Advice, HeliographError
 
 
 class TooManySessionsError(HeliographError):
-    """The gateway holds as many sessions of this kind as it may; nothing was done."""
+    """The gateway has reached its limit of sessions of this kind; nothing was done."""
 
     advice = Advice.RETRY
 
@@ -29,7 +29,7 @@ class MethodNotAllowedError(HeliographError):
 
 
 class PreconditionError(tree.BadRequestError):
-    """The request is well-formed and contradicts what there is."""
+    """The request is well-formed and contradicts the present state."""
 
 
 class MalformedJsonError(tree.BadRequestError):
@@ -37,17 +37,17 @@ class MalformedJsonError(tree.BadRequestError):
 
 
 class UnacceptableFieldError(tree.BadRequestError):
-    """Well-formed JSON or a well-formed query with a value that does not fit its field."""
+    """The JSON or query is well-formed, and a value is not acceptable for its field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """What one error class becomes.
+    """The statuses of one error class.
 
     Args:
-        http: status of a plain HTTP answer.
-        upgrade: status with which a WebSocket upgrade is refused, as Pulsar's proxy does.
-        close: close code when it ends a running WebSocket session.
+        http: the status of a plain HTTP answer.
+        upgrade: the status that refuses a WebSocket upgrade, as Pulsar's proxy does.
+        close: the close code that ends a running WebSocket session.
     """
 
     http: int
@@ -55,7 +55,7 @@ class ErrorRow:
     close: int
 
 
-# Close codes of RFC 6455: 1008 policy (the peer's doing), 1011 our failure, 1013 try again later.
+# Close codes of RFC 6455: 1008 policy violation (the peer's error), 1011 internal error, 1013 try again later.
 _ROWS: dict[type[HeliographError], ErrorRow] = {
     tree.BadRequestError: ErrorRow(400, 400, 1008),
     tree.InvalidTopicNameError: ErrorRow(412, 400, 1008),
@@ -86,7 +86,7 @@ _INTERNAL = ErrorRow(500, 500, 1011)
 
 
 def row_of(error: BaseException) -> ErrorRow:
-    """The table's row for an error; 500 and 1011 for anything outside our tree."""
+    """Return the row of an error; 500 and 1011 for any error outside our tree."""
     for kind in type(error).__mro__:
         row = _ROWS.get(kind)
         if row is not None:
@@ -97,7 +97,7 @@ def row_of(error: BaseException) -> ErrorRow:
 
 
 def body_of(error: BaseException) -> dict[str, Any]:
-    """The JSON body for an error; says nothing of the inside for an error outside our tree."""
+    """Return the JSON body of an error. The body of an error outside our tree shows no internals."""
     if not isinstance(error, HeliographError):
         return {"reason": "internal error, see the gateway's log", "advice": Advice.STOP.value}
     body: dict[str, Any] = {"reason": reason_of(error), "advice": error.advice.value}
@@ -109,15 +109,15 @@ def body_of(error: BaseException) -> dict[str, Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """One sentence for a person."""
+    """Return one sentence for a person."""
     return str(error) or type(error).__name__
 
 
 def validation_body(problems: Sequence[Any]) -> tuple[int, dict[str, Any]]:
-    """Status and body for the problems that the framework found in a request's parameters.
+    """Return status and body for the problems that the framework found in a request's parameters.
 
     Args:
-        problems: as ``RequestValidationError.errors()`` gives them: ``loc``, ``msg`` and ``type`` each.
+        problems: from ``RequestValidationError.errors()``, each with ``loc``, ``msg`` and ``type``.
     """
     first = problems[0]
     field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])

@@ -1,4 +1,4 @@
-"""What every endpoint of one app shares: the clients it was made from, its limits and its counters."""
+"""The parts that all endpoints of one app share: its clients, sessions, limits and counters."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from gateway.config import GatewayConfig
-from gateway.errors import TooManySessionsError
-from gateway.metrics import GatewayMetrics
-from gateway.ports import Admin, Client, ClusterView
-from gateway.rest_consumers import RestConsumers
-from gateway.rest_producers import RestProducers
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.errors import TooManySessionsError
+from heliograph.gateway.http.metrics import GatewayMetrics
+from heliograph.gateway.ports import AdminPort, ClientPort, ClusterView
+from heliograph.gateway.sessions.consumers import RestConsumers
+from heliograph.gateway.sessions.producers import RestProducers
 
-SWEEP_SECONDS = 0.5  # how often idle REST sessions and unacknowledged messages are looked for
+SWEEP_SECONDS = 0.5  # how often idle REST sessions and overdue messages are looked for
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class SessionSlots:
-    """Counts WebSocket sessions against their bound."""
+    """A counter of WebSocket sessions with a bound (I15)."""
 
     def __init__(self, sessions_max: int, metrics: GatewayMetrics) -> None:
         self._max = sessions_max
@@ -35,7 +35,7 @@ class SessionSlots:
 
     @contextlib.contextmanager
     def taken(self, kind: str) -> Iterator[None]:
-        """Hold one slot for the length of a session.
+        """Hold one slot for the duration of a session.
 
         Raises:
             TooManySessionsError: all slots are taken.
@@ -60,13 +60,15 @@ class SessionSlots:
 class Services:
     """The shared parts of one app."""
 
-    client: Client
-    admin: Admin
+    client: ClientPort
+    admin: AdminPort
     cluster: ClusterView
     config: GatewayConfig
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     started: float = field(default_factory=time.monotonic)
-    status: tuple[float, asyncio.Future[dict[str, Any]]] | None = None  # when the last status was asked for, and it
+    status: tuple[float, asyncio.Future[dict[str, Any]]] | None = (
+        None  # when the last status was requested, and the status
+    )
 
     def __post_init__(self) -> None:
         self.slots = SessionSlots(self.config.websocket_sessions_max, self.metrics)
@@ -74,21 +76,21 @@ class Services:
         self.consumers = RestConsumers(self.client, self.admin, self.config)
 
     async def sweep(self) -> None:
-        """Close what is idle and hand out again what was not acknowledged in time, for as long as the app runs."""
+        """Close idle sessions and redeliver overdue messages, for as long as the app runs."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep_once(time.monotonic())
 
     async def sweep_once(self, now: float) -> None:
-        """One round. A failure is logged: it must not end the sweep of all others; the next round meets it again."""
+        """Run one round. A failure is logged and does not end the sweep; the next round tries again."""
         for part in (self.producers.expire, self.consumers.expire):
             try:
                 await part(now)
             except Exception:
-                _log.exception("sweep of idle REST sessions failed")
+                log.exception("sweep of idle REST sessions failed")
 
     async def close(self) -> None:
-        """Close every REST session. The clients belong to whoever made them."""
+        """Close every REST session. The clients stay open."""
         await self.consumers.close()
         await self.producers.close()
 

@@ -1,23 +1,48 @@
-"""Durable, ordered, replicated messaging that lives inside a Ray cluster: the client side.
+"""Durable, ordered, replicated messaging inside a Ray cluster: the public names of the client.
 
-client = heliograph.connect("pulsar://127.0.0.1:6650")  # inside a Ray cluster: heliograph.connect()
-client.producer("flights").send(b"hello")
+    client = heliograph.connect("pulsar://127.0.0.1:6650")  # inside a Ray cluster: heliograph.connect()
+    client.producer("flights").send(b"hello")
+
+A name is loaded when it is first used: a bookie or a broker, which imports ``heliograph.actors``, does not load the
+client. Type checkers read the imports below; ``tests/unit/test_facade.py`` compares them with ``_HOMES``.
 """
 
-from heliograph import errors
-from heliograph.access import connect, connect_async
-from heliograph.aio.client import AsyncClient
-from heliograph.aio.consumer import AsyncConsumer
-from heliograph.aio.producer import AsyncProducer
-from heliograph.aio.reader import AsyncReader
-from heliograph.aio.topic import AsyncTopic
-from heliograph.client import Client
-from heliograph.consumer import Consumer
-from heliograph.message import Message
-from heliograph.producer import Producer
-from heliograph.protocol.message_id import MessageId
-from heliograph.reader import Reader
-from heliograph.topic import Topic
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heliograph.base import errors as errors
+    from heliograph.client.access import connect as connect
+    from heliograph.client.access import connect_async as connect_async
+    from heliograph.client.aio.client import AsyncClient as AsyncClient
+    from heliograph.client.aio.consumer.consumer import AsyncConsumer as AsyncConsumer
+    from heliograph.client.aio.consumer.message import Message as Message
+    from heliograph.client.aio.consumer.reader import AsyncReader as AsyncReader
+    from heliograph.client.aio.producer.producer import AsyncProducer as AsyncProducer
+    from heliograph.client.aio.topic import AsyncTopic as AsyncTopic
+    from heliograph.client.sync.client import Client as Client
+    from heliograph.client.sync.consumer import Consumer as Consumer
+    from heliograph.client.sync.producer import Producer as Producer
+    from heliograph.client.sync.reader import Reader as Reader
+    from heliograph.client.sync.topic import Topic as Topic
+    from heliograph.protocol.message_id import MessageId as MessageId
+
+_HOMES = {  # the module that defines each public name
+    "AsyncClient": "heliograph.client.aio.client",
+    "AsyncConsumer": "heliograph.client.aio.consumer.consumer",
+    "AsyncProducer": "heliograph.client.aio.producer.producer",
+    "AsyncReader": "heliograph.client.aio.consumer.reader",
+    "AsyncTopic": "heliograph.client.aio.topic",
+    "Client": "heliograph.client.sync.client",
+    "Consumer": "heliograph.client.sync.consumer",
+    "Message": "heliograph.client.aio.consumer.message",
+    "MessageId": "heliograph.protocol.message_id",
+    "Producer": "heliograph.client.sync.producer",
+    "Reader": "heliograph.client.sync.reader",
+    "Topic": "heliograph.client.sync.topic",
+    "connect": "heliograph.client.access",
+    "connect_async": "heliograph.client.access",
+}
 
 __all__ = [
     "AsyncClient",
@@ -36,3 +61,20 @@ __all__ = [
     "connect_async",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module when it is first used.
+
+    Raises:
+        AttributeError: There is no such public name.
+    """
+    if name == "errors":
+        return import_module("heliograph.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

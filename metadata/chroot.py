@@ -1,12 +1,14 @@
-"""A store seen from one of its nodes: every path is taken below it, every event told relative to it."""
+"""A store below one of its nodes: every path and every event is relative to that node."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
-from metadata.parents import create_parents
-from metadata.store import (
+from typing_extensions import override
+
+from heliograph.metadata.parents import create_parents
+from heliograph.metadata.store import (
     ANY_VERSION,
     Create,
     Delete,
@@ -19,11 +21,11 @@ from metadata.store import (
     Watcher,
     WatchEvent,
 )
-from metadata.znode import ROOT, check_operation, check_path
+from heliograph.metadata.znode import ROOT, check_operation, check_path
 
 
-class ChrootStore:
-    """A MetadataStore that keeps everything below ``root`` of another one; it owns that one's session."""
+class ChrootStore(MetadataStore):
+    """A MetadataStore that keeps everything below ``root`` of another store, whose session it owns."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         check_path(root)
@@ -33,7 +35,7 @@ class ChrootStore:
 
     @classmethod
     async def below(cls, store: MetadataStore, root: str) -> ChrootStore:
-        """The same, with ``root`` created when it is missing.
+        """Create ``root`` if it is missing, and return the store below it.
 
         Raises:
             InvalidPathError.
@@ -43,86 +45,86 @@ class ChrootStore:
         return chroot
 
     @property
+    @override
     def session_id(self) -> int:
-        """See MetadataStore."""
         return self._store.session_id
 
     @property
+    @override
     def session_token(self) -> str:
-        """See MetadataStore."""
         return self._store.session_token
 
     @property
+    @override
     def session_timeout_ms(self) -> int:
-        """See MetadataStore."""
         return self._store.session_timeout_ms
 
     @property
+    @override
     def state(self) -> SessionState:
-        """See MetadataStore."""
         return self._store.state
 
+    @override
     def add_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
         self._store.add_session_listener(listener)
 
+    @override
     def remove_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
         self._store.remove_session_listener(listener)
 
+    @override
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
     ) -> str:
-        """See MetadataStore."""
         inner = self._inner(path, is_named_by_store=sequence)
         created = await self._store.create(inner, value, ephemeral=ephemeral, sequence=sequence, parents=parents)
         return self._outer(created)
 
+    @override
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
-        """See MetadataStore."""
         return await self._store.get(self._inner(path), self._translated(watcher))
 
+    @override
     async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        """See MetadataStore."""
         return await self._store.set(self._inner(path), value, version)
 
+    @override
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """See MetadataStore."""
         check_operation(Delete(path, version))
         await self._store.delete(self._inner(path), version)
 
+    @override
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        """See MetadataStore."""
         return await self._store.exists(self._inner(path), self._translated(watcher))
 
+    @override
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        """See MetadataStore."""
         return await self._store.children(self._inner(path), self._translated(watcher))
 
+    @override
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """See MetadataStore."""
         for index, operation in enumerate(operations):
             check_operation(operation, index)
         inner = [dataclasses.replace(operation, path=self._inner_of(operation)) for operation in operations]
         results = await self._store.multi(inner)
         return [self._outer(result) if isinstance(result, str) else result for result in results]
 
+    @override
     async def watch(self, path: str, watcher: Watcher) -> Watch:
-        """See MetadataStore."""
         translated = self._translated(watcher)
         assert translated is not None, "a watcher was given"
         return await self._store.watch(self._inner(path), translated)
 
+    @override
     async def sync(self, path: str = "/") -> None:
-        """See MetadataStore."""
         await self._store.sync(self._inner(path))
 
+    @override
     async def end_session(self, token: str) -> None:
-        """See MetadataStore."""
         await self._store.end_session(token)
 
+    @override
     async def close(self) -> None:
-        """See MetadataStore."""
         await self._store.close()
 
     def _inner_of(self, operation: Operation) -> str:

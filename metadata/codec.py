@@ -1,7 +1,7 @@
-"""Records of ``metadata/model.py`` <-> the bytes of a node.
+"""The codec between records of ``metadata/model.py`` and the bytes of a node.
 
-One text line names kind, format version and CRC32C of what follows; then compact JSON. It can be read with any tool
-that looks inside the store. The byte map is in docs/formats.md.
+The first line is text: the kind, the format version and the CRC32C of the rest. The rest is compact JSON. Any tool
+that shows the store's values can read both. docs/formats.md describes the bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import crc32c
 from pydantic import TypeAdapter, ValidationError
 
-from metadata.errors import RecordError
+from heliograph.metadata.errors import RecordError
 
 R = TypeVar("R")
 
@@ -19,7 +19,7 @@ FORMAT_VERSION = 1
 _MAGIC = b"heliograph"
 
 
-_adapters: dict[type[Any], TypeAdapter[Any]] = {}  # one for each class of metadata/model.py, made when first needed
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}  # one for each class of metadata/model.py, built at first use
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
@@ -30,14 +30,14 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def encode(record: Any) -> bytes:
-    """Bytes of a record, for a node's value."""
+    """Return the bytes of a record, for a node's value."""
     body = _adapter(type(record)).dump_json(record)
     head = b"%s %s v%d %08x\n" % (_MAGIC, type(record).__name__.encode(), FORMAT_VERSION, crc32c.crc32c(body))
     return head + body
 
 
 def decode(kind: type[R], value: bytes) -> R:
-    """The record in a node's value.
+    """Return the record in a node's value.
 
     Raises:
         RecordError: the value is damaged, of another kind, or written by a newer version.

@@ -1,18 +1,18 @@
-"""Opening a session by URL. A backend's client library is imported when the first URL asks for it, and not before."""
+"""Sessions by URL. A backend's client library is imported when the first URL asks for it."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from heliograph.errors import InvalidConfigError
-from metadata.chroot import ChrootStore
-from metadata.credentials import without_password
-from metadata.embedded.client import EmbeddedStore
-from metadata.etcd.address import SCHEMES as ETCD_SCHEMES
-from metadata.memory import MemoryServer
-from metadata.store import MetadataStore
-from metadata.znode import ROOT, check_path
-from metadata.zookeeper.address import parse_address
+from heliograph.base.errors import InvalidConfigError
+from heliograph.metadata.backends.embedded.client import EmbeddedStore
+from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
+from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.zookeeper.address import parse_address
+from heliograph.metadata.chroot import ChrootStore
+from heliograph.metadata.credentials import without_password
+from heliograph.metadata.store import MetadataStore
+from heliograph.metadata.znode import ROOT, check_path
 
 SCHEMES = ("embedded", *ETCD_SCHEMES, "zk", "memory")
 
@@ -22,10 +22,10 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> Metada
 
     Args:
         url: ``embedded://host:port[/chroot]`` (the embedded server), ``etcd://[user@]host:port,.../prefix`` or, with
-            TLS, ``etcds://`` (``metadata/etcd/address.py`` has their options),
+            TLS, ``etcds://`` (``metadata/backends/etcd/wire/address.py`` has their options),
             ``zk://[user:password@]host:port,.../chroot`` (ZooKeeper) or ``memory://name[/chroot]`` (this process
             only). The node of a chroot is created when it is missing.
-        session_timeout_ms: asked for; a server may choose another within its bounds.
+        session_timeout_ms: asked for; the store may grant another within its bounds.
 
     Raises:
         InvalidConfigError: the URL is malformed.
@@ -42,14 +42,14 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> Metada
     root = parts.path.rstrip("/") or ROOT
     check_path(root)
     if parts.scheme in ETCD_SCHEMES:
-        from metadata.etcd.client import EtcdStore
+        from heliograph.metadata.backends.etcd.client import EtcdStore
 
         return await EtcdStore.connect(url, session_timeout_ms=session_timeout_ms)  # its keys begin with the path
     if parts.scheme == "embedded":
         host, port = _address_of(url)
         store: MetadataStore = await EmbeddedStore.connect(host, port, session_timeout_ms=session_timeout_ms)
     elif parts.scheme == "zk":
-        from metadata.zookeeper.client import ZooKeeperStore
+        from heliograph.metadata.backends.zookeeper.client import ZooKeeperStore
 
         address = parse_address(url)
         store = await ZooKeeperStore.connect(

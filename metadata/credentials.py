@@ -1,5 +1,4 @@
-"""The password in a metadata URL: taken from the environment where the URL names only a user, and kept out of what is
-shown and stored."""
+"""The password of a metadata URL: taken from the environment if the URL has a user only, never shown or stored."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ PASSWORD_VARIABLE = "HELIOGRAPH_METADATA_PASSWORD"
 
 
 def credentials_of(user_part: str) -> tuple[str, str]:
-    """User and password before the ``@`` of a URL, both still percent-encoded.
+    """Return user and password before the ``@`` of a URL, both still percent-encoded.
 
-    A password that is missing comes from HELIOGRAPH_METADATA_PASSWORD, empty when that is not set either.
+    A missing password is taken from HELIOGRAPH_METADATA_PASSWORD, empty when that is not set either.
     """
     user, has_password, password = user_part.partition(":")
     if user and not has_password:
@@ -21,7 +20,7 @@ def credentials_of(user_part: str) -> tuple[str, str]:
 
 
 def without_password(url: str) -> str:
-    """The same URL, fit to be shown and stored."""
+    """Return the URL without its password, fit to be shown and stored."""
     scheme, separator, rest = url.partition("://")
     authority, slash, tail = rest.partition("/")
     user_part, at, hosts = authority.rpartition("@")
@@ -29,7 +28,7 @@ def without_password(url: str) -> str:
 
 
 def with_password(url: str, password: str) -> str:
-    """The same URL with the password of its user; unchanged when it names no user."""
+    """Return the URL with the password of its user; unchanged when it names no user."""
     scheme, separator, rest = without_password(url).partition("://")
     user, at, tail = rest.partition("@")
     return f"{scheme}{separator}{user}:{quote(password, safe='')}@{tail}" if at else url

@@ -1,4 +1,4 @@
-"""Errors of the metadata store, a branch of the tree whose root is ``heliograph.errors``.
+"""Errors of the metadata store, a branch of the tree whose root is ``heliograph.base.errors``.
 
 MetadataError
 |- NoNodeError                    REFRESH
@@ -10,17 +10,20 @@ MetadataError
 |- ValueTooLargeError             STOP
 |- SessionExpiredError            STOP     every ephemeral of the session is gone
 |- ConnectionLossError            RETRY    the outcome is unknown
-|- ProtocolError                  STOP     the peer does not speak this protocol
+|- MetadataProtocolError          STOP     the peer does not speak this protocol
 `- RecordError                    STOP     a stored record is damaged, or newer than this program
 """
 
 from __future__ import annotations
 
-from heliograph.errors import Advice, HeliographError
+from heliograph.base.errors import Advice, HeliographError
 
 
 class MetadataError(HeliographError):
-    """Root of this branch. ``operation_index`` says which operation of a ``multi`` could not be done."""
+    """The root of this branch.
+
+    ``operation_index`` is the number of the operation of a ``multi`` that could not be done.
+    """
 
     operation_index: int | None = None
 
@@ -58,7 +61,7 @@ class InvalidPathError(MetadataError):
 
 
 class ValueTooLargeError(MetadataError):
-    """The value, or the whole request, is above its limit; nothing was done."""
+    """The value, or the whole request, is above its limit. Nothing was changed."""
 
 
 class SessionExpiredError(MetadataError):
@@ -71,7 +74,7 @@ class ConnectionLossError(MetadataError):
     advice = Advice.RETRY
 
 
-class ProtocolError(MetadataError):
+class MetadataProtocolError(MetadataError):
     """The peer sent bytes that are not this protocol, or speaks another version of it."""
 
 

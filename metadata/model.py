@@ -12,15 +12,15 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from heliograph.errors import InvalidQuorumError
+from heliograph.base.errors import InvalidQuorumError
 
 R = TypeVar("R")
 
-NO_ENTRY = -1  # "before the first entry", the last entry id of an empty ledger
+NO_ENTRY = -1  # the last entry id of an empty ledger
 
 
 class LedgerState(enum.Enum):
-    """OPEN -> IN_RECOVERY -> CLOSED, or OPEN -> CLOSED by the writer; nothing leaves CLOSED (I5)."""
+    """The state of a ledger: OPEN -> IN_RECOVERY -> CLOSED, or OPEN -> CLOSED by the writer. CLOSED is final (I5)."""
 
     OPEN = "open"
     IN_RECOVERY = "in_recovery"
@@ -40,7 +40,7 @@ def check_quorum(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A fragment's place: the bookies, in striping order, of entries from ``first_entry_id`` to the next segment."""
+    """The bookies, in striping order, of the entries from ``first_entry_id`` to the next segment."""
 
     first_entry_id: int
     bookies: tuple[str, ...]
@@ -48,11 +48,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """One ledger.
+    """The metadata of one ledger.
 
-    ``last_entry_id`` and ``length`` (payload bytes up to and with the last entry) carry meaning only when CLOSED.
+    ``last_entry_id`` and ``length`` (payload bytes up to and including the last entry) are valid only when CLOSED.
     ``creator_token`` lets a creator recognise its own create after a lost reply. ``digest`` names the checksum of the
-    entries; ``password_hash`` is salted and slow, and empty when the ledger has no password.
+    entries.
     """
 
     ledger_id: int
@@ -67,7 +67,6 @@ class LedgerMetadata:
     creator_token: str = ""
     properties: dict[str, str] = field(default_factory=dict)
     digest: str = "crc32c"
-    password_hash: str = ""
 
     def __post_init__(self) -> None:
         check_quorum(self.ensemble_size, self.write_quorum, self.ack_quorum)
@@ -80,25 +79,25 @@ class LedgerMetadata:
         assert all(a < b for a, b in itertools.pairwise(keys)), "segment keys strictly increase"  # I8
 
     def segment_of(self, entry_id: int) -> Segment:
-        """The segment with the greatest key not above ``entry_id`` (which is at least 0)."""
+        """Return the segment that holds ``entry_id`` (at least 0): the one with the greatest key not above it."""
         assert entry_id >= 0, "entries start at 0"
         index = bisect_right(self.segments, entry_id, key=lambda segment: segment.first_entry_id)
         return self.segments[index - 1]
 
     @property
     def is_closed(self) -> bool:
-        """Whether the last entry is decided for good."""
+        """Return whether the last entry is final."""
         return self.state is LedgerState.CLOSED
 
     @property
     def last_segment(self) -> Segment:
-        """The segment that new entries go to."""
+        """Return the segment of new entries."""
         return self.segments[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class BookieRegistration:
-    """An ephemeral: this bookie serves now. ``address`` is ``host:port`` of its data plane."""
+    """The ephemeral node of a bookie that serves. ``address`` is ``host:port`` of its data plane."""
 
     bookie_id: str
     address: str
@@ -110,8 +109,11 @@ class BookieRegistration:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """An ephemeral: this broker serves now. ``service_url`` is ``pulsar://host:port``, ``service_url_tls`` is
-    ``pulsar+ssl://host:port`` or empty. A draining broker gives its bundles away and is given none."""
+    """The ephemeral node of a broker that serves.
+
+    ``service_url`` is ``pulsar://host:port``, ``service_url_tls`` is ``pulsar+ssl://host:port`` or empty. A draining
+    broker releases its bundles and gets no others.
+    """
 
     broker_id: str
     service_url: str
@@ -124,7 +126,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class BundleOwner:
-    """An ephemeral: this broker owns every topic of a bundle."""
+    """The ephemeral node by which a broker owns every topic of a bundle."""
 
     broker_id: str
     service_url: str
@@ -134,7 +136,7 @@ class BundleOwner:
 
 @dataclass(frozen=True, slots=True)
 class BundleLoad:
-    """What one bundle costs its owner: topics loaded, and what flows in and out together, per second."""
+    """The load of one bundle: topics in memory, and incoming plus outgoing messages and bytes per second."""
 
     path: str
     topics: int = 0
@@ -144,15 +146,16 @@ class BundleLoad:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """An ephemeral: how busy a broker was lately.
+    """The ephemeral node with the recent load of a broker.
 
     Args:
-        reported_ms: when this was written.
-        cpu_share: of one processor, which is what one broker's loop can use, 0 to 1.
-        memory_share: of the machine's memory, 0 to 1.
-        messages_in_per_second: published; the other three flows likewise, in messages and bytes.
-        topics: loaded.
-        bundles: what it owns, busiest first, cut to a bound; ``bundles_owned`` counts all of them.
+        reported_ms: the time of the report.
+        cpu_share: the used share of one processor, which is what one broker's loop can use, 0 to 1.
+        memory_share: the used share of the machine's memory, 0 to 1.
+        messages_in_per_second, bytes_in_per_second: the rate of publishing.
+        messages_out_per_second, bytes_out_per_second: the rate of dispatching.
+        topics: the number of topics in memory.
+        bundles: the busiest of the owned bundles, busiest first; ``bundles_owned`` counts all of them.
     """
 
     broker_id: str
@@ -170,7 +173,7 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """What a bookie's directories must agree on, stored in each of them and in metadata."""
+    """The identity of a bookie's directories, stored in each of them and in metadata; all copies must agree."""
 
     bookie_id: str
     instance_id: str
@@ -181,7 +184,7 @@ class Cookie:
 
 @dataclass(frozen=True, slots=True)
 class Persistence:
-    """How many copies a topic's entries get; overrides the namespace's numbers."""
+    """The quorum of a topic's ledgers; overrides the namespace's."""
 
     ensemble_size: int = 3
     write_quorum: int = 3
@@ -203,7 +206,7 @@ class LedgerInfo:
 
 @dataclass(frozen=True, slots=True)
 class CompactedLedger:
-    """The ledger that holds the compacted form of a topic up to and with the position ``horizon``."""
+    """The ledger that holds the compacted form of a topic up to and including the position ``horizon``."""
 
     ledger_id: int
     entries: int
@@ -214,7 +217,7 @@ class CompactedLedger:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic: its unbroken chain of ledgers, in publish order (I12). Only the last may be open for writing."""
+    """A topic: its list of ledgers, in publish order (I12). Only the last may be open for writing."""
 
     name: str
     ledgers: tuple[LedgerInfo, ...] = ()
@@ -229,8 +232,8 @@ class TopicRecord:
 class CursorRecord:
     """A durable subscription's cursor.
 
-    ``mark_delete`` is the position (ledger id, entry id) up to and with which everything is acknowledged, as of the
-    moment ``cursor_ledger_id`` was started; the cursor ledger, when there is one, holds everything since.
+    ``mark_delete`` is the position (ledger id, entry id) up to and including which everything was acknowledged when
+    the cursor ledger ``cursor_ledger_id`` was created; that ledger, when there is one, holds all later changes.
     """
 
     subscription: str
@@ -255,30 +258,31 @@ PolicyValue = bool | int | str
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What holds for a topic: the namespace's values, overridden by the topic's own.
+    """The policies of a topic: the namespace's values, overridden by the topic's own.
 
     Rates and counts of 0 are unlimited, and so are sizes and times of -1.
 
     Args:
-        persistence: copies of the topic's entries and of its cursors.
-        placement: the policy that chooses the bookies of its ledgers, see docs/operations.md; empty: the broker's.
-        retention_seconds: how long acknowledged ledgers are kept after they were closed, -1 for ever.
+        persistence: the quorum of the ledgers of the topic and of its cursors.
+        placement: the policy that chooses the bookies of its ledgers (docs/operations/tasks.md); empty: the broker's.
+        retention_seconds: how long acknowledged ledgers are kept after they were closed, -1 without end.
         retention_bytes: how many bytes of acknowledged ledgers are kept, -1 for all.
-        message_ttl_seconds: age at which what is not acknowledged counts as acknowledged, 0 never.
-        backlog_quota_bytes: of the largest backlog of a subscription, -1 for no quota.
-        backlog_quota_seconds: age of the oldest message of a backlog, -1 for no quota.
+        message_ttl_seconds: age at which an unacknowledged message counts as acknowledged, 0 never.
+        backlog_quota_bytes: size limit of the largest backlog of a subscription, -1 for no quota.
+        backlog_quota_seconds: age limit of the oldest message of a backlog, -1 for no quota.
         backlog_quota_action: ``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``.
-        deduplication: drop what a producer sent before, by its sequence ids.
-        deduplication_snapshot_entries: entries between two snapshots of what was seen.
-        deduplication_snapshot_seconds: after which one is taken at the latest while something is published.
-        publish_messages_per_second: of all producers together; bytes likewise.
-        dispatch_messages_per_second: to all consumers together; bytes likewise.
-        subscription_dispatch_messages_per_second: to the consumers of one subscription; bytes likewise.
-        max_message_bytes: of one message, 0 for the broker's limit.
-        inactive_delete_seconds: after which a topic that nobody uses is deleted, 0 never.
+        deduplication: drop messages that a producer sent before, by their sequence ids.
+        deduplication_snapshot_entries: entries between two snapshots of the sequence ids.
+        deduplication_snapshot_seconds: the longest time between two snapshots while messages are published.
+        publish_messages_per_second, publish_bytes_per_second: limits for all producers together.
+        dispatch_messages_per_second, dispatch_bytes_per_second: limits for all consumers together.
+        subscription_dispatch_messages_per_second, subscription_dispatch_bytes_per_second: limits for the consumers of
+            one subscription.
+        max_message_bytes: the size limit of one message, 0 for the broker's limit.
+        inactive_delete_seconds: time after which an unused topic is deleted, 0 never.
         inactive_delete_mode: ``delete_when_no_subscriptions`` or ``delete_when_subscriptions_caught_up``.
-        subscription_expiration_seconds: after which a durable subscription that nobody uses is deleted, 0 never.
-        compaction_threshold_bytes: of what was published since the last compaction before the next, 0 for none.
+        subscription_expiration_seconds: time after which an unused durable subscription is deleted, 0 never.
+        compaction_threshold_bytes: bytes published since the last compaction that start the next one, 0 for none.
         schema_compatibility: Pulsar's names, such as ``FULL`` or ``ALWAYS_COMPATIBLE``.
         schema_auto_update: whether producers may add versions of the schema.
         schema_validation_enforced: whether producers without a schema are refused where the topic has one.
@@ -324,14 +328,14 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies(Policies):
-    """What holds for all topics of a namespace, where the topic itself does not say otherwise.
+    """The policies of all topics of a namespace that do not override them.
 
     Args:
-        bundles: how many equal parts the namespace's topics were spread over at first.
-        bundle_splits: further places, 0 to 2**32, at which bundles were split since.
-        auto_create_topics: whether using a topic makes it.
-        auto_create_partitions: how many partitions such a topic gets, 0 for a topic without partitions.
-        is_deleted: the namespace is on its way out; nothing in it can be used or made any more.
+        bundles: the number of equal bundles that the namespace began with.
+        bundle_splits: further hashes, 0 to 2**32, at which bundles were split since.
+        auto_create_topics: whether using a topic creates it.
+        auto_create_partitions: the number of partitions of such a topic, 0 for a topic without partitions.
+        is_deleted: the namespace is being deleted; nothing in it can be used or created.
     """
 
     bundles: int = 8
@@ -343,7 +347,10 @@ class NamespacePolicies(Policies):
 
 @dataclass(frozen=True, slots=True)
 class TenantRecord:
-    """Who may administer a tenant's namespaces, and in which clusters they may be. Its children are its namespaces."""
+    """A tenant: the roles that may administer its namespaces, and the clusters they may be in.
+
+    The children of its node are the namespaces.
+    """
 
     admin_roles: tuple[str, ...] = ()
     allowed_clusters: tuple[str, ...] = ()
@@ -351,14 +358,14 @@ class TenantRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """What one topic, with all its partitions, overrides of its namespace's policies: names of fields of Policies."""
+    """The policies that one topic, with all its partitions, overrides, by the names of the fields of Policies."""
 
     overrides: dict[str, PolicyValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """One line of a topic's schema history; ``digest`` is empty where the schema was deleted at that point."""
+    """One version in a topic's schema history; an empty ``digest`` means that the schema was deleted at that point."""
 
     version: int
     digest: str
@@ -374,7 +381,7 @@ class SchemaHistory:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRecord:
-    """One version's definition: Pulsar's type name, and the bytes in base64."""
+    """The definition of one schema version: Pulsar's type name, and the bytes in base64."""
 
     type: str
     data: str
@@ -386,8 +393,8 @@ class SchemaRecord:
 class UnderReplicatedLedger:
     """A task for replication workers: this ledger misses copies on these bookies.
 
-    ``is_abandoned``: it is not closed, a bookie that is alive lost what it had of its last segment, and nobody went on
-    with it for long, so it is to be recovered.
+    ``is_abandoned``: the ledger is not closed, a live bookie lost its entries of the last segment, and no writer has
+    continued the ledger for long, so a worker must recover it.
     """
 
     ledger_id: int

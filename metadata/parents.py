@@ -1,12 +1,12 @@
-"""Creating the nodes above a node, on any backend."""
+"""The missing nodes above a node, created on any backend."""
 
 from __future__ import annotations
 
 import contextlib
 
-from metadata.errors import NodeExistsError
-from metadata.store import MetadataStore
-from metadata.znode import ancestors_of
+from heliograph.metadata.errors import NodeExistsError
+from heliograph.metadata.store import MetadataStore
+from heliograph.metadata.znode import ancestors_of
 
 
 async def create_parents(store: MetadataStore, path: str) -> None:

@@ -1,4 +1,4 @@
-"""The port that the rest of Heliograph coordinates through: ZooKeeper's semantics, async and typed (DESIGN D4).
+"""The port through which the rest of Heliograph uses the metadata store: ZooKeeper's semantics, async and typed.
 
 Nodes form a tree. Each has a value (bytes), a version that starts at 0 and grows by one with every ``set``, and a
 stat. A node may be ephemeral (it lives as long as the session that made it), and may be made with a sequence number
@@ -15,9 +15,9 @@ Ordering that every backend keeps:
   again.
 
 A call that raises ConnectionLossError may or may not have happened. A call that raises any other MetadataError has
-changed nothing. Whoever creates a node and may have to ask whether it was he puts a token into it: something of his
-own making in the value (``LedgerMetadata.creator_token``) or in the name (``metadata/election.py``); an ephemeral is
-known by its owner's session id (``metadata/claim.py``).
+changed nothing. A caller that must know after such a loss whether it created a node itself puts a token into the node:
+a random one in the value (``LedgerMetadata.creator_token``) or in the name (``metadata/recipes/election.py``). An
+ephemeral is recognised by its owner's session id (``metadata/recipes/claim.py``).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-ANY_VERSION = -1  # "whatever the version is"
+ANY_VERSION = -1  # any version will do
 VALUE_BYTES_MAX = 1 << 20  # of one node; more is refused with ValueTooLargeError
 
 
 class SessionState(enum.Enum):
-    """CONNECTED: calls work. SUSPENDED: not connected, ephemerals still stand. LOST: they are gone for good (I13)."""
+    """The state of a session. It begins when it is CONNECTED for the first time; a closed one is LOST."""
 
-    CONNECTED = "connected"
     SUSPENDED = "suspended"
+    CONNECTED = "connected"
     LOST = "lost"
 
 
 class EventType(enum.Enum):
-    """What happened to a watched node."""
+    """The kinds of changes that watches tell."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -58,7 +58,7 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What is known of a node besides its value. ``czxid`` and ``mzxid`` order changes over the whole store."""
+    """A node's stat: all but its value. ``czxid`` and ``mzxid`` order changes over the whole store."""
 
     czxid: int
     mzxid: int
@@ -74,7 +74,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """An operation of ``multi``."""
+    """The operation of ``multi`` that creates a node."""
 
     path: str
     value: bytes = b""
@@ -84,7 +84,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """An operation of ``multi``."""
+    """The operation of ``multi`` that replaces a node's value."""
 
     path: str
     value: bytes
@@ -93,7 +93,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """An operation of ``multi``."""
+    """The operation of ``multi`` that deletes a node."""
 
     path: str
     version: int = ANY_VERSION
@@ -101,7 +101,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An operation of ``multi``: the node must exist, with that version."""
+    """The operation of ``multi`` that requires a node to exist, with that version."""
 
     path: str
     version: int = ANY_VERSION
@@ -116,7 +116,7 @@ class Watch(Protocol):
     """A standing watch."""
 
     def cancel(self) -> None:
-        """No event is delivered after this returns."""
+        """Remove the watch. Its watcher is not called after this returns."""
 
 
 class MetadataStore(Protocol):
@@ -131,24 +131,27 @@ class MetadataStore(Protocol):
 
     @property
     def session_token(self) -> str:
-        """What ``end_session`` needs to end this session from elsewhere."""
+        """The token with which another session can end this one (``end_session``)."""
 
     @property
     def session_timeout_ms(self) -> int:
-        """What the store granted: so long after it last heard of this session it may end it, and no sooner."""
+        """The granted timeout, in milliseconds.
+
+        The store ends the session no sooner than that after it last heard of it.
+        """
 
     @property
     def state(self) -> SessionState:
         """The session's state now."""
 
     def add_session_listener(self, listener: SessionListener) -> None:
-        """Have ``listener`` called with each new state, LOST at the latest when the store may drop the ephemerals.
+        """Call ``listener`` with each new state; with LOST at the latest when the store may drop the ephemerals.
 
         Listeners are called in the order in which they were added, before any call fails because of the new state.
         """
 
     def remove_session_listener(self, listener: SessionListener) -> None:
-        """Undo one ``add_session_listener``: it is not called from now on. Nothing happens if it was not added."""
+        """Undo one ``add_session_listener``. Nothing happens if it was not added."""
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
@@ -156,14 +159,14 @@ class MetadataStore(Protocol):
         """Create a node and return its path (with the number, for a sequence).
 
         Args:
-            parents: create missing parents (persistent, empty) first; these are separate writes.
+            parents: create missing parents (persistent, empty) first, each in a write of its own.
 
         Raises:
             NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError, InvalidPathError.
         """
 
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
-        """Value and stat. ``watcher`` is called once, at the next CHANGED or DELETED of the node.
+        """Return the value and the stat. ``watcher`` is called once, at the next CHANGED or DELETED of the node.
 
         Raises:
             NoNodeError: and no watch is left.
@@ -184,41 +187,41 @@ class MetadataStore(Protocol):
         """
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        """The stat, or None. ``watcher`` is called once, at the next CREATED, CHANGED or DELETED of the path."""
+        """Return the stat, or None. ``watcher`` is called once, at the next CREATED, CHANGED or DELETED of the path."""
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        """Names (not paths) of the children, sorted. ``watcher`` is called once, at the next CHILD or DELETED.
+        """Return the names (not paths) of the children, sorted. ``watcher`` is told once, of the next CHILD or DELETED.
 
         Raises:
             NoNodeError: and no watch is left.
         """
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """All operations or none: the created path, the new stat, or None, for each in turn.
+        """Apply all operations or none. Return the created path, the new stat, or None, for each in turn.
 
         Raises:
-            InvalidPathError, ValueTooLargeError: of the first operation that no store would do; else
+            InvalidPathError, ValueTooLargeError: the error of the first operation that no store accepts; else
             the error of the first operation that cannot be done. Nothing has changed then, and the error's
             ``operation_index`` says which operation it was.
         """
 
     async def watch(self, path: str, watcher: Watcher) -> Watch:
-        """Have ``watcher`` called with every CREATED, CHANGED and DELETED of ``path`` and below, until cancelled.
+        """Call ``watcher`` with every CREATED, CHANGED and DELETED of ``path`` and below, until the watch is cancelled.
 
-        After a lost connection the watch is set again; events missed in between are not made up for, so a watcher
-        re-reads what it cares for when the session is CONNECTED again.
+        After a lost connection the watch is set again. Events in between may be missed, so the owner of the watch reads
+        again what it needs when the session is CONNECTED again.
         """
 
     async def sync(self, path: str = "/") -> None:
-        """Return when this client would see every change that was complete before the call."""
+        """Wait until this client sees every change that was complete before the call."""
 
     async def end_session(self, token: str) -> None:
-        """End another session at once, removing its ephemerals; nothing happens if it is over already.
+        """End another session at once and remove its ephemerals. Nothing happens if it is over already.
 
         Raises:
-            BadRequestError: no token of this store; or one with a wrong password, where the store can tell that from a
-                session that is over (ZooKeeper cannot: nothing happens then).
+            BadRequestError: the token is malformed, or its password is wrong. (ZooKeeper does not tell a wrong password
+                from a session that is over: nothing happens then.)
         """
 
     async def close(self) -> None:
-        """End this session, removing its ephemerals. Idempotent."""
+        """End this session and remove its ephemerals. Idempotent."""

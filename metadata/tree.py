@@ -1,8 +1,9 @@
 """The store's state machine: nodes, sessions and transactions with ZooKeeper's semantics. No I/O, no clock.
 
-Every change is one transaction with the next ``zxid``; it happens wholly or not at all and tells which watch events
-it causes and which nodes and sessions a durable copy has to write again. Watches themselves are kept elsewhere
-(``metadata/watches.py``). Durations run on whatever clock the caller passes as ``now_ms``; ``wall_ms`` is only stored.
+Every change is one transaction with the next ``zxid``. It happens wholly or not at all, and names the watch events that
+it causes and the nodes and sessions that a durable copy has to write again. Watches are kept in
+``metadata/session/watches.py``. Durations are measured by the clock that the caller passes as ``now_ms``; ``wall_ms``
+is only stored.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from metadata.errors import (
+from heliograph.metadata.errors import (
     BadVersionError,
     MetadataError,
     NoChildrenForEphemeralsError,
@@ -19,25 +20,15 @@ from metadata.errors import (
     NotEmptyError,
     SessionExpiredError,
 )
-from metadata.store import (
-    ANY_VERSION,
-    Check,
-    Create,
-    Delete,
-    EventType,
-    Operation,
-    Set,
-    Stat,
-    WatchEvent,
-)
-from metadata.znode import ROOT, Znode, check_operation, check_path, name_of, parent_of
+from heliograph.metadata.store import ANY_VERSION, Check, Create, Delete, EventType, Operation, Set, Stat, WatchEvent
+from heliograph.metadata.znode import ROOT, Znode, check_operation, check_path, name_of, parent_of
 
 Result = str | Stat | None
 
 
 @dataclass(slots=True)
-class Session:
-    """One client's session. It is over when ``deadline_ms`` passes without a touch."""
+class TreeSession:
+    """One client's session. It may be ended when ``deadline_ms`` passes without a touch."""
 
     session_id: int
     password: str
@@ -47,8 +38,8 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
-    """What one change did: results per operation, events in order, paths and session ids to be made durable."""
+class TreeTransaction:
+    """The effects of one change: a result per operation, events in order, paths and session ids to be made durable."""
 
     zxid: int
     results: list[Result]
@@ -63,13 +54,13 @@ class ZnodeTree:
     def __init__(self) -> None:
         self.zxid = 0
         self.nodes: dict[str, Znode] = {ROOT: Znode(b"", 0, 0, 0, 0, 0, 0, 0, 0)}
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, TreeSession] = {}
 
     @classmethod
-    def restored(cls, zxid: int, nodes: Iterable[tuple[str, Znode]], sessions: Iterable[Session]) -> ZnodeTree:
-        """A tree with the given content; the links between nodes and to their sessions are made anew.
+    def restored(cls, zxid: int, nodes: Iterable[tuple[str, Znode]], sessions: Iterable[TreeSession]) -> ZnodeTree:
+        """Return a tree with the given nodes and sessions, and build the links between them.
 
-        Every node's parent and every ephemeral's session must be among the content.
+        Every node's parent and every ephemeral's session must be among them.
         """
         tree = cls()
         tree.zxid = zxid
@@ -84,7 +75,7 @@ class ZnodeTree:
         return tree
 
     def node(self, path: str) -> Znode:
-        """The node at ``path``.
+        """Return the node at ``path``.
 
         Raises:
             NoNodeError, InvalidPathError.
@@ -96,7 +87,7 @@ class ZnodeTree:
         return node
 
     def find(self, path: str) -> Znode | None:
-        """The node at ``path``, or None.
+        """Return the node at ``path``, or None.
 
         Raises:
             InvalidPathError.
@@ -107,42 +98,42 @@ class ZnodeTree:
         return node
 
     def children(self, path: str) -> list[str]:
-        """Sorted names of the children.
+        """Return the sorted names of the children.
 
         Raises:
             NoNodeError, InvalidPathError.
         """
         return sorted(self.node(path).children or ())
 
-    def apply(self, session_id: int, operations: Sequence[Operation], wall_ms: int) -> Transaction:
-        """Do all operations, in order, or none.
+    def apply(self, session_id: int, operations: Sequence[Operation], wall_ms: int) -> TreeTransaction:
+        """Apply all operations, in order, or none.
 
         Raises:
             SessionExpiredError: there is no such session.
-            MetadataError: of the first operation that cannot be done, with its ``operation_index``.
+            MetadataError: the error of the first operation that cannot be done, with its ``operation_index``.
         """
         if session_id not in self.sessions:
             raise SessionExpiredError(f"session {session_id:#x} is over")
         for index, operation in enumerate(operations):
             check_operation(operation, index)
-        draft = _Draft(self, session_id, wall_ms)
+        plan = _TreePlan(self, session_id, wall_ms)
         for index, operation in enumerate(operations):
             try:
-                draft.results.append(draft.run(operation))
+                plan.results.append(plan.run(operation))
             except MetadataError as error:
-                draft.roll_back()
+                plan.roll_back()
                 error.operation_index = index
                 raise
-        return draft.commit([])
+        return plan.commit([])
 
-    def open_session(self, session_id: int, password: str, timeout_ms: int, now_ms: int) -> Transaction:
-        """Begin a session under an id that was never used."""
+    def open_session(self, session_id: int, password: str, timeout_ms: int, now_ms: int) -> TreeTransaction:
+        """Begin a session under an id that is not in use."""
         assert session_id > 0, "0 means 'no session'"
         assert session_id not in self.sessions, "session ids are never used twice"
-        self.sessions[session_id] = Session(session_id, password, timeout_ms, now_ms + timeout_ms)
-        return _Draft(self, session_id, 0).commit([session_id])
+        self.sessions[session_id] = TreeSession(session_id, password, timeout_ms, now_ms + timeout_ms)
+        return _TreePlan(self, session_id, 0).commit([session_id])
 
-    def end_session(self, session_id: int, wall_ms: int) -> Transaction:
+    def end_session(self, session_id: int, wall_ms: int) -> TreeTransaction:
         """End a session and delete its ephemerals, in one transaction.
 
         Raises:
@@ -151,14 +142,15 @@ class ZnodeTree:
         session = self.sessions.get(session_id)
         if session is None:
             raise SessionExpiredError(f"session {session_id:#x} is over")
-        draft = _Draft(self, session_id, wall_ms)
+        plan = _TreePlan(self, session_id, wall_ms)
         for path in sorted(session.ephemerals):
-            draft.run(Delete(path))
+            plan.run(Delete(path))
+        assert not session.ephemerals, "a session's ephemerals end with it"
         del self.sessions[session_id]
-        return draft.commit([session_id])
+        return plan.commit([session_id])
 
     def touch(self, session_id: int, now_ms: int) -> bool:
-        """Give the session its full timeout from now on; False when it is over."""
+        """Give the session its full timeout from now on. Return False when it is over."""
         session = self.sessions.get(session_id)
         if session is None:
             return False
@@ -166,17 +158,18 @@ class ZnodeTree:
         return True
 
     def expired(self, now_ms: int) -> list[int]:
-        """Sessions whose time is up; they stay until ``end_session``."""
+        """Return the sessions whose time is up. They stay until ``end_session``."""
         return [session.session_id for session in self.sessions.values() if session.deadline_ms <= now_ms]
 
     def postpone_expiry(self, delay_ms: int) -> None:
-        """Move every session's deadline, after a time in which nobody could be heard."""
+        """Move every session's deadline, after a time in which no client could be heard."""
+        assert delay_ms >= 0, "a deadline is moved away, never nearer"
         for session in self.sessions.values():
             session.deadline_ms += delay_ms
 
 
-class _Draft:
-    """A transaction under way: it changes the tree at once and keeps what takes the changes back."""
+class _TreePlan:
+    """A transaction under way. It changes the tree at once and keeps what undoes the changes."""
 
     def __init__(self, tree: ZnodeTree, session_id: int, wall_ms: int) -> None:
         self._tree = tree
@@ -200,13 +193,15 @@ class _Draft:
                 self._checked(operation.path, operation.version)
         return None
 
-    def commit(self, sessions: list[int]) -> Transaction:
+    def commit(self, sessions: list[int]) -> TreeTransaction:
+        assert self._zxid == self._tree.zxid + 1, "a plan is applied once, and zxids only grow"
         self._tree.zxid = self._zxid
-        return Transaction(self._zxid, self.results, self._events, list(self._paths), sessions)
+        return TreeTransaction(self._zxid, self.results, self._events, list(self._paths), sessions)
 
     def roll_back(self) -> None:
-        for step in reversed(self._undo):
-            step()
+        assert self._zxid == self._tree.zxid + 1, "what was applied is not undone"
+        while self._undo:
+            self._undo.pop()()
 
     def _create(self, operation: Create) -> str:
         nodes, path = self._tree.nodes, operation.path
@@ -242,6 +237,7 @@ class _Draft:
             node.value, node.version, node.mzxid, node.modified_ms = value, version, mzxid, modified_ms
 
         self._undo.append(undo)
+        assert node.mzxid <= self._zxid, "zxids only grow"
         node.value = operation.value
         node.version += 1
         node.mzxid = self._zxid
@@ -271,6 +267,7 @@ class _Draft:
         return node
 
     def _change_children(self, parent: Znode, name: str, *, created: bool) -> None:
+        assert parent.pzxid <= self._zxid, "zxids only grow"
         pzxid, creations = parent.pzxid, parent.creations
         if created:
             _add_child(parent, name)

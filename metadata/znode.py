@@ -1,12 +1,12 @@
-"""One node of the tree as it is kept in memory, and which paths a node may have (ZooKeeper's rules)."""
+"""One node of the tree in memory, and the rules for paths and values (ZooKeeper's). No I/O."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from metadata.errors import InvalidPathError, MetadataError, ValueTooLargeError
-from metadata.store import VALUE_BYTES_MAX, Create, Delete, Operation, Set, Stat
+from heliograph.metadata.errors import InvalidPathError, MetadataError, ValueTooLargeError
+from heliograph.metadata.store import VALUE_BYTES_MAX, Create, Delete, Operation, Set, Stat
 
 ROOT = "/"
 # Control characters, surrogates, private use, specials, all beyond the basic plane; "." and ".."; empty parts.
@@ -17,7 +17,7 @@ _FORBIDDEN = re.compile(
 
 @dataclass(slots=True)
 class Znode:
-    """A node. ``creations`` counts the children ever created: the number that the next sequence gets.
+    """A node. ``creations`` counts the children ever created; the next sequence gets that number.
 
     ``children`` is None until the first child, which keeps leaves small.
     """
@@ -39,7 +39,7 @@ class Znode:
         return max(self.mzxid, self.pzxid)
 
     def stat(self) -> Stat:
-        """What the store tells of this node. ``cversion`` counts creations and deletions of children."""
+        """Return the node's stat. ``cversion`` counts creations and deletions of children."""
         count = len(self.children) if self.children else 0
         return Stat(
             czxid=self.czxid,
@@ -60,7 +60,7 @@ def check_path(path: str) -> None:
     if path == ROOT:
         return
     if not path.startswith("/") or path.endswith("/") or _FORBIDDEN.search(path):
-        raise InvalidPathError(f"{path!r} is no path of a node", field="path")
+        raise InvalidPathError(f"{path!r} is not the path of a node", field="path")
 
 
 def check_value(value: bytes) -> None:
@@ -74,10 +74,10 @@ def check_value(value: bytes) -> None:
 
 
 def check_operation(operation: Operation, index: int | None = None) -> None:
-    """Raise unless path and value may be asked for, whatever the store holds.
+    """Raise unless the store accepts path and value of an operation, whatever it holds.
 
     Args:
-        index: of the operation in its ``multi``, for the error.
+        index: the number of the operation in its ``multi``, for the error.
 
     Raises:
         InvalidPathError, ValueTooLargeError.
@@ -95,16 +95,16 @@ def check_operation(operation: Operation, index: int | None = None) -> None:
 
 
 def parent_of(path: str) -> str:
-    """The path of the parent of a valid path that is not the root."""
+    """Return the path of the parent of a valid path that is not the root."""
     return path.rpartition("/")[0] or ROOT
 
 
 def name_of(path: str) -> str:
-    """The last part of a path."""
+    """Return the last part of a path."""
     return path.rpartition("/")[2]
 
 
 def ancestors_of(path: str) -> list[str]:
-    """The paths above ``path``, without the root, from the top down."""
+    """Return the paths above ``path``, without the root, from the top down."""
     parts = path.strip("/").split("/")[:-1]
     return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]

@@ -1,7 +1,4 @@
-"""Topics for Ray Data and Spark. Import from the modules, so that each needs only its own extras.
+"""Topics for Ray Data and Spark. ``heliograph.spark`` and ``heliograph.ray_data`` hold the public names."""
 
-from pipelines.ray_dataset import read_topic, write_dataset
-from pipelines.spark_session import spark_session
-from pipelines.dataframe import topic_dataframe, write_dataframe
-from pipelines.stream import stream
-"""
+if __name__ != "heliograph.pipelines":
+    raise ImportError(f"{__name__!r} is a folder of Heliograph: import heliograph.pipelines instead")

@@ -17,16 +17,16 @@ CLOSE_SECONDS = 15  # for a server to hear that a session ends; a test may have 
 
 # By package: a limit is made long in each of its modules that has it, the one that sets it and those that import it.
 LIMITS: dict[str, dict[str, float]] = {
-    "actors.broker.leader": {"ASK_SECONDS_MAX": LONG_SECONDS},
-    "actors.wire": {"CONNECT_TIMEOUT_MS": LONG_SECONDS * 1_000},
+    "heliograph.actors.broker.balance.leader": {"ASK_SECONDS_MAX": LONG_SECONDS},
+    "heliograph.actors.wire": {"CONNECT_TIMEOUT_MS": LONG_SECONDS * 1_000},
     "heliograph.cluster": {
         "ANSWER_TIMEOUT_SECONDS": LONG_SECONDS,
         "START_TIMEOUT_SECONDS": START_SECONDS,
         "STATE_API_TIMEOUT_SECONDS": LONG_SECONDS,
         "STOP_TIMEOUT_SECONDS": LONG_SECONDS,
     },
-    "heliograph.discovery": {"CALL_TIMEOUT_SECONDS": LONG_SECONDS, "PROBE_TIMEOUT_SECONDS": LONG_SECONDS},
-    "metadata": {"CALL_WAIT_SECONDS_MAX": LONG_SECONDS, "CLOSE_SECONDS_MAX": CLOSE_SECONDS},
+    "heliograph.client.discovery": {"CALL_TIMEOUT_SECONDS": LONG_SECONDS, "PROBE_TIMEOUT_SECONDS": LONG_SECONDS},
+    "heliograph.metadata": {"CALL_WAIT_SECONDS_MAX": LONG_SECONDS, "CLOSE_SECONDS_MAX": CLOSE_SECONDS},
 }
 
 

@@ -1,1 +1,1 @@
-"""Keeps copies at strength: finds lost bookies and missing copies, and repairs them."""
+"""The auditor: it finds lost bookies and missing copies, and repairs ledgers. Keeps I9, I10 and I15."""

@@ -1,26 +1,26 @@
-"""The auditor as an actor. A plain class: ``heliograph/cluster/deployment.py`` makes the actor of it."""
+"""The auditor's actor. This is a plain class; ``heliograph/cluster/deployment.py`` makes a Ray actor of it."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from actors.auditor.config import AuditorConfig
-from actors.auditor.service import AuditorService
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.actors.auditor.service import AuditorService
 
 
 class AuditorActor:
-    """Finds lost copies and brings them back.
+    """The actor that finds missing copies and repairs ledgers.
 
-    A failed or lost call has changed nothing but, at most, marks that any audit would make.
+    A failed or lost call may have marked tasks that any audit would mark; it has changed nothing else.
     """
 
     def __init__(self, config: AuditorConfig, metadata_url: str) -> None:
         self._config = config
-        self._service = AuditorService(config, metadata_url, on_crash=lambda: os._exit(1))  # Ray starts it anew
+        self._service = AuditorService(config, metadata_url, on_crash=lambda: os._exit(1))  # Ray restarts it
 
     async def start(self) -> str:
-        """Begin to work; idempotent. Returns the auditor's name: it has no address.
+        """Start the work and return the auditor's name, since it has no address. Idempotent.
 
         Raises:
             MetadataError: the store cannot be reached.
@@ -29,17 +29,18 @@ class AuditorActor:
         return self._config.identity
 
     async def stop(self) -> None:
-        """End the work and the metadata session. Idempotent."""
+        """Stop the work and end the metadata session. Idempotent."""
         await self._service.stop()
 
     async def trigger_audit(self, everything: bool = False) -> dict[str, Any]:
         """Audit now and return what was found, before it is repaired.
 
         Args:
-            everything: compare the replicas of all closed ledgers entry by entry again, which takes long.
+            everything: compare the replicas of all closed ledgers entry by entry again. This takes long.
 
         Returns:
-            ``lost_bookies``, ``absent_bookies``, ``ledgers``, ``marked`` (tasks made or extended), ``outstanding``.
+            ``lost_bookies``, ``absent_bookies``, ``ledgers``, ``marked`` (tasks created or extended) and
+            ``outstanding`` (tasks that exist).
 
         Raises:
             MetadataError: the store failed; what was marked stays marked.
@@ -48,27 +49,27 @@ class AuditorActor:
         return await self._service.audit(everything=everything)
 
     async def decommission(self, bookie_id: str) -> dict[str, Any]:
-        """Have a bookie emptied, to be taken out of the cluster: ``Decommission.begin``."""
+        """Begin to empty a bookie that is to leave the cluster, as ``Decommission.begin`` does."""
         return await self._service.decommission.begin(bookie_id)
 
     async def decommission_progress(self, bookie_id: str) -> dict[str, Any]:
-        """How far that is: ``Decommission.progress``."""
+        """Return the progress of a decommission, as ``Decommission.progress`` does."""
         return await self._service.decommission.progress(bookie_id)
 
     async def cancel_decommission(self, bookie_id: str) -> None:
-        """Let the bookie stay: ``Decommission.cancel``."""
+        """Keep the bookie in the cluster, as ``Decommission.cancel`` does."""
         await self._service.decommission.cancel(bookie_id)
 
     async def finish_decommission(self, bookie_id: str) -> None:
-        """Forget the bookie, which is empty and stopped: ``Decommission.finish``."""
+        """Forget a bookie that is empty and stopped, as ``Decommission.finish`` does."""
         await self._service.decommission.finish(bookie_id)
 
     async def statistics(self) -> dict[str, Any]:
-        """Counts of the auditor and of its worker since the session began."""
+        """Return counts of the auditor and of its worker since the session began."""
         return self._service.statistics()
 
     async def pid(self) -> int:
-        """Id of the process, on its node."""
+        """Return the process id on its node."""
         return os.getpid()
 
     def __repr__(self) -> str:

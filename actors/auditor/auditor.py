@@ -1,60 +1,63 @@
-"""The auditor: while elected, compares what ledgers need with what bookies are there, and marks tasks.
+"""The auditor. While it leads, it finds ledgers on lost bookies and ledgers with missing copies, and marks tasks.
 
-Two auditors may overlap for a moment; since marks are idempotent, that does no harm.
+Two auditors may lead at once for a moment. Marks are idempotent, so this does no harm.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from actors.auditor import plan
-from actors.auditor.checks import Absences, Finding, finding, ledgers_on, named_bookies
-from actors.auditor.config import AuditorConfig
-from actors.auditor.ledger_scan import scan_ledgers
-from actors.auditor.membership import Membership
-from actors.auditor.ports import Ledgers
-from actors.auditor.underreplication import UnderReplication
-from actors.errors import LedgerError
-from heliograph.errors import HeliographError
-from metadata.election import Election, Leadership
-from metadata.errors import RecordError, SessionExpiredError
-from metadata.model import LedgerMetadata
-from metadata.store import MetadataStore
+from heliograph.actors.auditor import plan
+from heliograph.actors.auditor.checks import Absences, Finding, finding, ledgers_on, named_bookies
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.actors.auditor.membership import Membership
+from heliograph.actors.auditor.ports import RepairLedgersPort
+from heliograph.actors.auditor.underreplication import UnderReplication
+from heliograph.actors.errors import LedgerError
+from heliograph.base.clock import monotonic_ms
+from heliograph.base.errors import HeliographError
+from heliograph.base.settings import described
+from heliograph.metadata.errors import RecordError, SessionExpiredError
+from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.recipes.election import Election, Leadership
+from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
-AUDIT_PAUSE_SECONDS = 0.1  # at least, between two audits, however often bookies come and go
+AUDIT_PAUSE_SECONDS = 0.1  # shortest pause between two audits, however often bookies come and go
 
 
 @dataclass(slots=True)
 class AuditorStatistics:
-    """Counts since start, and the outcome of the latest audit."""
+    """Counts since the start, and the outcome of the latest audit."""
 
-    is_leader: bool = False
-    audits: int = 0
-    audits_failed: int = 0
-    ledgers: int = 0
-    ledgers_unreadable: int = 0  # whose records are damaged or of a newer version: nobody can repair them
-    tasks_outstanding: int = 0
-    tasks_marked: int = 0
-    ledgers_checked: int = 0
-    last_failure: str = ""
+    is_leader: bool = field(default=False, metadata=described("whether this auditor is elected"))
+    audits: int = field(default=0, metadata=described("audits that ended"))
+    audits_failed: int = field(default=0, metadata=described("audits that failed and are repeated"))
+    ledgers: int = field(default=0, metadata=described("ledgers of the latest audit"))
+    ledgers_unreadable: int = field(
+        default=0, metadata=described("ledgers whose records are damaged or of a newer version and cannot be repaired")
+    )
+    tasks_outstanding: int = field(default=0, metadata=described("tasks marked and not done after the latest audit"))
+    tasks_marked: int = field(default=0, metadata=described("tasks marked"))
+    ledgers_checked: int = field(default=0, metadata=described("ledgers whose replicas were compared entry by entry"))
+    last_failure: str = field(default="", metadata=described("the latest failure"))
 
 
 class Auditor:
-    """Audits until cancelled.
+    """Audits ledgers until cancelled.
 
     Args:
-        on_marked: called when tasks were marked or bookies changed, to wake a worker in the same process.
+        on_marked: called when tasks were marked or bookies changed, to wake the worker of the same process.
     """
 
     def __init__(
-        self, store: MetadataStore, ledgers: Ledgers, config: AuditorConfig, on_marked: Callable[[], None]
+        self, store: MetadataStore, ledgers: RepairLedgersPort, config: AuditorConfig, on_marked: Callable[[], None]
     ) -> None:
         self.membership = Membership(store, self._on_bookies_changed)
         self.tasks = UnderReplication(store)
@@ -64,14 +67,14 @@ class Auditor:
         self._on_marked = on_marked
         self._election = Election(store, "auditor", config.identity)
         self._absences = Absences(config.lost_bookie_delay_ms)
-        self._checked: set[int] = set()  # closed ledgers compared entry by entry; no more than there are ledgers
-        self._compared_to = -1  # ledgers behind this one have their turn first
+        self._checked: set[int] = set()  # closed ledgers compared entry by entry; at most as many as there are ledgers
+        self._compared_to = -1  # ledgers with greater ids are compared first
         self._due = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._statistics = AuditorStatistics()
 
     async def run(self) -> None:
-        """Stand for election, and audit while leading.
+        """Take part in the election, and audit while leading.
 
         Raises:
             SessionExpiredError: the session ended; a new store and a new auditor are needed.
@@ -88,7 +91,7 @@ class Auditor:
             self.membership.stop()
 
     async def audit(self, *, everything: bool = False) -> dict[str, Any]:
-        """One audit now.
+        """Audit now.
 
         Args:
             everything: compare the replicas of all closed ledgers again, not only of those not compared yet.
@@ -105,7 +108,7 @@ class Auditor:
             return await self._audit()
 
     def statistics(self) -> dict[str, Any]:
-        """Counts since start, and the outcome of the latest audit."""
+        """Return counts since the start, and the outcome of the latest audit."""
         return {**asdict(self._statistics), "absent_bookies": sorted(self._absences.absent)}
 
     async def _lead(self, leadership: Leadership) -> None:
@@ -124,8 +127,8 @@ class Auditor:
 
     async def _wait_until_due(self, leadership: Leadership) -> None:
         pause_ms = self._config.audit_interval_ms
-        if (due_ms := self._absences.next_due_ms(now_ms())) is not None:
-            pause_ms = min(pause_ms, max(1, due_ms - now_ms()))
+        if (due_ms := self._absences.next_due_ms(monotonic_ms())) is not None:
+            pause_ms = min(pause_ms, max(1, due_ms - monotonic_ms()))
         waits = [asyncio.ensure_future(self._due.wait()), asyncio.ensure_future(leadership.lost.wait())]
         try:
             await asyncio.wait(waits, timeout=pause_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
@@ -137,12 +140,14 @@ class Auditor:
         unreadable: list[str] = []
 
         def on_unreadable(path: str, error: RecordError) -> None:
-            log.error("%s cannot be audited, the others are: %s", path, error)
+            log.error("%s is left out of the audit: %s", path, error)
             unreadable.append(path)
 
         ledgers = await scan_ledgers(self._store, self._config.reads_at_once_max, on_unreadable)
-        alive = await self.membership.alive()  # after the ledgers: a bookie may have come and taken one meanwhile
-        lost = self._absences.observe(now_ms(), named_bookies(ledgers), alive)
+        alive = (
+            await self.membership.alive()
+        )  # read after the ledgers: a bookie may have come and got a ledger meanwhile
+        lost = self._absences.observe(monotonic_ms(), named_bookies(ledgers), alive)
         marked = 0
         holes: list[Finding] = []
         if await self.tasks.is_enabled():
@@ -150,7 +155,7 @@ class Auditor:
             holes = await self._holes(ledgers, alive)
             marked += await self._mark(holes)
         outstanding = await self.tasks.tasks()
-        # A hole that no task tells of is found anew: there may have been no room for its task.
+        # A hole without a task is searched for again: there may have been no room for its task.
         self._checked.update({hole.ledger_id for hole in holes}.intersection(outstanding))
         self._statistics.audits += 1
         self._statistics.ledgers = len(ledgers)
@@ -176,12 +181,12 @@ class Auditor:
             marked += await self.tasks.mark(mark.ledger_id, mark.missing_bookies)
         self._statistics.tasks_marked += marked
         if marked:
-            log.warning("%d ledgers miss copies and are marked for repair", marked)
+            log.warning("%d ledgers lack copies and are marked for repair", marked)
             self._on_marked()
         return marked
 
     async def _holes(self, ledgers: list[LedgerMetadata], alive: frozenset[str]) -> list[Finding]:
-        """Entry by entry, for some closed ledgers that were not compared yet: live bookies that lack copies."""
+        """Compare some closed ledgers entry by entry that were not compared yet. Return those that lack copies."""
         self._checked &= {ledger.ledger_id for ledger in ledgers}
         due = [
             ledger
@@ -191,10 +196,10 @@ class Auditor:
         due.sort(key=lambda ledger: (ledger.ledger_id <= self._compared_to, ledger.ledger_id))
         findings = []
         for ledger in due[: self._config.ledgers_checked_per_audit_max]:
-            self._compared_to = ledger.ledger_id  # whatever comes of it, others go first next time
+            self._compared_to = ledger.ledger_id  # also if it fails: others are first the next time
             try:
                 lacking = await self._ledgers.check(ledger.ledger_id)
-            except LedgerError as error:  # unclear now (a bookie is slow, the ledger was deleted): next audit
+            except LedgerError as error:  # a bookie is slow, or the ledger was deleted: left to the next audit
                 log.info("ledger %d cannot be compared now: %s", ledger.ledger_id, error)
                 continue
             self._statistics.ledgers_checked += 1
@@ -207,8 +212,3 @@ class Auditor:
     def _on_bookies_changed(self) -> None:
         self._due.set()
         self._on_marked()
-
-
-def now_ms() -> int:
-    """A monotonic clock."""
-    return time.monotonic_ns() // 1_000_000

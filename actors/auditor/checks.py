@@ -1,8 +1,8 @@
-"""What is wrong with the cluster's copies, decided from what was seen of it. Pure: time is passed in.
+"""Decides which bookies are lost and which ledgers lack copies. Pure: time is passed in.
 
-A bookie that a ledger names is lost when it has been neither available nor read-only for longer than a delay; a
+A bookie that a ledger names is lost when it has been neither available nor read-only for longer than a delay. A
 read-only bookie still serves its copies. The delay starts when this process first misses the bookie, so a new auditor
-is never hastier than its predecessor.
+never calls a bookie lost earlier than its predecessor would have.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from metadata.model import LedgerMetadata, Segment
+from heliograph.metadata.model import LedgerMetadata, Segment
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A ledger with copies missing.
+    """A ledger that lacks copies.
 
-    ``copies_left`` is the least number of copies that any of its entries may be down to.
+    ``copies_left`` is the least number of copies that one of its entries may have: 0 <= copies_left <= Qw.
     """
 
     ledger_id: int
@@ -27,36 +27,39 @@ class Finding:
 
 
 class Absences:
-    """Since when each needed bookie has been missed. Times are milliseconds on one monotonic clock."""
+    """The time since which each needed bookie is absent. Times are milliseconds of one monotonic clock."""
 
     def __init__(self, delay_ms: int) -> None:
         self._delay_ms = delay_ms
-        self._missed_since: dict[str, int] = {}  # at most one for each bookie that a ledger names
+        self._missed_since: dict[str, int] = {}  # at most one for each bookie that a ledger names (I15)
 
     def observe(self, now_ms: int, needed: Collection[str], alive: Collection[str]) -> frozenset[str]:
-        """Take note of who is there at ``now_ms``; the bookies that are lost as of now."""
+        """Record which bookies are alive at ``now_ms``. Return those that are lost."""
+        assert all(since <= now_ms for since in self._missed_since.values()), "the clock never goes back"
         absent = set(needed) - set(alive)
         self._missed_since = {bookie: self._missed_since.get(bookie, now_ms) for bookie in sorted(absent)}
-        return frozenset(bookie for bookie, since in self._missed_since.items() if now_ms - since >= self._delay_ms)
+        lost = frozenset(bookie for bookie, since in self._missed_since.items() if now_ms - since >= self._delay_ms)
+        assert lost <= absent, "a bookie that is alive is not lost"
+        return lost
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """When the next absent bookie will count as lost, or None when none is about to."""
+        """Return when the next absent bookie will be lost, None if no bookie is absent or all of them are lost."""
         due = [since + self._delay_ms for since in self._missed_since.values()]
         return min((at for at in due if at > now_ms), default=None)
 
     @property
     def absent(self) -> dict[str, int]:
-        """Every bookie missed at the last observation, and since when."""
+        """Return the bookies absent at the last observation, each with the time since which it is."""
         return dict(self._missed_since)
 
 
 def named_bookies(ledgers: Iterable[LedgerMetadata]) -> set[str]:
-    """Every bookie that a segment of one of the ledgers names."""
+    """Return the bookies that segments of the ledgers name."""
     return {bookie for ledger in ledgers for segment in ledger.segments for bookie in segment.bookies}
 
 
 def ledgers_on(ledgers: Iterable[LedgerMetadata], lost: Collection[str]) -> list[Finding]:
-    """A finding for each ledger that names a lost bookie in a segment that can hold entries."""
+    """Return a finding for each ledger with a lost bookie in a segment that may hold entries."""
     findings = []
     for ledger in ledgers:
         segments = [segment for segment in ledger.segments if _may_hold_entries(ledger, segment)]
@@ -67,14 +70,13 @@ def ledgers_on(ledgers: Iterable[LedgerMetadata], lost: Collection[str]) -> list
 
 
 def finding(ledger: LedgerMetadata, missing: Collection[str]) -> Finding:
-    """The finding that ``ledger`` lacks the copies that ``missing`` should hold."""
-    left = [_copies_left(ledger, segment, missing) for segment in ledger.segments if _may_hold_entries(ledger, segment)]
-    return Finding(
-        ledger_id=ledger.ledger_id,
-        missing_bookies=tuple(sorted(missing)),
-        copies_left=min(left, default=ledger.write_quorum),
-        is_closed=ledger.is_closed,
-    )
+    """Return the finding that ``ledger`` lacks the copies that ``missing`` should hold."""
+    counts = [
+        _copies_left(ledger, segment, missing) for segment in ledger.segments if _may_hold_entries(ledger, segment)
+    ]
+    copies_left = min(counts, default=ledger.write_quorum)
+    assert 0 <= copies_left <= ledger.write_quorum, "an entry has at most Qw copies"
+    return Finding(ledger.ledger_id, tuple(sorted(missing)), copies_left, ledger.is_closed)
 
 
 def _may_hold_entries(ledger: LedgerMetadata, segment: Segment) -> bool:
@@ -82,7 +84,7 @@ def _may_hold_entries(ledger: LedgerMetadata, segment: Segment) -> bool:
 
 
 def _copies_left(ledger: LedgerMetadata, segment: Segment, missing: Collection[str]) -> int:
-    """The fewest bookies left in any write set of the segment: entry n is at positions (n + i) mod E, i < Qw."""
+    """Return the fewest bookies left in a write set of the segment: entry n is at positions (n + i) mod E, i < Qw."""
     present = [bookie not in missing for bookie in segment.bookies]
     size = ledger.ensemble_size
     return min(sum(present[(start + i) % size] for i in range(ledger.write_quorum)) for start in range(size))

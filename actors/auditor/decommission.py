@@ -1,8 +1,8 @@
-"""Taking a bookie out of the cluster for good, live or dead: its data moves to others first.
+"""Decommission of a bookie, alive or dead: its data is copied to others, then it leaves the cluster for good.
 
-The wish is an empty node in metadata, so that it outlives whoever made it. While it stands the bookie registers itself
-as read-only, writers replace it, and audits mark every ledger that names it, to be copied away from it; it serves as a
-source until then. Once no ledger names it and it has gone, its cookie is deleted with the wish.
+The request is an empty node in metadata, so that it outlives the process that made it. While the node exists, the
+bookie registers itself as read-only, writers replace it, and audits mark every ledger that names it. The bookie serves
+reads until its data is copied. Once no ledger names it and it is stopped, its cookie and the node are deleted.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from actors.auditor.checks import ledgers_on, named_bookies
-from actors.auditor.ledger_scan import scan_ledgers
-from actors.auditor.membership import Membership
-from actors.auditor.widest_ensemble import widest_ensemble
-from heliograph.errors import ConflictError, NotFoundError, ServiceNotReadyError
-from metadata import paths
-from metadata.errors import NodeExistsError, NoNodeError
-from metadata.model import LedgerMetadata
-from metadata.store import MetadataStore
+from heliograph.actors.auditor.checks import ledgers_on, named_bookies
+from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.actors.auditor.membership import Membership
+from heliograph.actors.auditor.widest_ensemble import widest_ensemble
+from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
+from heliograph.metadata import paths
+from heliograph.metadata.errors import NodeExistsError, NoNodeError
+from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.store import MetadataStore
 
 
 @dataclass(frozen=True, slots=True)
 class Decommissioning:
-    """How far it is. ``ledgers_left`` name the bookie still; of these, ``ledgers_open`` are being written to.
+    """The progress of a decommission. ``ledgers_left`` ledgers name the bookie, and ``ledgers_open`` of them are open.
 
-    ``is_read_only`` says that the bookie has heard of it; a dead one counts as such.
+    ``is_read_only`` is true once the bookie has turned read-only, and for a dead one.
     """
 
     bookie: str
@@ -38,12 +38,12 @@ class Decommissioning:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the bookie holds nothing that anybody would ask it for, and will get nothing more."""
+        """Whether no ledger needs the bookie, and no ledger will get it."""
         return self.is_read_only and self.ledgers_left == 0
 
 
 class Decommission:
-    """The steps, each of which can be taken again."""
+    """The steps of a decommission. Each may be repeated."""
 
     def __init__(self, store: MetadataStore, membership: Membership, reads_at_once_max: int) -> None:
         self._store = store
@@ -51,13 +51,13 @@ class Decommission:
         self._reads_at_once_max = reads_at_once_max
 
     async def begin(self, bookie_id: str) -> dict[str, Any]:
-        """Wish it, unless the others could not hold what there is.
+        """Request the decommission, unless too few bookies would be left.
 
         Returns:
             The fields of ``Decommissioning``, with ``is_drained``.
 
         Raises:
-            NotFoundError: there is no such bookie, and no ledger names one.
+            NotFoundError: there is no such bookie, and no ledger names it.
             ConflictError: too few writable bookies would be left.
             MetadataError: the outcome is unknown; call again.
         """
@@ -70,50 +70,50 @@ class Decommission:
         )
         if len(staying) < needed:
             raise ConflictError(
-                f"{bookie_id} cannot go: {len(staying)} writable bookies would be left, and there are topics with an "
-                f"ensemble of {needed}: start another bookie first, or lower ensemble_size",
+                f"{bookie_id} cannot leave: {len(staying)} writable bookies would be left, and there are topics with "
+                f"an ensemble of {needed}: start another bookie first, or lower ensemble_size",
                 field="bookie",
                 limit=f"at least {needed} others",
             )
-        with contextlib.suppress(NodeExistsError):  # wished before
+        with contextlib.suppress(NodeExistsError):  # it was requested before
             await self._store.create(paths.bookie_draining(bookie_id), parents=True)
         return await self._progress(bookie_id, ledgers)
 
     async def progress(self, bookie_id: str) -> dict[str, Any]:
-        """How far it is, as ``begin`` returns it.
+        """Return the progress, as ``begin`` does.
 
         Raises:
-            NotFoundError: nobody wished it.
+            NotFoundError: it was not requested.
             MetadataError: the store failed.
         """
-        await self._require_wished(bookie_id)
+        await self._require_requested(bookie_id)
         return await self._progress(bookie_id, await scan_ledgers(self._store, self._reads_at_once_max))
 
     async def cancel(self, bookie_id: str) -> None:
-        """Let the bookie stay; what was moved stays where it is.
+        """Keep the bookie in the cluster. Copies that were made stay where they are.
 
         Raises:
-            NotFoundError: nobody wished it.
+            NotFoundError: its decommission was not requested.
         """
         try:
             await self._store.delete(paths.bookie_draining(bookie_id))
         except NoNodeError:
-            raise _not_wished(bookie_id) from None
+            raise _not_requested(bookie_id) from None
 
     async def finish(self, bookie_id: str) -> None:
-        """Forget a bookie that is drained and gone.
+        """Forget a bookie that is drained and stopped.
 
         Raises:
-            NotFoundError: nobody wished it.
-            ConflictError: ledgers name it.
-            ServiceNotReadyError: it is registered still; stop it, and call again.
+            NotFoundError: its decommission was not requested.
+            ConflictError: ledgers still name it.
+            ServiceNotReadyError: it is still registered; stop it and call again.
         """
         found = await self.progress(bookie_id)
         if found["ledgers_left"]:
             raise ConflictError(f"{found['ledgers_left']} ledgers name {bookie_id} still", field="bookie")
         if found["is_alive"]:
             raise ServiceNotReadyError(f"{bookie_id} is registered still: stop it first", field="bookie")
-        for path in (paths.bookie_cookie(bookie_id), paths.bookie_draining(bookie_id)):  # the wish goes last
+        for path in (paths.bookie_cookie(bookie_id), paths.bookie_draining(bookie_id)):  # the request last
             with contextlib.suppress(NoNodeError):
                 await self._store.delete(path)
 
@@ -131,10 +131,10 @@ class Decommission:
         if await self._store.exists(paths.bookie_cookie(bookie_id)) is None:
             raise NotFoundError(f"there is no bookie {bookie_id}", field="bookie", limit=", ".join(sorted(known)))
 
-    async def _require_wished(self, bookie_id: str) -> None:
+    async def _require_requested(self, bookie_id: str) -> None:
         if await self._store.exists(paths.bookie_draining(bookie_id)) is None:
-            raise _not_wished(bookie_id)
+            raise _not_requested(bookie_id)
 
 
-def _not_wished(bookie_id: str) -> NotFoundError:
+def _not_requested(bookie_id: str) -> NotFoundError:
     return NotFoundError(f"{bookie_id} is not being decommissioned", field="bookie")

@@ -1,4 +1,4 @@
-"""Reading the metadata of every ledger, or every record of another family, a bounded number of reads at a time."""
+"""Scans of metadata: the records of all ledgers, or of another kind, with a bounded number of reads at once (I15)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from metadata import paths
-from metadata.errors import NoNodeError, RecordError
-from metadata.model import LedgerMetadata
-from metadata.store import MetadataStore
-from metadata.update_loop import read
+from heliograph.metadata import paths
+from heliograph.metadata.errors import NoNodeError, RecordError
+from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
 
 R = TypeVar("R")
 OnUnreadable = Callable[[str, RecordError], None]  # path, why
 
-LEDGER_DEPTH = 3  # high part, middle part, ledger
+LEDGER_DEPTH = 3  # levels of paths below the root: high part, middle part, ledger
 
 
 async def scan_ledgers(
     store: MetadataStore, reads_at_once_max: int, on_unreadable: OnUnreadable | None = None
 ) -> list[LedgerMetadata]:
-    """Metadata of all ledgers, by id; ledgers created or deleted meanwhile may or may not be among them.
+    """Return the records of all ledgers, by id. Ledgers created or deleted meanwhile may or may not be among them.
 
     Args:
-        on_unreadable: told of each record that is damaged or of a newer version, which is left out then: for those who
-            conclude nothing from what is not there. Without it such a record is an error.
+        on_unreadable: called with each record that is damaged or of a newer version. The record is left out, so the
+            caller may conclude nothing from the lack of a ledger. Without it such a record is an error.
 
     Raises:
         MetadataError: the scan is incomplete; nothing may be concluded from it.
@@ -42,7 +42,7 @@ async def scan_records(
     reads_at_once_max: int,
     on_unreadable: OnUnreadable | None = None,
 ) -> dict[str, R]:
-    """Records by their path below ``root``, all of them ``depth`` names down; ``on_unreadable`` as above.
+    """Return the records ``depth`` levels below ``root``, by their path below it. ``on_unreadable`` as above.
 
     Raises:
         MetadataError: the scan is incomplete; nothing may be concluded from it.

@@ -1,19 +1,19 @@
-"""Which bookies are there, and when that changes."""
+"""The bookies of the cluster that are alive or to leave, with a notice of changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata import paths
-from metadata.changes import Changes
-from metadata.store import MetadataStore
+from heliograph.metadata import paths
+from heliograph.metadata.recipes.changes import Changes
+from heliograph.metadata.store import MetadataStore
 
 
 class Membership:
-    """The bookies that are alive: available or read-only.
+    """The bookies that are alive, which are the available and the read-only ones.
 
     Args:
-        on_change: called whenever the store reports a change, and when changes may have been missed.
+        on_change: called when the store reports a change, and when changes may have been missed.
     """
 
     def __init__(self, store: MetadataStore, on_change: Callable[[], None]) -> None:
@@ -22,17 +22,17 @@ class Membership:
         self._changes = Changes(store, lists, lambda _: on_change(), on_change)
 
     async def start(self) -> None:
-        """Watch for changes."""
+        """Start to watch for changes."""
         await self._changes.start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._changes.stop()
 
     async def alive(self) -> frozenset[str]:
-        """Their ids, as of now.
+        """Return the ids of the bookies that are alive now.
 
-        Read-only ones are read twice: a bookie that changes over in between is then seen in one place at least.
+        The read-only ones are read twice, so that a bookie that changes between the two lists is seen at least once.
         """
         readonly = await self._store.children(paths.BOOKIES_READONLY)
         available = await self._store.children(paths.BOOKIES_AVAILABLE)
@@ -40,5 +40,5 @@ class Membership:
         return frozenset((*readonly, *available))
 
     async def draining(self) -> frozenset[str]:
-        """Those that are to leave the cluster, alive or not."""
+        """Return the ids of the bookies that are to leave the cluster, alive or not."""
         return frozenset(await self._store.children(paths.BOOKIES_DRAINING))

@@ -1,34 +1,34 @@
-"""Which findings become tasks now, and in which order tasks are taken. Pure."""
+"""Decides which findings become tasks now, which ledgers are fenced, and the pauses between attempts. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from actors.auditor.checks import Finding
-from metadata.model import LedgerMetadata
+from heliograph.actors.auditor.checks import Finding
+from heliograph.metadata.model import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """Record in metadata that a ledger misses copies on these bookies."""
+class TaskMark:
+    """A task to be marked: the ledger lacks copies on these bookies."""
 
     ledger_id: int
     missing_bookies: tuple[str, ...]
 
 
-def marks(findings: Iterable[Finding], outstanding: Mapping[int, frozenset[str]], tasks_max: int) -> list[Mark]:
-    """What to mark, the ledgers nearest to loss first, closed ones (which can be copied at once) before open ones.
+def marks(findings: Iterable[Finding], outstanding: Mapping[int, frozenset[str]], tasks_max: int) -> list[TaskMark]:
+    """Return the tasks to mark: ledgers with the fewest copies first, closed ones before open ones.
 
-    Ledgers with entries that nobody has a copy of come last and get no more than half of the room: their tasks may
-    stand for ever, and must not keep others from being repaired.
+    Closed ledgers can be copied at once. Ledgers with entries that have no copy left come last and get at most half of
+    the room: their tasks may never be done, and must not keep others from being repaired.
 
     Args:
-        outstanding: tasks there are already, with the bookies each names. One that says all that a finding says is
-            left alone; one that says less is merged with the finding.
-        tasks_max: tasks that may stand at one time, merges not counted; the rest waits for the next audit.
+        outstanding: the existing tasks, with the bookies that each names. A finding that its task covers is left out;
+            any other finding of a ledger with a task extends that task.
+        tasks_max: how many tasks may exist at once (I15). Findings beyond wait for the next audit.
     """
-    room = tasks_max - len(outstanding)
+    room = room_before = tasks_max - len(outstanding)
     chosen = []
     for found in sorted(findings, key=_urgency):
         known = outstanding.get(found.ledger_id)
@@ -38,21 +38,24 @@ def marks(findings: Iterable[Finding], outstanding: Mapping[int, frozenset[str]]
             if room <= (0 if found.copies_left else tasks_max // 2):
                 continue
             room -= 1
-        chosen.append(Mark(found.ledger_id, found.missing_bookies))
+        chosen.append(TaskMark(found.ledger_id, found.missing_bookies))
+    created = sum(mark.ledger_id not in outstanding for mark in chosen)
+    assert created <= max(room_before, 0), "new tasks fit the room"  # I15
     return chosen
 
 
 def must_be_fenced(ledger: LedgerMetadata, lost: Iterable[str]) -> bool:
-    """Whether only closing the ledger makes it repairable: it is not closed, and its last segment names a lost bookie.
+    """Whether the ledger must be closed before repair: it is not CLOSED, and its last segment names a lost bookie.
 
-    A bookie that is alive and merely lacks entries is no reason: it gets them copied when the ledger is closed. If it
-    lost its storage, its task says so once nobody went on with the ledger for long (``is_abandoned``).
+    A bookie that is alive and lacks entries does not count: it gets them once the ledger is closed. If it lost its
+    storage and no writer went on with the ledger for long, its task says so (``is_abandoned``).
     """
     return not ledger.is_closed and not set(ledger.last_segment.bookies).isdisjoint(lost)
 
 
 def retry_pause_ms(failures: int, first_ms: int, longest_ms: int) -> int:
-    """Pause after the n-th failure in a row (n from 1): doubling, with a ceiling."""
+    """Return the pause after a number of failures in a row: it doubles up to ``longest_ms``."""
+    assert failures >= 1, "a pause follows a failure"
     return min(first_ms << min(failures - 1, 30), longest_ms)
 
 

@@ -1,25 +1,25 @@
-"""What the auditor needs of ledgers: a part of ``actors.ledger.driver.LedgerClient``."""
+"""The operations on ledgers that the auditor needs: a part of ``heliograph.actors.ledger.driver.LedgerClient``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Protocol
 
-from metadata.model import LedgerMetadata, Versioned
+from heliograph.metadata.model import LedgerMetadata, Versioned
 
 
-class Ledgers(Protocol):
-    """Ledgers as the auditor and its worker act on them."""
+class RepairLedgersPort(Protocol):
+    """Port to the ledgers, for the auditor and its worker."""
 
     async def metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        """The ledger's metadata now.
+        """Return the ledger's record.
 
         Raises:
             NoSuchLedgerError: it was deleted.
         """
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence the ledger, decide its end and close it; idempotent.
+        """Fence the ledger, find its end and close it. Idempotent.
 
         Raises:
             LedgerRecoveryError, NotEnoughBookiesError: nothing was decided; call again.
@@ -28,18 +28,18 @@ class Ledgers(Protocol):
     async def repair(
         self, ledger_id: int, missing_bookies: Collection[str], *, away_from: Collection[str] = ()
     ) -> bool:
-        """Bring back the copies that ``missing_bookies`` lack; True when nothing is left to do.
+        """Make the copies that ``missing_bookies`` lack. Return whether nothing is left to do.
 
         Args:
-            away_from: bookies to be emptied: what they hold is copied to others, alive or not.
+            away_from: bookies to be emptied, alive or not: their data is copied to others.
 
         Raises:
             NoSuchLedgerError: it was deleted.
-            LedgerError: it could not be done now; what was copied stays, and the metadata names no copy that is not.
+            LedgerError: it failed; copies that were made stay, and metadata names no copy that does not exist (I10).
         """
 
     async def check(self, ledger_id: int) -> Collection[str]:
-        """Ask every bookie of a closed ledger which of its entries it holds; the bookies that lack some.
+        """Ask every bookie of a closed ledger for its entries. Return the bookies that lack some.
 
         Raises:
             NoSuchLedgerError: it was deleted.

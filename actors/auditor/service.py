@@ -1,4 +1,4 @@
-"""An auditor and a replication worker in one process, kept going over lost sessions."""
+"""An auditor and a replication worker in one process. They go on in a new session when one is lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from actors.auditor.auditor import Auditor, now_ms
-from actors.auditor.config import AuditorConfig
-from actors.auditor.decommission import Decommission
-from actors.auditor.worker import ReplicationWorker
-from actors.ledger.driver import LedgerClient, LedgerClientConfig
-from heliograph.errors import HeliographError, ServiceNotReadyError
-from metadata.connect import connect_store
-from metadata.store import MetadataStore
+from heliograph.actors.auditor.auditor import Auditor
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.actors.auditor.decommission import Decommission
+from heliograph.actors.auditor.worker import ReplicationWorker
+from heliograph.actors.ledger.driver import LedgerClient
+from heliograph.base.clock import monotonic_ms
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +24,11 @@ RESTART_PAUSE_SECONDS = 0.5
 
 
 class AuditorService:
-    """Runs until stopped.
+    """Runs an auditor and a replication worker until stopped.
 
     Args:
-        metadata_url: the store; each lost session is replaced by a new one.
-        on_crash: called when the work ended by a broken promise of our own.
+        metadata_url: address of the store. A lost session is replaced by a new one.
+        on_crash: called when the work ended by a failed assertion or another unexpected error.
     """
 
     def __init__(self, config: AuditorConfig, metadata_url: str, on_crash: Callable[[], None]) -> None:
@@ -41,7 +42,7 @@ class AuditorService:
         self._sessions = 0
 
     async def start(self) -> None:
-        """Open the first session and begin; idempotent.
+        """Open the first session and start the work. Idempotent.
 
         Raises:
             MetadataError: the store cannot be reached.
@@ -52,7 +53,7 @@ class AuditorService:
             self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """End the work and the session. Idempotent."""
+        """Stop the work and end the session. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -60,7 +61,7 @@ class AuditorService:
             self._task = None
 
     async def audit(self, *, everything: bool = False) -> dict[str, Any]:
-        """One audit now, whoever leads: ``Auditor.audit``.
+        """Audit now, also if this auditor does not lead.
 
         Raises:
             ServiceNotReadyError: between two sessions.
@@ -71,7 +72,7 @@ class AuditorService:
 
     @property
     def decommission(self) -> Decommission:
-        """Taking bookies out of the cluster, in this session.
+        """Return the decommission of bookies, in this session.
 
         Raises:
             ServiceNotReadyError: between two sessions.
@@ -81,7 +82,7 @@ class AuditorService:
         return self._decommission
 
     def statistics(self) -> dict[str, Any]:
-        """What auditor and worker counted in this session."""
+        """Return the counts of auditor and worker in this session."""
         return {
             "sessions": self._sessions,
             "auditor": self._auditor.statistics() if self._auditor else {},
@@ -113,17 +114,18 @@ class AuditorService:
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
 
     async def _serve(self, store: MetadataStore) -> None:
-        """Until the session ends; what ends the auditor ends the worker too, and the other way round."""
+        """Run auditor and worker until the session ends. The end of one ends the other."""
         self._sessions += 1
-        settings = LedgerClientConfig(is_upkeep=True, cluster_secret=self._config.cluster_secret)
         closing = contextlib.AsyncExitStack()
         closing.push_async_callback(_close, store)
         try:
-            ledgers = await LedgerClient.start(store, settings)
+            ledgers = await LedgerClient.start(store, self._config.ledgers)
             closing.push_async_callback(ledgers.close)
             auditor = Auditor(store, ledgers, self._config, self._wake_worker)
             bookies = auditor.membership
-            worker = ReplicationWorker(auditor.tasks, ledgers, bookies.alive, bookies.draining, self._config, now_ms)
+            worker = ReplicationWorker(
+                auditor.tasks, ledgers, bookies.alive, bookies.draining, self._config, monotonic_ms
+            )
             self._auditor, self._worker = auditor, worker
             self._decommission = Decommission(store, bookies, self._config.reads_at_once_max)
             async with asyncio.TaskGroup() as group:

@@ -1,13 +1,13 @@
-"""How many bookies the next ledger of any topic may ask for, by what namespaces and topics say."""
+"""The largest ensemble that a new ledger of any topic may need, by the policies of namespaces and topics."""
 
 from __future__ import annotations
 
 import re
 
-from actors.auditor.ledger_scan import scan_records
-from metadata import paths
-from metadata.model import NamespacePolicies, PartitionedTopicRecord, Persistence, TopicPolicies, TopicRecord
-from metadata.store import MetadataStore
+from heliograph.actors.auditor.ledger_scan import scan_records
+from heliograph.metadata import paths
+from heliograph.metadata.model import NamespacePolicies, PartitionedTopicRecord, Persistence, TopicPolicies, TopicRecord
+from heliograph.metadata.store import MetadataStore
 
 NAMESPACE_DEPTH = 2  # tenant, namespace
 TOPIC_DEPTH = 3  # tenant, namespace, topic
@@ -15,10 +15,10 @@ _PARTITION = re.compile(r"-partition-\d+$")
 
 
 async def widest_ensemble(store: MetadataStore, reads_at_once_max: int) -> int:
-    """The largest ensemble size that holds for a namespace or a topic; 0 when there is no namespace.
+    """Return the largest ensemble size of a namespace or a topic, 0 if there is no namespace.
 
-    A topic goes by its own policies, else by what it was created with, else by its namespace. Those of topics without
-    a ledger count, too: their first one comes.
+    A topic's own policies come first, then what it was created with, then its namespace. Topics without a ledger count
+    too, since they may get one.
 
     Raises:
         MetadataError: not all could be read; nothing may be concluded.

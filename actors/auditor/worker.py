@@ -1,7 +1,7 @@
-"""The replication worker: takes one task at a time, brings the ledger's copies back, and deletes the task.
+"""The replication worker: it takes one task at a time, repairs the ledger and deletes the task.
 
-A lock keeps workers apart. That is for economy only: two workers on one ledger do no harm, since copies are written
-before the metadata names their home, and the metadata is changed by compare-and-set (I9, I10).
+A lock keeps workers apart. It only saves work: two workers on one ledger do no harm, since copies are written before
+metadata names their bookies, and metadata is changed by compare-and-set (I9, I10).
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from actors.auditor.config import AuditorConfig
-from actors.auditor.plan import must_be_fenced, retry_pause_ms
-from actors.auditor.ports import Ledgers
-from actors.auditor.underreplication import UnderReplication
-from actors.errors import NoSuchLedgerError
-from heliograph.errors import HeliographError
-from metadata.errors import SessionExpiredError
-from metadata.model import UnderReplicatedLedger
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.actors.auditor.plan import must_be_fenced, retry_pause_ms
+from heliograph.actors.auditor.ports import RepairLedgersPort
+from heliograph.actors.auditor.underreplication import UnderReplication
+from heliograph.actors.errors import NoSuchLedgerError
+from heliograph.base.errors import HeliographError
+from heliograph.base.settings import described
+from heliograph.metadata.errors import SessionExpiredError
+from heliograph.metadata.model import UnderReplicatedLedger
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class WorkerStatistics:
-    """Counts since start."""
+    """Counts since the start."""
 
-    ledgers_repaired: int = 0
-    ledgers_recovered: int = 0
-    failures: int = 0
-    last_failure: str = ""
+    ledgers_repaired: int = field(default=0, metadata=described("ledgers that have all their copies again"))
+    ledgers_recovered: int = field(default=0, metadata=described("open ledgers that the worker fenced and closed"))
+    failures: int = field(default=0, metadata=described("tasks that failed and are repeated"))
+    last_failure: str = field(default="", metadata=described("the latest failure"))
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Why and until when a task is left alone. One for each task at most (I15)."""
+    """The state of a task that is not tried for a while. At most one for each task (I15)."""
 
     until_ms: int
     failures: int = 0
@@ -46,18 +47,18 @@ class _Waiting:
 
 
 class ReplicationWorker:
-    """Works until cancelled.
+    """Repairs ledgers that have a task, until cancelled.
 
     Args:
-        alive_bookies: tells which bookies are there now.
-        draining_bookies: tells which are to leave the cluster.
-        now_ms: a monotonic clock.
+        alive_bookies: returns the bookies that are alive now.
+        draining_bookies: returns those that are to leave the cluster.
+        now_ms: a monotonic clock, in milliseconds.
     """
 
     def __init__(
         self,
         tasks: UnderReplication,
-        ledgers: Ledgers,
+        ledgers: RepairLedgersPort,
         alive_bookies: Callable[[], Awaitable[frozenset[str]]],
         draining_bookies: Callable[[], Awaitable[frozenset[str]]],
         config: AuditorConfig,
@@ -74,14 +75,14 @@ class ReplicationWorker:
         self._statistics = WorkerStatistics()
 
     def wake(self) -> None:
-        """Look at the tasks now: one was marked, or the bookies changed."""
+        """Scan the tasks now: one was marked, or the bookies changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Do tasks as they come.
+        """Scan the tasks again and again, and do those that are due.
 
         Raises:
-            SessionExpiredError: the session ended; locks are gone with it.
+            SessionExpiredError: the session ended, and its locks with it.
         """
         while True:
             self._wake.clear()
@@ -97,16 +98,17 @@ class ReplicationWorker:
                     await asyncio.wait_for(self._wake.wait(), self._config.worker_poll_ms / 1000)
 
     async def work_once(self) -> bool:
-        """Try every task that is due, once each; whether one was finished.
+        """Try every task that is due once. Return whether one was finished.
 
         Raises:
-            MetadataError: the store failed; tasks stand as they did.
+            MetadataError: the store failed; the tasks remain.
         """
         if not await self._tasks.is_enabled():
             return False
         ids = await self._tasks.tasks()
         self._waiting = {ledger_id: self._waiting[ledger_id] for ledger_id in ids if ledger_id in self._waiting}
-        random.shuffle(ids)  # workers that begin at different ends seldom meet
+        assert len(self._waiting) <= len(ids), "only a task that exists waits"  # I15
+        random.shuffle(ids)  # workers with different orders seldom meet
         finished = False
         for ledger_id in ids:
             waiting = self._waiting.get(ledger_id)
@@ -115,7 +117,7 @@ class ReplicationWorker:
         return finished
 
     def statistics(self) -> dict[str, Any]:
-        """Counts since start, and how many tasks wait here."""
+        """Return counts since the start, and how many tasks wait for their next attempt."""
         return {**asdict(self._statistics), "tasks_waiting": len(self._waiting)}
 
     async def _try(self, ledger_id: int) -> bool:
@@ -123,7 +125,7 @@ class ReplicationWorker:
             return False
         try:
             task = await self._tasks.task(ledger_id)
-            if task is None or not await self._do(task.record):
+            if task is None or not await self._attempt(task.record):
                 return False
             self._waiting.pop(ledger_id, None)
             self._statistics.ledgers_repaired += 1
@@ -138,8 +140,8 @@ class ReplicationWorker:
             with contextlib.suppress(HeliographError):
                 await self._tasks.release(ledger_id)
 
-    async def _do(self, task: UnderReplicatedLedger) -> bool:
-        """One attempt at a task; whether nothing is left to do."""
+    async def _attempt(self, task: UnderReplicatedLedger) -> bool:
+        """Try a task once. Return whether nothing is left to do."""
         try:
             ledger = (await self._ledgers.metadata(task.ledger_id)).record
             missing = frozenset(task.missing_bookies)
@@ -162,7 +164,7 @@ class ReplicationWorker:
         self._statistics.ledgers_recovered += 1
 
     def _grace_is_running(self, ledger_id: int) -> bool:
-        """Whether the ledger's writer still has time to replace the bookie by itself."""
+        """Whether the ledger's writer still has time to replace the lost bookie."""
         waiting = self._waiting.setdefault(ledger_id, _Waiting(until_ms=self._now_ms()))
         if waiting.grace_given:
             return False
@@ -174,9 +176,10 @@ class ReplicationWorker:
         waiting = self._waiting.setdefault(ledger_id, _Waiting(until_ms=0))
         waiting.failures += 1
         pause = retry_pause_ms(waiting.failures, self._config.task_retry_ms, self._config.task_retry_ms_max)
+        assert pause <= self._config.task_retry_ms_max, "pauses are bounded"  # I15
         waiting.until_ms = self._now_ms() + pause
 
     def _note_failure(self, error: HeliographError) -> None:
         self._statistics.failures += 1
         self._statistics.last_failure = f"{type(error).__name__}: {error}"
-        log.warning("replication: %s: %s", type(error).__name__, error)
+        log.warning("replication worker: %s: %s", type(error).__name__, error)

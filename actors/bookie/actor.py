@@ -12,16 +12,16 @@ from pathlib import Path
 
 from ray.util.metrics import Gauge
 
-from actors.bookie.bookie import Bookie
-from actors.bookie.config import BookieConfig
-from actors.bookie.statistics import GAUGES
-from metadata.connect import connect_store
-from metadata.store import MetadataStore
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.statistics import GAUGES
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.store import MetadataStore
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 METRICS_SECONDS = 5.0
-# The journal's thread needs the interpreter for a moment after each sync; with the default of 5 ms a busy event loop
-# would add that much to every acknowledgement.
+# The journal's thread needs the interpreter lock after each sync. With the default switch interval of 5 ms a busy event
+# loop would add up to 5 ms to every acknowledgement.
 SWITCH_INTERVAL_SECONDS = 0.0005
 EXIT_STORAGE_FAILED = 74  # EX_IOERR: Ray starts the actor again, and the bookie replays its journal
 
@@ -48,7 +48,7 @@ class BookieActor:
         return f"Bookie({self._config.bookie_id}@{self._config.rack})"
 
     async def start(self) -> str:
-        """Start, if that did not happen yet; returns ``host:port`` of the data plane.
+        """Start unless it is started; return ``host:port`` of the data plane.
 
         Raises:
             the errors of ``Bookie.start``; nothing is left behind, call again.
@@ -69,19 +69,19 @@ class BookieActor:
             return self._bookie.address
 
     async def address(self) -> str:
-        """``host:port`` of the data plane, empty before ``start``."""
+        """Return ``host:port`` of the data plane; empty before ``start``."""
         return "" if self._bookie is None else self._bookie.address
 
     async def statistics(self) -> dict[str, object]:
-        """``BookieStatistics`` as a map, empty before ``start``."""
+        """Return ``BookieStatistics`` as a map; empty before ``start``."""
         return {} if self._bookie is None else self._bookie.statistics()
 
     async def pid(self) -> int:
-        """Of this process."""
+        """Return the id of the actor's process."""
         return os.getpid()
 
     async def stop(self) -> None:
-        """Leave the lists, answer what was asked, flush, close. Idempotent."""
+        """Unregister, answer running requests, flush, close. Idempotent."""
         async with self._starting:
             if self._metrics_task is not None:
                 self._metrics_task.cancel()
@@ -96,10 +96,10 @@ class BookieActor:
                 self._store = None
 
     async def erase(self) -> None:
-        """Stop, and delete everything in this bookie's directories: for one whose ledgers are all elsewhere.
+        """Stop and delete this bookie's directories. All its ledgers must be on other bookies.
 
         Raises:
-            OSError: a directory could not be deleted; call again.
+            OSError: a directory could not be deleted. Call again.
         """
         await self.stop()
         for directory in (*self._config.journal_directories, *self._config.data_directories):
@@ -130,5 +130,5 @@ def _delete_tree(directory: Path) -> None:
 
 
 def _exit(error: BaseException) -> None:
-    _log.critical("the bookie exits: %s", error)
+    log.critical("the bookie exits: %s", error)
     os._exit(EXIT_STORAGE_FAILED)

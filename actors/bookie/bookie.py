@@ -1,4 +1,4 @@
-"""One bookie, everything but Ray: from directories and a metadata session to a listening server and back."""
+"""One bookie without Ray: it opens directories, serves clients, and closes again."""
 
 from __future__ import annotations
 
@@ -11,45 +11,52 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from actors.bookie import cookies, ledger_listing
-from actors.bookie.checkpointer import Checkpointer
-from actors.bookie.config import BookieConfig
-from actors.bookie.disk import Disk, DiskLock, RealDisk
-from actors.bookie.gc import GarbageCollector
-from actors.bookie.opening import JournalPorts, Opened, lock_directories, open_storage, start_journals
-from actors.bookie.reads import Reads
-from actors.bookie.registration import Registrar, Reopen
-from actors.bookie.server import BookieServer
-from actors.bookie.space import Space, measure
-from actors.bookie.statistics import BookieStatistics
-from actors.bookie.storage import Storage
-from actors.errors import BookieStorageError, CookieMismatchError
-from metadata import paths
-from metadata.errors import MetadataError
-from metadata.ids import last_ledger_id
-from metadata.model import BookieRegistration, Cookie
-from metadata.store import MetadataStore
+from heliograph.actors.bookie import cookies
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.disk.disk import Disk, DiskLock, RealDisk
+from heliograph.actors.bookie.disk.monitor import DiskMonitor, measure
+from heliograph.actors.bookie.recovery.opening import (
+    JournalPorts,
+    Opened,
+    lock_directories,
+    open_storage,
+    start_journals,
+)
+from heliograph.actors.bookie.registration import Registrar, Reopen
+from heliograph.actors.bookie.server.reads import EntryReads
+from heliograph.actors.bookie.server.server import BookieServer
+from heliograph.actors.bookie.statistics import BookieStatistics
+from heliograph.actors.bookie.store.storage import BookieStorage
+from heliograph.actors.bookie.upkeep import ledger_listing
+from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
+from heliograph.actors.bookie.upkeep.gc import GarbageCollector
+from heliograph.actors.errors import BookieStorageError, CookieMismatchError
+from heliograph.metadata import paths
+from heliograph.metadata.errors import MetadataError
+from heliograph.metadata.model import BookieRegistration, Cookie
+from heliograph.metadata.recipes.ids import last_ledger_id
+from heliograph.metadata.store import MetadataStore
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Running:
-    """The parts of a bookie that serves."""
+    """The parts of a running bookie."""
 
     storage_thread: ThreadPoolExecutor
     read_threads: ThreadPoolExecutor
-    reads: Reads
+    reads: EntryReads
     checkpointer: Checkpointer
     gc: GarbageCollector
     server: BookieServer
 
 
 class Bookie:
-    """Stores entries, durably before it says so.
+    """A storage server that acknowledges entries only when they are durable (I1).
 
-    A storage failure that leaves the disk's state unknown ends the service: connections are cut, nothing more is
-    acknowledged, ``failure`` is set and ``on_failure`` is told. The process should exit then and start again.
+    A failure that leaves the state of the disk unknown ends the service: connections are aborted, nothing more is
+    acknowledged, ``failure`` is set and ``on_failure`` is called. The process should then exit and start again.
     """
 
     def __init__(
@@ -63,10 +70,10 @@ class Bookie:
     ) -> None:
         """
         Args:
-            store: None for a bookie that nobody finds: no registration, no cookie in metadata, no garbage collection.
+            store: the metadata session; None: no registration, no cookie in metadata, no garbage collection.
             reopen: opens a new metadata session when the old one is lost; without it the bookie stays unregistered.
-            disk: None for the real one.
-            on_failure: called once, on the event loop.
+            disk: None for the real disk.
+            on_failure: called once, on the event loop, when the bookie stops after a failure.
         """
         self._config = config
         self._store = store
@@ -75,11 +82,11 @@ class Bookie:
         self._on_failure = on_failure
         self._directories = list(dict.fromkeys([*config.journal_directories, *config.data_directories]))
         self._locks: list[DiskLock] = []
-        self._cookie: Cookie | None = None  # once it is in metadata
+        self._cookie: Cookie | None = None  # set once it is in metadata
         self._opened: Opened | None = None
         self._running: Running | None = None
         self._leaving: asyncio.Task[None] | None = None
-        self._space = Space(config)
+        self._space = DiskMonitor(config)
         self._space_reported_at = time.monotonic()
         self._space_task: asyncio.Task[None] | None = None
         self._registrar: Registrar | None = None
@@ -93,10 +100,10 @@ class Bookie:
         """Lock, check cookies, replay, listen, register.
 
         Raises:
-            DirectoryLockedError, CookieMismatchError, JournalCorruptError, BookieStorageError: as they say.
+            DirectoryLockedError, CookieMismatchError, JournalCorruptError, BookieStorageError: as their names say.
             ResourceError: the address cannot be used.
-            MetadataError: the store cannot be asked.
-        After an error the bookie holds nothing any more.
+            MetadataError: the store did not answer.
+        After an error the bookie holds no resources.
         """
         try:
             await self._start()
@@ -118,16 +125,16 @@ class Bookie:
         ports = JournalPorts(lambda call: _post(loop, call), self.fail)
         await asyncio.to_thread(start_journals, self._disk, self._opened, ports)
         self._replay_seconds = time.monotonic() - self._started_at
-        if lost:  # limbo is durable by now
+        if lost:  # limbo is durable now
             await cookies.stamp(self._disk, self._store, expected)
         self._cookie = expected
         await self._serve(self._opened.storage)
 
-    async def _serve(self, storage: Storage) -> None:
+    async def _serve(self, storage: BookieStorage) -> None:
         config = self._config
         storage_thread = ThreadPoolExecutor(1, "bookie-storage")
         read_threads = ThreadPoolExecutor(config.read_threads, "bookie-read")
-        reads = Reads(storage, read_threads)
+        reads = EntryReads(storage, read_threads)
         checkpointer = Checkpointer(storage, storage_thread, config.flush_interval_ms, self.fail)
         running = self._running = Running(
             storage_thread,
@@ -154,7 +161,7 @@ class Bookie:
             ),
         )
         running.checkpointer.on_settled = running.server.regulate
-        await self._look_whether_draining()
+        await self._update_draining()
         self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
         port = await running.server.start(config.host, config.port)
         self.address = f"{config.advertised_host or config.host}:{port}"
@@ -168,7 +175,7 @@ class Bookie:
         self._space_task = asyncio.get_running_loop().create_task(self._watch_space(), name="disk space")
 
     async def stop(self) -> None:
-        """Leave the lists, answer what was asked, flush, close. Idempotent; after a failure it only closes."""
+        """Unregister, answer running requests, flush, close. Idempotent; after a failure it only closes."""
         if self._is_stopping:
             return
         self._is_stopping = True
@@ -191,38 +198,38 @@ class Bookie:
         await running.gc.stop()
         await running.checkpointer.stop()
         if self.failure is None and self._opened is not None and self._opened.storage.has_changes:
-            with contextlib.suppress(BookieStorageError):  # the journal has it all
+            with contextlib.suppress(BookieStorageError):  # the journal holds everything
                 await running.checkpointer.checkpoint()
         running.storage_thread.shutdown()
         running.read_threads.shutdown()
 
     def fail(self, error: BaseException) -> None:
-        """Serve no more: the disk's state, or our own, is unknown (D6)."""
+        """Stop serving, because the state of the disk or of this process is unknown."""
         if self.failure is not None or self._is_stopping:
             return
         self.failure = error
-        _log.critical("bookie %s stops serving: %s", self._config.bookie_id, error, exc_info=error)
+        log.critical("bookie %s stops serving: %s", self._config.bookie_id, error, exc_info=error)
         if self._running is not None:
             self._running.server.abort()
-        if self._registrar is not None:  # nobody should be sent here, even if the process lives on
-            self._leaving = asyncio.get_running_loop().create_task(self._registrar.stop(), name="leave the lists")
+        if self._registrar is not None:  # clients should not be sent here, even if the process goes on
+            self._leaving = asyncio.get_running_loop().create_task(self._registrar.stop(), name="unregister")
         if self._on_failure is not None:
             self._on_failure(error)
 
     async def checkpoint(self) -> None:
-        """Flush now.
+        """Run a checkpoint now.
 
         Raises:
-            BookieStorageError: it failed and can be tried again.
+            BookieStorageError: it failed and can be retried.
         """
         assert self._running is not None, "the bookie was started"
         await self._running.checkpointer.checkpoint()
 
     async def collect_garbage(self) -> None:
-        """One round of garbage collection now.
+        """Run one round of garbage collection now.
 
         Raises:
-            MetadataError, BookieStorageError: the round was given up.
+            MetadataError, BookieStorageError: the round was abandoned.
         """
         assert self._running is not None, "the bookie was started"
         await self._running.gc.collect()
@@ -235,40 +242,42 @@ class Bookie:
             raise cookies.refuse_loss(expected, lost)
         return lost
 
-    async def _enter_limbo(self, storage: Storage) -> None:
+    async def _enter_limbo(self, storage: BookieStorage) -> None:
         if self._store is None:
-            raise CookieMismatchError("without metadata nothing says which ledgers a lost directory held")
+            raise CookieMismatchError("without metadata it is unknown which ledgers a lost directory held")
         last_id = await last_ledger_id(self._store)
         elsewhere = set(storage.ledgers.ids())
         async for ledger_id, may_be_fenced in ledger_listing.ledgers_on(self._store, self._config.bookie_id):
-            storage.put_into_limbo(ledger_id, is_fenced=may_be_fenced)  # I6: before anything is served
+            storage.put_into_limbo(ledger_id, is_fenced=may_be_fenced)  # I6: before the bookie serves
             elsewhere.discard(ledger_id)
         for ledger_id in elsewhere:
             storage.put_into_limbo(ledger_id, is_fenced=True)
-        await asyncio.to_thread(storage.doubt, last_id)  # I4: also ledgers that were placed elsewhere since
+        await asyncio.to_thread(storage.doubt, last_id)  # I4: also ledgers that were placed elsewhere since then
 
     async def _watch_space(self) -> None:
         while True:
             await asyncio.sleep(self._config.space_check_ms / 1000)
             try:
-                await self._look_whether_draining()
+                await self._update_draining()
                 self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
                 if self._registrar is not None:
-                    await self._tell_space(self._registrar)
+                    await self._report_space(self._registrar)
             except (BookieStorageError, MetadataError) as error:
-                _log.warning("bookie %s could not look after its space: %s", self._config.bookie_id, error)
-            except Exception as error:  # a promise of our own
+                log.warning("bookie %s could not check its disk space: %s", self._config.bookie_id, error)
+            except Exception as error:  # a bug of ours
                 self.fail(error)
                 return
 
-    async def _look_whether_draining(self) -> None:
+    async def _update_draining(self) -> None:
         store = self._current_store()
-        with contextlib.suppress(MetadataError):  # it stays as it was known until the store answers
+        with contextlib.suppress(MetadataError):  # the last known value holds until the store answers
             if store is not None:
                 self._space.is_draining = await store.exists(paths.bookie_draining(self._config.bookie_id)) is not None
 
-    async def _tell_space(self, registrar: Registrar) -> None:
-        await registrar.move(is_read_only=self._space.is_read_only)  # each time: the store may have failed at the last
+    async def _report_space(self, registrar: Registrar) -> None:
+        await registrar.move(
+            is_read_only=self._space.is_read_only
+        )  # each time, because the last attempt may have failed
         now = time.monotonic()
         if now - self._space_reported_at >= self._config.space_report_ms / 1000:
             await registrar.report_space(self._space.free_bytes, self._space.total_bytes)
@@ -290,7 +299,7 @@ class Bookie:
         )
 
     def statistics(self) -> dict[str, object]:
-        """``BookieStatistics`` as a map; only of a started bookie."""
+        """Return ``BookieStatistics`` as a map. The bookie must be started."""
         running = self._running
         assert self._opened is not None, "the bookie was started"
         assert running is not None, "the bookie was started"

@@ -1,4 +1,4 @@
-"""Settings of one bookie, and every bound of its queues and caches with its unit (I15)."""
+"""Settings of a bookie, and the bounds of its queues and caches with their units (I15)."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.wire.frame import FRAME_BYTES_MAX, FRAME_SLACK_BYTES
-from actors.wire.handshake import check_secret
-from heliograph.errors import InvalidConfigError
+from heliograph.actors.wire.frame import FRAME_BYTES_MAX, FRAME_SLACK_BYTES
+from heliograph.actors.wire.handshake import check_secret
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.settings import check_limits, described, setting
 
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES  # so that any stored entry fits in an answer's frame
-JOURNAL_BATCH_BYTES_MAX = 4 << 20  # one write and one sync carry about this much at most
+JOURNAL_BATCH_BYTES_MAX = 4 << 20  # about the most that one write and one sync carry
 JOURNAL_SPARE_FILES_MAX = 3  # recycled journal files kept for the next rotations
 JOURNAL_QUEUE_BYTES_MAX = 64 << 20  # above it adds are refused with TOO_MANY_REQUESTS
 CONNECTION_ADDS_BYTES_MAX = 16 << 20  # unanswered adds of one connection; above it the socket is not read
 CONNECTION_REQUESTS_MAX = 1024  # unanswered requests other than adds of one connection; above it the socket waits
 CONNECTION_BODIES_MAX = 4  # entries or batches of one connection that are read and not yet handed to its socket
 CONNECTION_OUT_BYTES_MAX = 4 << 20  # unsent answers of one connection; above it the socket is not read
-SLOW_CLIENT_SECONDS_MAX = 30.0  # a client that takes no answer for so long is disconnected
-RECEIVE_BYTES = 256 << 10  # taken from a socket at once, and worked off before the event loop goes on
-GREETING_SECONDS_MAX = 10.0  # a client that has not proved by then that it knows the secret is disconnected
-GREETING_BYTES_MAX = 4096  # bytes taken from a client before that
+SLOW_CLIENT_SECONDS_MAX = 30.0  # a client that reads no answer for this long is disconnected
+RECEIVE_BYTES = 256 << 10  # read from a socket at once and processed before the event loop continues
+GREETING_SECONDS_MAX = 10.0  # time for a client to prove that it knows the secret
+GREETING_BYTES_MAX = 4096  # bytes read from a client before that
 CONNECTIONS_MAX = 4096  # sockets; the next one is closed at once
 DISK_READS_MAX = 1024  # reads that wait for a thread, of all connections together
-LONG_POLL_MS_MAX = 60_000
 READ_BATCH_BYTES_MAX = 1 << 20  # of one answer with several entries; a larger entry comes alone
 READ_AHEADS_MAX = 4  # batches read before they are asked for, of all clients together
-READ_AHEAD_SECONDS_MAX = 1.0  # one that nobody asks for is dropped after so long
+READ_AHEAD_SECONDS_MAX = 1.0  # an unrequested one is dropped after this long
 OPEN_LOGS_MAX = 64  # entry logs held open for reading
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -38,45 +38,77 @@ assert JOURNAL_BATCH_BYTES_MAX + ENTRY_BYTES_MAX < JOURNAL_QUEUE_BYTES_MAX
 
 @dataclass(frozen=True)
 class BookieConfig:
-    """One bookie. Identity and directories hold for its life (its cookie keeps them), the rest is free per start.
+    """Settings of one bookie.
 
-    ``full_share`` and ``writable_share`` are used shares of a disk: a data or journal disk above the first, with less
-    than ``headroom_bytes`` free, makes the bookie read-only until all are below the second or have that much free.
+    Identity and directories are fixed for the bookie's life: its cookie records them. All others may change with each
+    start.
     """
 
-    bookie_id: str
-    journal_directories: tuple[Path, ...]
-    data_directories: tuple[Path, ...]
-    host: str = "127.0.0.1"
-    port: int = 0
-    rack: str = "default"
-    advertised_host: str | None = None  # what others connect to, when it is not `host`
-    write_cache_bytes: int = 64 << 20
-    read_cache_bytes: int = 32 << 20
-    read_ahead_bytes: int = 256 << 10
-    read_threads: int = 2
-    journal_file_bytes: int = 64 << 20
-    journal_seal_ms: int = 100  # idle time after which the last batch is proved to be whole by an empty one behind it
-    entry_log_bytes: int = 512 << 20
-    index_cache_bytes: int = 16 << 20
-    flush_interval_ms: int = 10_000
-    gc_interval_ms: int = 60_000
-    surplus_interval_ms: int = 86_400_000  # between two looks for entries of ledgers that metadata places elsewhere
-    minor_compaction_live_share: float = 0.2  # entry logs with a smaller share of live bytes are rewritten
-    minor_compaction_interval_ms: int = 3_600_000
-    major_compaction_live_share: float = 0.8
-    major_compaction_interval_ms: int = 86_400_000  # while the disk is nearly full: every round
-    compaction_bytes_per_second: int = 32 << 20
-    compaction_headroom_bytes: int = 128 << 20  # compaction leaves so much of a disk free, whatever it could win
-    space_check_ms: int = 10_000
-    space_report_ms: int = 60_000  # the free space in metadata, by which writers choose bookies, is not older
-    session_timeout_ms: int = 10_000  # of the registration in metadata: after it others take the bookie for gone
-    full_share: float = 0.95
-    writable_share: float = 0.92
-    headroom_bytes: int = 8 << 30
-    recovery_headroom_bytes: int = 256 << 20  # recovery adds go on while a disk has this much free
-    cluster_secret: str | None = field(default=None, repr=False)  # None: anybody may connect, from this machine only
-    accept_storage_loss: bool = False  # start on lost directories: every doubtful ledger goes into limbo
+    bookie_id: str = field(metadata=described("name in the metadata, recorded in the cookie"))
+    journal_directories: tuple[Path, ...] = field(metadata=described("one journal in each"))
+    data_directories: tuple[Path, ...] = field(metadata=described("entry logs and their index in each"))
+    host: str = setting("127.0.0.1", "address of the listener")
+    port: int = setting(0, "port of the listener; 0: a free one", least=0, most=65_535)
+    rack: str = setting("default", "failure domain, for placement")
+    advertised_host: str | None = setting(None, "host that clients connect to; None: `host`")
+    write_cache_bytes: int = setting(64 << 20, "entries in memory between two flushes", least=4 * ENTRY_BYTES_MAX)
+    read_cache_bytes: int = setting(32 << 20, "cache of entries that were read from disk", least=0)
+    read_ahead_bytes: int = setting(256 << 10, "consecutive entries that one read from disk fetches", least=0)
+    read_threads: int = setting(2, "threads that read entry logs", least=1)
+    journal_file_bytes: int = setting(64 << 20, "size at which a journal file is closed", least=16 << 10)
+    journal_seal_ms: int = setting(
+        100, "idle time after which an empty batch proves that the last one is whole", least=1
+    )
+    entry_log_bytes: int = setting(512 << 20, "size at which an entry log is closed", least=4 << 10, most=1 << 31)
+    index_cache_bytes: int = setting(16 << 20, "block cache of RocksDB, which holds the locations of entries", least=0)
+    flush_interval_ms: int = setting(10_000, "longest time between two flushes of the write cache", least=1)
+    gc_interval_ms: int = setting(60_000, "time between two rounds of garbage collection", least=1)
+    surplus_interval_ms: int = setting(
+        86_400_000, "time between two searches for entries of ledgers that the metadata places elsewhere", least=1
+    )
+    minor_compaction_live_share: float = setting(
+        0.2, "minor compaction rewrites entry logs with a smaller share of live bytes", least=0, most=1
+    )
+    minor_compaction_interval_ms: int = setting(3_600_000, "time between two minor compactions", least=0)
+    major_compaction_live_share: float = setting(
+        0.8, "major compaction rewrites entry logs with a smaller share of live bytes", least=0, most=1
+    )
+    major_compaction_interval_ms: int = setting(
+        86_400_000,
+        "time between two major compactions; a bookie whose disk is nearly full runs one each round",
+        least=0,
+    )
+    compaction_bytes_per_second: int = setting(32 << 20, "rate limit of compaction", least=1)
+    compaction_headroom_bytes: int = setting(
+        128 << 20, "free space that compaction leaves on a disk, however much it could reclaim", least=0
+    )
+    space_check_ms: int = setting(10_000, "time between two checks of the disks' free space", least=1)
+    space_report_ms: int = setting(
+        60_000, "greatest age of the free space in the metadata, by which writers choose bookies", least=1
+    )
+    session_timeout_ms: int = setting(10_000, "timeout of the registration in the metadata", least=1)
+    full_share: float = setting(
+        0.95,
+        "used share of a disk above which the bookie turns read-only, if less than `headroom_bytes` is free",
+        above=0,
+        most=1,
+    )
+    writable_share: float = setting(
+        0.92,
+        "used share below which every disk must be, or have `headroom_bytes` free, for the bookie to write again",
+        above=0,
+        most=1,
+    )
+    headroom_bytes: int = setting(8 << 30, "free space with which a disk is not full, whatever its used share", least=0)
+    recovery_headroom_bytes: int = setting(
+        256 << 20, "free space with which a disk still accepts the adds of ledger recovery", least=0
+    )
+    cluster_secret: str | None = field(
+        default=None, repr=False, metadata=described("secret that clients prove; None: loopback only, open")
+    )
+    accept_storage_loss: bool = setting(
+        False, "start on lost directories; ledgers whose entries are in doubt go into limbo"
+    )
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.bookie_id):
@@ -87,18 +119,7 @@ class BookieConfig:
         ):
             if not directories or len(set(directories)) != len(directories):
                 raise InvalidConfigError(f"{name} must name one or more directories, each once", field=name)
-        self._check_at_least("write_cache_bytes", 4 * ENTRY_BYTES_MAX)
-        self._check_at_least("journal_file_bytes", 16 << 10)
-        self._check_at_least("journal_seal_ms", 1)
-        self._check_at_least("entry_log_bytes", 4 << 10)
-        self._check_at_least("read_threads", 1)
-        self._check_at_least("flush_interval_ms", 1)
-        self._check_at_least("gc_interval_ms", 1)
-        self._check_at_least("space_check_ms", 1)
-        self._check_at_least("space_report_ms", 1)
-        self._check_at_least("surplus_interval_ms", 1)
-        if self.entry_log_bytes > 1 << 31:
-            raise InvalidConfigError("entry logs are at most 2 GiB", field="entry_log_bytes", limit="2147483648 bytes")
+        check_limits(self)
         check_secret(self.cluster_secret)
         if self.cluster_secret is None and not _is_loopback(self.host):
             raise InvalidConfigError(
@@ -106,7 +127,6 @@ class BookieConfig:
                 field="cluster_secret",
                 limit="without a secret only loopback addresses",
             )
-        self._check_at_least("compaction_bytes_per_second", 1)
         if not 0 <= self.minor_compaction_live_share <= self.major_compaction_live_share <= 1:
             raise InvalidConfigError(
                 "live shares must satisfy 0 <= minor_compaction_live_share <= major_compaction_live_share <= 1",
@@ -120,10 +140,6 @@ class BookieConfig:
             raise InvalidConfigError(
                 "recovery needs less headroom than ordinary adds", field="recovery_headroom_bytes,headroom_bytes"
             )
-
-    def _check_at_least(self, field: str, least: int) -> None:
-        if getattr(self, field) < least:
-            raise InvalidConfigError(f"{field} is {getattr(self, field)}", field=field, limit=f"at least {least}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,14 +1,14 @@
-"""Is this the disk that the bookie's name stands for? A bookie on a wrong or empty disk would say "no such entry" of
-entries it acknowledged, and forget fences; so it must not start (I6).
+"""Cookies: they tie a bookie's name to its disks. A bookie on a wrong or empty disk would deny entries that it
+acknowledged and forget fences, so it must not start (I6).
 
-The cookie lies in every directory and in metadata, and all must be equal. A new bookie stamps in three steps, so that a
-crash between any two leaves something to go on from: drafts in all directories, the cookie in metadata, then every
-draft gets its final name. Nothing is stored before the last step.
+The cookie is in every directory and in metadata, and all copies must be equal. A new bookie stamps in three steps, so
+that a start after a crash can continue: drafts in all directories, the cookie in metadata, then every draft gets its
+final name. No entry is stored before the last step.
 
     directories        metadata   what it means
     nothing            nothing    a new bookie: stamp
-    only drafts        nothing    a stamp that was cut short: stamp again
-    drafts or cookies  equal      a stamp that was cut short, or all is well: finish
+    only drafts        nothing    an unfinished stamp: stamp again
+    drafts or cookies  equal      an unfinished stamp, or all is well: finish
     one has nothing    equal      that directory was lost: refuse, or go on with limbo
     some cookie        nothing    the bookie was retired, or these directories are another cluster's: refuse
     any                unequal    other directories, another bookie or cluster: refuse
@@ -21,14 +21,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.bookie.config import BookieConfig
-from actors.bookie.disk import Disk, read_file, replace_file
-from actors.errors import CookieMismatchError
-from metadata import codec, paths
-from metadata.cluster_init import initialise
-from metadata.errors import NodeExistsError, NoNodeError, RecordError
-from metadata.model import Cookie
-from metadata.store import MetadataStore
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.disk.disk import Disk, read_file, replace_file
+from heliograph.actors.errors import CookieMismatchError
+from heliograph.metadata import codec, paths
+from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordError
+from heliograph.metadata.model import Cookie
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.store import MetadataStore
 
 COOKIE_NAME = "cookie"
 DRAFT_NAME = "cookie.draft"
@@ -36,14 +36,14 @@ DRAFT_NAME = "cookie.draft"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the directories hold: cookies and drafts by directory."""
+    """The cookies and drafts in the directories."""
 
     cookies: dict[Path, Cookie]
     drafts: dict[Path, Cookie]
 
 
 async def expected_cookie(config: BookieConfig, store: MetadataStore | None) -> Cookie:
-    """The cookie that this configuration calls for."""
+    """Return the cookie that belongs to this configuration."""
     instance_id = "" if store is None else (await initialise(store)).instance_id
     return Cookie(
         config.bookie_id,
@@ -54,7 +54,7 @@ async def expected_cookie(config: BookieConfig, store: MetadataStore | None) -> 
 
 
 async def stored_cookie(store: MetadataStore | None, bookie_id: str) -> Cookie | None:
-    """The cookie in metadata, if there is one."""
+    """Return the cookie in metadata, or None."""
     if store is None:
         return None
     try:
@@ -65,13 +65,13 @@ async def stored_cookie(store: MetadataStore | None, bookie_id: str) -> Cookie |
 
 
 async def recognise(store: MetadataStore, expected: Cookie) -> None:
-    """Return if metadata knows this bookie: what it does not hold is gone then, and not lost (I14).
+    """Check that metadata knows this bookie, so that a missing ledger was deleted and not lost (I14).
 
     Raises:
-        CookieMismatchError: it is another cluster's, or was emptied.
-        MetadataError: the store could not be asked.
+        CookieMismatchError: the metadata is another cluster's, or was emptied.
+        MetadataError: the store did not answer.
     """
-    await store.sync()  # a server that lags behind may not have the cookie yet
+    await store.sync()  # a server that is behind may not have the cookie yet
     stored = await stored_cookie(store, expected.bookie_id)
     if stored != expected:
         raise CookieMismatchError(
@@ -81,10 +81,10 @@ async def recognise(store: MetadataStore, expected: Cookie) -> None:
 
 
 def read_cookies(disk: Disk, directories: Sequence[Path]) -> Found:
-    """Cookies and drafts in the directories.
+    """Read the cookies and drafts in the directories.
 
     Raises:
-        CookieMismatchError: one is damaged.
+        CookieMismatchError: a cookie is damaged.
     """
     found = Found({}, {})
     for directory in directories:
@@ -100,7 +100,7 @@ def read_cookies(disk: Disk, directories: Sequence[Path]) -> Found:
 
 
 def lost_directories(expected: Cookie, stored: Cookie | None, found: Found, *, has_store: bool) -> list[Path]:
-    """Directories that held this bookie's data once and are empty now. See the table above.
+    """Return the directories that held this bookie's data once and are empty now, by the table of this module.
 
     Raises:
         CookieMismatchError: the directories or the metadata are not this bookie's.
@@ -125,7 +125,7 @@ def lost_directories(expected: Cookie, stored: Cookie | None, found: Found, *, h
 
 
 def refuse_loss(expected: Cookie, lost: Sequence[Path]) -> CookieMismatchError:
-    """The error for lost directories, with the ways out."""
+    """Return the error for lost directories, with the ways out."""
     names = ", ".join(str(directory) for directory in lost)
     return CookieMismatchError(
         f"bookie {expected.bookie_id} had data in {names}, which is empty now: a disk was lost or swapped. "
@@ -136,7 +136,7 @@ def refuse_loss(expected: Cookie, lost: Sequence[Path]) -> CookieMismatchError:
 
 
 async def stamp(disk: Disk, store: MetadataStore | None, cookie: Cookie) -> None:
-    """Put the cookie everywhere, in the order that a crash cannot spoil.
+    """Write the cookie everywhere, in an order that is safe in a crash.
 
     Raises:
         CookieMismatchError: another bookie of that name stamped metadata meanwhile.

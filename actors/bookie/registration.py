@@ -1,7 +1,7 @@
-"""The ephemeral that says "this bookie serves, here", kept alive over lost sessions and moved when it is read-only.
+"""The registration of a bookie: an ephemeral node with its address, made again after a lost session.
 
-A bookie that turns read-only is registered as such first and taken off the writable list second, and the other way
-round on the way back, so that it is never invisible.
+A bookie that becomes read-only is added to the read-only list first and removed from the writable list second, and the
+reverse when it becomes writable, so it is always on one of the lists.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from metadata import codec, paths
-from metadata.claim import claim
-from metadata.errors import MetadataError, NodeExistsError, NoNodeError, RecordError
-from metadata.model import BookieRegistration
-from metadata.store import MetadataStore, SessionState
+from heliograph.base.backoff import Backoff
+from heliograph.metadata import codec, paths
+from heliograph.metadata.errors import MetadataError, NodeExistsError, NoNodeError, RecordError
+from heliograph.metadata.model import BookieRegistration
+from heliograph.metadata.recipes.claim import claim
+from heliograph.metadata.store import MetadataStore, SessionState
 
-_log = logging.getLogger(__name__)
-_RETRY_SECONDS_MIN = 0.1
-_RETRY_SECONDS_MAX = 5.0
+log = logging.getLogger(__name__)
+_RETRY_MS = 100  # first pause between attempts
+_RETRY_MS_MAX = 5_000
 
 Reopen = Callable[[], Awaitable[MetadataStore]]
 Recognise = Callable[[MetadataStore], Awaitable[None]]
 
 
 async def _any(store: MetadataStore) -> None:
-    """Every store will do."""
+    """Accept every store."""
 
 
 class Registrar:
-    """Registers one bookie. All calls on one event loop."""
+    """Registers one bookie. Used on one event loop."""
 
     def __init__(
         self,
@@ -44,11 +45,11 @@ class Registrar:
     ) -> None:
         """
         Args:
-            reopen: opens a new session after the old one was lost; None leaves the bookie unregistered then.
-            on_listed: called with False the moment the session is lost, which is before the ephemeral can go, and with
-                True just before there is one again.
-            recognise: raises an error of another kind than MetadataError for a store that is not this bookie's cluster.
-            on_failure: told of such an error: a store that was reopened has lost what it held.
+            reopen: opens a new session after the old one was lost; None: the bookie then stays unregistered.
+            on_listed: called with False when the session is lost, which is before the ephemeral can be deleted, and
+                with True just before a new one is made.
+            recognise: raises an error other than MetadataError if the store is not that of this bookie's cluster.
+            on_failure: called with such an error: the store lost its data.
         """
         self.store = store
         self._record = record
@@ -65,21 +66,21 @@ class Registrar:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the session that the bookie is registered under may still stand."""
+        """Whether the session of the registration may still be alive."""
         return self.registrations > 0 and self.store.state is not SessionState.LOST
 
     async def register(self, *, is_read_only: bool) -> None:
-        """Make the ephemeral, ending the session of this bookie's last life if its ephemeral is still there.
+        """Make the ephemeral. End the session of this bookie's predecessor if its ephemeral still exists.
 
-        The disk's lock is held, so whoever made that ephemeral is dead.
+        The caller holds the lock of the disk, so the predecessor is dead.
 
         Raises:
-            MetadataError: the store failed; call again.
+            MetadataError: the store failed. Call again.
         """
         async with self._lock:
             self._is_read_only = is_read_only
             store = self.store
-            store.remove_session_listener(self._on_session_state)  # of an attempt that failed
+            store.remove_session_listener(self._on_session_state)  # left by a failed attempt
             store.add_session_listener(self._on_session_state)
             for path in (self._path(False), self._path(True)):
                 await _end_predecessor(store, path)
@@ -90,34 +91,34 @@ class Registrar:
             self.registrations += 1
 
     async def move(self, *, is_read_only: bool) -> None:
-        """Change lists, unless that is done: into the new one first, out of the old one second.
+        """Move to the other list if needed: add to the new list first, remove from the old one second.
 
         Raises:
-            MetadataError: the store failed; call again.
+            MetadataError: the store failed. Call again.
         """
         async with self._lock:
             if self._listed_as is is_read_only:
                 return
-            self._is_read_only, self._listed_as = is_read_only, None  # on both lists, until all is done
+            self._is_read_only, self._listed_as = is_read_only, None  # on both lists until this is done
             await self._create(self.store, self._path(is_read_only))
             with contextlib.suppress(NoNodeError):
                 await self.store.delete(self._path(not is_read_only))
             self._listed_as = is_read_only
 
     async def report_space(self, free_bytes: int, total_bytes: int) -> None:
-        """Renew what the registration says about space.
+        """Update the disk space in the registration.
 
         Raises:
-            MetadataError: the store failed; call again.
+            MetadataError: the store failed. Call again.
         """
         async with self._lock:
             self._record = replace(self._record, free_bytes=free_bytes, total_bytes=total_bytes)
             value = codec.encode(replace(self._record, session_token=self.store.session_token))
-            with contextlib.suppress(NoNodeError):  # the session was lost: the next registration says it
+            with contextlib.suppress(NoNodeError):  # the session was lost; the next registration includes it
                 await self.store.set(self._path(self._is_read_only), value)
 
     async def stop(self) -> None:
-        """Take the bookie off the lists, as well as that goes."""
+        """Remove the bookie from the lists. Errors of the store are ignored."""
         self._is_stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -134,7 +135,7 @@ class Registrar:
     async def _create(self, store: MetadataStore, path: str) -> None:
         value = codec.encode(replace(self._record, session_token=store.session_token))
         if not await claim(store, path, value, parents=True):
-            raise NodeExistsError(f"{path} is another session's")
+            raise NodeExistsError(f"{path} belongs to another session")
 
     def _on_session_state(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -143,26 +144,25 @@ class Registrar:
             self._task = asyncio.get_running_loop().create_task(self._register_again(), name="registration")
 
     async def _register_again(self) -> None:
-        assert self._reopen is not None, "only asked for with a way to reopen"
-        pause = _RETRY_SECONDS_MIN
+        assert self._reopen is not None, "the caller has checked"
+        pauses = Backoff(_RETRY_MS, _RETRY_MS_MAX)
         store = self.store
         while True:
             try:
                 if store.state is SessionState.LOST:
                     store = await self._reopen()
-                await self._recognise(store)  # I14: before anything is concluded from what it does not hold
+                await self._recognise(store)  # I14: before a missing node is believed
                 self.store = store
                 await self.register(is_read_only=self._is_read_only)
             except MetadataError as error:
-                _log.warning("bookie %s cannot register again yet: %s", self._record.bookie_id, error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _RETRY_SECONDS_MAX)
+                log.warning("bookie %s cannot register again yet: %s", self._record.bookie_id, error)
+                await asyncio.sleep(pauses.pause())
                 continue
-            except Exception as error:  # another cluster's store, or a promise of our own: nobody awaits this task
+            except Exception as error:  # the store of another cluster, or a bug of ours: no one awaits this task
                 self._on_failure(error)
                 return
             self._task = None
-            _log.info("bookie %s registered again", self._record.bookie_id)
+            log.info("bookie %s registered again", self._record.bookie_id)
             return
 
 

@@ -1,58 +1,59 @@
-"""A broker: everything but Ray."""
+"""A broker without Ray: it puts the parts together and runs their periodic work."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from actors.broker.admin import Admin, PeerOf
-from actors.broker.admin_brokers import BrokerAdmin, BrokerDuties
-from actors.broker.broker_context import BrokerContext
-from actors.broker.bundle_changes import BundleChanges
-from actors.broker.catalog import Catalog
-from actors.broker.config import BrokerConfig
-from actors.broker.idle_topics import IdleTopics, is_in_use
-from actors.broker.leader import Leader
-from actors.broker.ledgers import Ledgers
-from actors.broker.load_watch import LoadWatch
-from actors.broker.orphan_sweep import OrphanSweep
-from actors.broker.ownership import Ownership
-from actors.broker.policy_watch import PolicyWatch
-from actors.broker.publish_budget import PublishBudget
-from actors.broker.pulsar_server import PulsarServer
-from actors.broker.schema_registry import SchemaRegistry
-from actors.broker.subscription import SubscriptionSetting
-from actors.broker.tail_cache import TailCache
-from actors.broker.tls import ServerTls
-from actors.broker.topic import Topic
-from actors.broker.topic_deletion import delete_topic
-from actors.broker.topic_tour import TopicTour
-from actors.broker.topics import Topics
-from actors.wire.broken import end_process
-from heliograph.errors import HeliographError, TopicBusyError, TopicNotFoundError
-from metadata.model import BrokerRegistration
-from metadata.store import MetadataStore
+from heliograph.actors.broker.admin.admin import AdminService
+from heliograph.actors.broker.admin.brokers import BrokerAdminService, BrokerDuties
+from heliograph.actors.broker.admin.forwarding import PeerOf
+from heliograph.actors.broker.balance.bundle_changes import BundleChanges
+from heliograph.actors.broker.balance.inactive_topic_scan import InactiveTopicScan
+from heliograph.actors.broker.balance.leader import Leader
+from heliograph.actors.broker.balance.load_watch import LoadWatch
+from heliograph.actors.broker.balance.orphan_sweep import OrphanSweep
+from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.limits.publish_budget import PublishBudget
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.actors.broker.protocol.server import PulsarServer
+from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.schema.registry import SchemaRegistry
+from heliograph.actors.broker.subscription.subscription import SubscriptionSetting
+from heliograph.actors.broker.tls import ServerTls
+from heliograph.actors.broker.topic.deletion import delete_topic
+from heliograph.actors.broker.topic.idle_topics import IdleTopics, is_in_use
+from heliograph.actors.broker.topic.policy_watch import PolicyWatch
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.topic.topics import Topics
+from heliograph.base.clock import wall_ms
+from heliograph.base.crash import end_process
+from heliograph.base.errors import HeliographError, TopicBusyError, TopicNotFoundError
+from heliograph.metadata.model import BrokerRegistration
+from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
 
 class Broker:
-    """Serves the topics that it owns to clients of Pulsar's binary protocol, and answers for every topic's admin.
+    """Serves the topics that it owns over Pulsar's binary protocol, and the administration of all topics.
 
-    A broker lives as long as the session of its store: when that is lost it drops every topic, hangs up on its clients
-    and calls ``on_session_lost``. It is then of no more use; make another one with a new store.
+    A broker lives as long as the session of its store. When the session is lost it drops every topic, closes every
+    connection and calls ``on_session_lost``. It cannot be used again; make another one with a new store.
 
     Args:
-        ledgers: made on the same store; it is the caller's to close, as the store is.
+        ledgers: uses the same store. The caller closes both.
         peer: finds the admin interface of another broker by its actor name.
     """
 
     def __init__(
-        self, config: BrokerConfig, store: MetadataStore, ledgers: Ledgers, peer: PeerOf | None = None
+        self, config: BrokerConfig, store: MetadataStore, ledgers: LedgersPort, peer: PeerOf | None = None
     ) -> None:
         self.config = config
         self.on_session_lost: Callable[[], None] = lambda: None
@@ -67,56 +68,56 @@ class Broker:
         self._catalog = Catalog(store)
         self._ownership: Ownership | None = None
         self._topics: Topics | None = None
-        self._admin: Admin | None = None
+        self._admin: AdminService | None = None
         self._load: LoadWatch | None = None
         self._leader: Leader | None = None
         self._orphans = OrphanSweep(store, ledgers, config.orphan_grace_seconds)
         self._policy_watch: PolicyWatch | None = None
         self._housekeeper: asyncio.Task[None] | None = None
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = wall_ms()
 
     @property
     def service_url(self) -> str:
-        """``pulsar://host:port`` as clients and other brokers know it."""
+        """The address for clients and other brokers, ``pulsar://host:port``."""
         return f"pulsar://{self.config.advertised_host or self.config.host}:{self._server.port}"
 
     @property
     def service_url_tls(self) -> str:
-        """``pulsar+ssl://host:port``, empty without TLS."""
+        """The address for TLS, ``pulsar+ssl://host:port``; empty without TLS."""
         port = self._server.tls_port
         return "" if port is None else f"pulsar+ssl://{self.config.advertised_host or self.config.host}:{port}"
 
     @property
     def leader(self) -> Leader:
-        """This broker's part in the election of a leader; only after ``start``."""
+        """This broker as a candidate for leader; only after ``start``."""
         assert self._leader is not None, "the broker was started"
         return self._leader
 
     @property
     def orphans(self) -> OrphanSweep:
-        """The search for ledgers that nothing names."""
+        """The orphan sweep."""
         return self._orphans
 
     @property
-    def admin(self) -> Admin:
-        """The admin interface; only after ``start``."""
+    def admin(self) -> AdminService:
+        """The administration; only after ``start``."""
         assert self._admin is not None, "the broker was started"
         return self._admin
 
     @property
     def topics(self) -> Topics:
-        """The topics being served; only after ``start``."""
+        """The loaded topics; only after ``start``."""
         assert self._topics is not None, "the broker was started"
         return self._topics
 
     @property
     def ownership(self) -> Ownership:
-        """The bundles owned; only after ``start``."""
+        """The owned bundles; only after ``start``."""
         assert self._ownership is not None, "the broker was started"
         return self._ownership
 
     async def start(self) -> None:
-        """Listen, register, then let clients in. A predecessor's session is ended at once.
+        """Listen, register, then accept clients. The session of a predecessor is ended at once.
 
         Raises:
             ResourceError: the port is taken.
@@ -155,7 +156,7 @@ class Broker:
         topics.delete_idle = self._delete_idle
         changes = BundleChanges(self._catalog, ownership, topics, config.shutdown_seconds_max)
         leader = self._leader = Leader(
-            self._store, ownership, self._peer, config.balance, config.balance_seconds, self._leaders_duties
+            self._store, ownership, self._peer, config.balance, config.balance_seconds, self._leader_duties
         )
         self._load = LoadWatch(self._store, ownership, topics, changes, config)
         prefix = f"{config.broker_id}-{self._started_ms:x}"
@@ -163,8 +164,8 @@ class Broker:
             config, self._catalog, ownership, topics, SchemaRegistry(self._store), self._publish_budget, prefix
         )
         duties = BrokerDuties(ownership, leader, changes)
-        brokers = BrokerAdmin(self._store, self._catalog, ownership, leader, duties, self._peer)
-        self._admin = Admin(context, self._store, self._ledgers, brokers, duties, self._peer)
+        brokers = BrokerAdminService(self._store, self._catalog, ownership, leader, duties, self._peer)
+        self._admin = AdminService(context, self._store, self._ledgers, brokers, duties, self._peer)
         leader.start()
         self._load.start()
         await self._server.start(context)
@@ -172,7 +173,7 @@ class Broker:
         self._housekeeper.add_done_callback(_housekeeper_ended)
 
     async def stop(self) -> None:
-        """Finish what is under way, close every topic, give ownership back, hang up. Idempotent."""
+        """Confirm what was published, close every topic, release all bundles, close all connections. Idempotent."""
         if self._housekeeper is not None:
             self._housekeeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -188,7 +189,7 @@ class Broker:
         await self._server.stop()
 
     def statistics(self) -> dict[str, Any]:
-        """What this broker does now and did since its start."""
+        """Return the statistics of this broker, current ones and totals since its start."""
         loaded = list(self.topics.loaded) if self._topics is not None else []
         return {
             "broker_id": self.config.broker_id,
@@ -217,17 +218,17 @@ class Broker:
             "cache": self._cache.statistics(),
         }
 
-    def _leaders_duties(self) -> list[Awaitable[None]]:
+    def _leader_duties(self) -> list[Awaitable[None]]:
         duties: list[Awaitable[None]] = []
         if self.config.orphan_sweep_seconds > 0:
             duties.append(self._orphans.run(self.config.orphan_sweep_seconds))
-        if self.config.tour_seconds > 0:
-            tour = TopicTour(self._store, self._catalog, lambda name: self.admin.visit_topic(str(name)))
-            duties.append(tour.run(self.config.tour_seconds))
+        if self.config.inactive_topic_scan_seconds > 0:
+            scan = InactiveTopicScan(self._store, self._catalog, lambda name: self.admin.visit_topic(str(name)))
+            duties.append(scan.run(self.config.inactive_topic_scan_seconds))
         return duties
 
-    async def _delete_idle(self, topic: Topic) -> None:
-        log.info("%s is deleted: nobody uses it", topic.name)
+    async def _delete_idle(self, topic: BrokerTopic) -> None:
+        log.info("deleting %s: it is inactive", topic.name)
         with contextlib.suppress(TopicBusyError, TopicNotFoundError):
             await delete_topic(
                 topic.name, self.topics, self._catalog, self._store, self._ledgers, force=True, unless=is_in_use
@@ -243,10 +244,10 @@ class Broker:
             try:
                 await topics.housekeep()
             except HeliographError as error:
-                log.warning("housekeeping: %s", error)
+                log.warning("housekeeping failed: %s", error)
 
 
 def _housekeeper_ended(task: asyncio.Task[None]) -> None:
-    """It ends by being cancelled, or by a broken promise of ours, after which nothing here is to be trusted."""
+    """End the process if the housekeeper failed: that is a broken promise of our own, and no state can be trusted."""
     if not task.cancelled() and (error := task.exception()) is not None:
         end_process(error)

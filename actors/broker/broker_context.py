@@ -1,20 +1,20 @@
-"""What the parts of one broker share."""
+"""The objects that all connections of one broker share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.broker.catalog import Catalog
-from actors.broker.config import BrokerConfig
-from actors.broker.ownership import Ownership
-from actors.broker.publish_budget import PublishBudget
-from actors.broker.schema_registry import SchemaRegistry
-from actors.broker.topics import Topics
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.limits.publish_budget import PublishBudget
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.actors.broker.schema.registry import SchemaRegistry
+from heliograph.actors.broker.topic.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """Handed to every connection. ``producer_prefix`` makes the names that the broker gives unique over restarts."""
+    """What a connection needs of its broker."""
 
     config: BrokerConfig
     catalog: Catalog
@@ -22,4 +22,4 @@ class BrokerContext:
     topics: Topics
     schemas: SchemaRegistry
     publish_budget: PublishBudget
-    producer_prefix: str
+    producer_prefix: str  # makes the producer names that the broker generates unique over restarts

@@ -1,121 +1,155 @@
-"""Settings of one broker process."""
+"""Settings of a broker, with their bounds (I15)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from actors.broker.load_balancer import BalanceLimits, SplitLimits
-from actors.broker.tls import TlsFiles
-from actors.ledger.driver import LedgerClientConfig
-from actors.ledger.limits import WriterLimits
-from actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
-from heliograph.errors import InvalidConfigError
+from heliograph.actors.broker.tls import TlsFiles
+from heliograph.actors.ledger.driver import LedgerClientConfig
+from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.settings import check_limits, described, setting
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 
 MIB = 1 << 20
-ORPHAN_GRACE_SESSIONS_MIN = 6  # session timeouts that a ledger's maker has to name it
+ORPHAN_GRACE_SESSIONS_MIN = 6  # session timeouts within which the creator of a ledger names it
+
+
+def entry_bytes_max(max_message_bytes: int) -> int:
+    """Return the size of the largest entry in bytes: a message's payload and the metadata around it."""
+    return max_message_bytes + FRAME_SLACK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceLimits:
+    """When a broker sheds bundles, and how many."""
+
+    messages_per_second: float = setting(200_000.0, "messages in and out together that count as a load of 1", above=0)
+    bytes_per_second: float = setting(500e6, "bytes in and out together that count as a load of 1", above=0)
+    shed_load_min: float = setting(0.5, "load below which a broker never sheds", least=0)
+    shed_gap: float = setting(0.25, "load above the brokers' average at which shedding begins", least=0)
+    settle_gap: float = setting(0.1, "load above the average at which shedding ends; below `shed_gap`", least=0)
+    rounds: int = setting(3, "consecutive rounds that a broker has to be above before it sheds", least=1)
+    moves_max: int = setting(4, "bundles that move in one round, over all brokers", least=0)
+    rest_seconds: float = setting(600.0, "time for which a bundle that moved is not moved again", least=0)
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLimits:
+    """When a broker splits one of its bundles; a limit of 0 is not checked."""
+
+    topics: int = setting(1_000, "loaded topics of the bundle", least=0)
+    messages_per_second: float = setting(30_000.0, "messages in and out together", least=0)
+    bytes_per_second: float = setting(100e6, "bytes in and out together", least=0)
+    bundles_max: int = setting(128, "bundles of a namespace from which on the broker splits none", least=0)
+
+    def __post_init__(self) -> None:
+        check_limits(self)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Everything that a broker can be told.
+    """Settings of one broker process."""
 
-    Args:
-        broker_id: stable over restarts; a new incarnation ends its predecessor's session by it.
-        host: where the listener binds, and the name in ``service_url`` unless ``advertised_host`` says otherwise.
-        port: 0 takes any free one.
-        actor_name: the Ray actor that other brokers forward admin calls to.
-        ray_namespace: where the brokers' actors are found. Ray's own idea of it is that of whoever created the actor.
-        max_message_bytes: of one entry's payload, a batch as a whole.
-        cache_bytes: of the tail cache, over all topics.
-        publish_bytes_max: published by all connections and not confirmed, before no socket that publishes is read.
-        publish_messages_per_second: of all producers of the broker together, 0 for no limit; bytes likewise. Sockets
-            of producers above it are read no more for a while.
-        connection_publish_bytes_max: published by one connection and not confirmed, before its socket is read no more.
-        connection_write_bytes_max: waiting to be written to one connection, before its consumers get no more.
-        connection_requests_max: commands of one connection under way with metadata or bookies; it is read no more then.
-        connections_max: of this broker; further ones are closed at once.
-        keep_alive_seconds: silence after which a peer is pinged; twice that ends the connection.
-        housekeeping_seconds: between looks at retention, the age of ledgers and the age of messages.
-        failover_delay_seconds: from a change of a Failover subscription's active consumer to its first delivery, for
-            the acknowledgements of the one before to arrive.
-        key_shared_splits_ranges: Key_Shared gives newcomers half of the widest range, instead of a ring of hashes.
-        session_timeout_ms: of the broker's session in metadata, after which others may take its topics.
-        shutdown_seconds_max: for confirming what is under way when the broker stops.
-        cluster_secret: what bookies ask for; None where they are open.
-        tls_port: for clients that speak TLS, Pulsar's own is 6651; 0 takes any free one, None: there is none.
-        tls: the files that TLS needs, with ``tls_port``.
-        idle_topic_seconds: after which a topic that nobody uses leaves memory, 0 never.
-        load_report_seconds: between two looks at this broker's load.
-        balance_seconds: between two looks of the leader at everybody's load; 0: bundles are never shed.
-        balance: when bundles are shed.
-        split: when a bundle is split by itself.
-        tour_seconds: between two looks of the leader at topics that are in no broker's memory, 0 never.
-        orphan_sweep_seconds: between two searches of the leader for ledgers that nothing names, 0 never.
-        orphan_grace_seconds: age below which such a ledger is left alone; far above any session timeout.
-    """
-
-    broker_id: str
-    host: str = "127.0.0.1"
-    port: int = 0
-    actor_name: str = ""
-    ray_namespace: str = "heliograph"
-    advertised_host: str = ""
-    max_message_bytes: int = 5 * MIB
-    cache_bytes: int = 64 * MIB
-    publish_bytes_max: int = 128 * MIB
-    publish_messages_per_second: int = 0
-    publish_bytes_per_second: int = 0
-    connection_publish_bytes_max: int = 16 * MIB
-    connection_write_bytes_max: int = 4 * MIB
-    connection_requests_max: int = 1_000
-    connections_max: int = 10_000
-    keep_alive_seconds: float = 30.0
-    housekeeping_seconds: float = 10.0
-    failover_delay_seconds: float = 1.0
-    key_shared_splits_ranges: bool = False
-    session_timeout_ms: int = 10_000
-    shutdown_seconds_max: float = 10.0
-    cluster_secret: str | None = field(default=None, repr=False)
-    tls_port: int | None = None
-    tls: TlsFiles | None = None
-    idle_topic_seconds: float = 600.0
-    load_report_seconds: float = 10.0
-    balance_seconds: float = 60.0
+    broker_id: str = field(
+        metadata=described("name in the metadata, stable over restarts; a restarted broker ends its old session by it")
+    )
+    host: str = setting("127.0.0.1", "address of the listener")
+    port: int = setting(0, "port of the listener; 0: a free one", least=0, most=65_535)
+    actor_name: str = setting("", "Ray actor to which other brokers forward admin calls")
+    ray_namespace: str = setting("heliograph", "Ray namespace of the brokers' actors")
+    advertised_host: str = setting("", "host that clients connect to; empty: `host`")
+    max_message_bytes: int = setting(5 * MIB, "largest payload of one entry, a batch as a whole", least=1)
+    cache_bytes: int = setting(64 * MIB, "tail cache of all topics together", least=1)
+    publish_bytes_max: int = setting(
+        128 * MIB, "unconfirmed publishes of all connections, above which no producer's socket is read", least=0
+    )
+    publish_messages_per_second: int = setting(
+        0, "rate of all producers, above which their sockets are not read for a while; 0: no limit", least=0
+    )
+    publish_bytes_per_second: int = setting(
+        0, "rate of all producers, above which their sockets are not read for a while; 0: no limit", least=0
+    )
+    connection_publish_bytes_max: int = setting(
+        16 * MIB, "unconfirmed publishes of one connection, above which its socket is not read", least=1
+    )
+    connection_write_bytes_max: int = setting(
+        4 * MIB, "unsent bytes of one connection, above which its consumers get no more", least=1
+    )
+    connection_requests_max: int = setting(
+        1_000,
+        "requests of one connection that wait for metadata or bookies, above which its socket is not read",
+        least=1,
+    )
+    connections_max: int = setting(10_000, "open connections; further ones are closed at once", least=0)
+    keep_alive_seconds: float = setting(
+        30.0, "silence after which a peer is pinged; twice that ends the connection", above=0
+    )
+    housekeeping_seconds: float = setting(
+        10.0, "time between two checks of retention, of the age of ledgers and of the age of messages", above=0
+    )
+    failover_delay_seconds: float = setting(
+        1.0,
+        "time from a change of a Failover subscription's active consumer to its first delivery, in which the previous "
+        "consumer's acknowledgements arrive",
+        least=0,
+    )
+    key_shared_splits_ranges: bool = setting(
+        False, "give a new Key_Shared consumer half of the widest hash range, instead of a ring of hashes"
+    )
+    session_timeout_ms: int = setting(
+        10_000, "timeout of the session with the metadata store, after which others take over the topics", least=1
+    )
+    shutdown_seconds_max: float = setting(10.0, "time to confirm pending publishes when the broker stops", least=0)
+    cluster_secret: str | None = field(
+        default=None, repr=False, metadata=described("secret of the bookies; None: they are open")
+    )
+    tls_port: int | None = setting(
+        None, "port for clients that speak TLS; 0: a free one, None: no TLS", least=0, most=65_535
+    )
+    tls: TlsFiles | None = field(default=None, metadata=described("files that TLS needs, with `tls_port`"))
+    idle_topic_seconds: float = setting(600.0, "time after which an unused topic leaves memory; 0: never", least=0)
+    load_report_seconds: float = setting(10.0, "time between two measurements of the broker's load", above=0)
+    balance_seconds: float = setting(
+        60.0, "time between two rounds of the leader's load balancing; 0: bundles are never shed", least=0
+    )
     balance: BalanceLimits = field(default_factory=BalanceLimits)
     split: SplitLimits = field(default_factory=SplitLimits)
-    tour_seconds: float = 600.0
-    orphan_sweep_seconds: float = 3_600.0
-    orphan_grace_seconds: float = 3_600.0
+    inactive_topic_scan_seconds: float = setting(
+        600.0, "time between two scans of the leader for unloaded topics with work due; 0: never", least=0
+    )
+    orphan_sweep_seconds: float = setting(
+        3_600.0, "time between two searches of the leader for ledgers that no record names; 0: never", least=0
+    )
+    orphan_grace_seconds: float = setting(
+        3_600.0, "age below which such a ledger is kept; at least 6 session timeouts", least=0
+    )
+    ledger: LedgerClientConfig = field(default_factory=LedgerClientConfig)
 
     def __post_init__(self) -> None:
         if not self.broker_id or "/" in self.broker_id:
             raise InvalidConfigError("a broker needs an id without slashes", field="broker_id")
-        for name in ("max_message_bytes", "cache_bytes", "connection_publish_bytes_max", "connection_write_bytes_max"):
-            if getattr(self, name) <= 0:
-                raise InvalidConfigError(f"{name} must be positive", field=name, limit="at least 1 byte")
+        check_limits(self)
         if self.max_message_bytes > ENTRY_PAYLOAD_BYTES_MAX:
             raise InvalidConfigError(
                 f"messages of {self.max_message_bytes} bytes do not fit the frames of bookies",
                 field="max_message_bytes",
                 limit=f"{ENTRY_PAYLOAD_BYTES_MAX} bytes",
             )
-        for name in ("port", "tls_port"):
-            if not 0 <= (getattr(self, name) or 0) <= 65535:
-                raise InvalidConfigError(f"port {getattr(self, name)} does not exist", field=name, limit="0 to 65535")
         if (self.tls_port is None) != (self.tls is None):
             raise InvalidConfigError("TLS needs a port and a certificate with its key", field="tls_port")
         if self.orphan_grace_seconds * 1000 < ORPHAN_GRACE_SESSIONS_MIN * self.session_timeout_ms:
             raise InvalidConfigError(
-                f"an orphan_grace_seconds of {self.orphan_grace_seconds} could reach ledgers that are being made",
+                f"orphan_grace_seconds {self.orphan_grace_seconds} could reach ledgers that are being created",
                 field="orphan_grace_seconds",
                 limit=f"at least {ORPHAN_GRACE_SESSIONS_MIN} session timeouts",
             )
 
     @property
     def ledgers(self) -> LedgerClientConfig:
-        """Settings of the ledger client: an entry is a message's payload and the metadata around it."""
-        return LedgerClientConfig(
-            writer=WriterLimits(entry_bytes_max=self.max_message_bytes + FRAME_SLACK_BYTES),
-            cluster_secret=self.cluster_secret,
-        )
+        """Settings of the broker's ledger client."""
+        writer = replace(self.ledger.writer, entry_bytes_max=entry_bytes_max(self.max_message_bytes))
+        return replace(self.ledger, writer=writer, cluster_secret=self.cluster_secret)

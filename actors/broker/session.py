@@ -1,4 +1,4 @@
-"""A broker that goes on after a lost session: each session gets a new ``Broker``, on the same port."""
+"""The sessions of a broker process: after a lost session it starts a new ``Broker`` on the same port."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import contextlib
 import logging
 from dataclasses import replace
 
-from actors.broker.admin import PeerOf
-from actors.broker.broker import Broker
-from actors.broker.config import BrokerConfig
-from actors.ledger.driver import LedgerClient
-from heliograph.errors import HeliographError, ServiceNotReadyError
-from metadata.connect import connect_store
-from metadata.store import MetadataStore
+from heliograph.actors.broker.admin.forwarding import PeerOf
+from heliograph.actors.broker.broker import Broker
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.ledger.driver import LedgerClient
+from heliograph.base.backoff import Backoff
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.store import MetadataStore
 
-RECONNECT_SECONDS = 0.2  # between attempts, doubling up to the next
-RECONNECT_SECONDS_MAX = 5.0
+RECONNECT_MS = 200  # first pause between attempts
+RECONNECT_MS_MAX = 5_000
 
 log = logging.getLogger(__name__)
 
 
 class BrokerSessions:
-    """Holds the broker of the current session and everything that lives and ends with it."""
+    """The broker of the current session, with the metadata store and the client of bookies that it uses."""
 
     def __init__(self, config: BrokerConfig, metadata_url: str, peer: PeerOf | None = None) -> None:
         self._config = config
@@ -35,13 +36,13 @@ class BrokerSessions:
 
     @property
     def broker(self) -> Broker:
-        """The broker of the current session. Raises ServiceNotReadyError when there is none now."""
+        """The broker of the current session. Raises ServiceNotReadyError while there is none."""
         if self._broker is None:
             raise ServiceNotReadyError(f"{self._config.broker_id} has no session with the metadata store, try again")
         return self._broker
 
     async def start(self) -> str:
-        """Begin the first session; returns the broker's service URL.
+        """Begin a session. Return the broker's service URL.
 
         Raises:
             ResourceError: the port is taken.
@@ -59,34 +60,33 @@ class BrokerSessions:
             await self._end_session()
             raise
         self._broker = broker
-        # Clients know this address: the next session serves on it too.
+        # Clients know this address, so the next session serves on it too.
         self._config = replace(self._config, port=int(broker.service_url.rpartition(":")[2]))
         if broker.service_url_tls:
             self._config = replace(self._config, tls_port=int(broker.service_url_tls.rpartition(":")[2]))
         return broker.service_url
 
     async def stop(self) -> None:
-        """End in good order. Idempotent."""
+        """Close the topics and end the session. Idempotent."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
         await self._end_session()
 
     def _session_lost(self) -> None:
-        log.error("%s lost its session", self._config.broker_id)
+        log.error("broker %s lost its session", self._config.broker_id)
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
 
     async def _renew(self) -> None:
         await self._end_session()
-        delay = RECONNECT_SECONDS
+        pauses = Backoff(RECONNECT_MS, RECONNECT_MS_MAX)
         while True:
             try:
                 await self.start()
             except HeliographError as error:
-                log.warning("%s: no new session yet: %s", self._config.broker_id, error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, RECONNECT_SECONDS_MAX)
+                log.warning("broker %s could not begin a new session: %s", self._config.broker_id, error)
+                await asyncio.sleep(pauses.pause())
             else:
                 return
 

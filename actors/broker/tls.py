@@ -1,6 +1,6 @@
-"""The broker's side of TLS: its certificate, and whose certificates it asks for.
+"""TLS at the broker: its certificate, and the certificates that it asks clients for.
 
-Certificates are renewed in place: files that changed are read again, for the connections made from then on.
+Certificates are renewed in place: files that changed are read again and used for new connections.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from heliograph.errors import InvalidConfigError
+from heliograph.base.errors import InvalidConfigError
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +20,10 @@ class TlsFiles:
     """Paths of PEM files.
 
     Args:
-        certificate: of the broker, with the chain behind it.
-        key: the private key to it.
-        client_ca: what signs the certificates of clients; empty: clients are not asked for any.
-        is_client_certificate_required: refuse clients without one.
+        certificate: of the broker, followed by its chain.
+        key: the private key of the certificate.
+        client_ca: the authority that signs the certificates of clients; empty: clients are not asked for any.
+        is_client_certificate_required: refuse clients without a certificate.
     """
 
     certificate: str
@@ -33,10 +33,10 @@ class TlsFiles:
 
 
 class ServerTls:
-    """The context of a listener.
+    """The TLS context of a listener.
 
     Raises:
-        InvalidConfigError: a file is missing or does not fit; names the setting.
+        InvalidConfigError: a file is missing or invalid; names the setting.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -45,7 +45,8 @@ class ServerTls:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         if files.is_client_certificate_required and not files.client_ca:
             raise InvalidConfigError(
-                "clients' certificates can be asked for only where tls_ca_file says whom to trust", field="tls_ca_file"
+                "certificates of clients are required, but tls_ca_file names no authority that signs them",
+                field="tls_ca_file",
             )
         if files.client_ca:
             self.context.verify_mode = ssl.CERT_REQUIRED if files.is_client_certificate_required else ssl.CERT_OPTIONAL
@@ -58,13 +59,16 @@ class ServerTls:
         self._loaded = self._load()
 
     def reload_if_changed(self) -> bool:
-        """Read certificate and key again if their files changed; what cannot be read leaves the old ones in use."""
+        """Read certificate and key again if their files changed. Return whether new ones are used now.
+
+        Files that cannot be used are logged, and the old certificate stays in use.
+        """
         try:
             if self._stamp() == self._loaded:
                 return False
             self._loaded = self._load()
         except (OSError, InvalidConfigError) as error:
-            log.error("the renewed certificate cannot be used, the old one stays: %s", error)
+            log.error("the renewed certificate cannot be used, the old one stays in use: %s", error)
             return False
         return True
 

@@ -1,11 +1,11 @@
-"""What the cores ask of the world, and how the world's answers are classed. Nothing here does anything.
+"""Requests and reports of the cores, and the kinds of answers to them. Plain values.
 
-A core is a plain object. Its ``on_<event>`` methods (and ``start``, ``add``, ``close``, ``tick``) take what happened
-and ``now``, in milliseconds of any clock that never goes back, and return the effects to run, in order. Each effect
-names the method that takes its answer. Answers may be late, repeated or in any order: a core drops those that it no
-longer waits for. An effect without an answer method is a report to the core's owner.
+A core is a plain object. Its ``on_<event>`` methods (and ``start``, ``add``, ``close``, ``tick``) take an event and
+``now``, in milliseconds of a clock that never goes back. They return the effects to run, in order. Each effect names
+the method that takes its answer. Answers may be late, repeated or in any order: a core ignores those that it no longer
+waits for. An effect without an answer method is a report to the core's owner.
 
-Every request to a bookie is answered in the end: whoever runs the effects turns a lost connection and a timeout into
+Every request to a bookie is answered in the end: the effect runner turns a lost connection and a timeout into
 ``Reply.UNKNOWN``. The same holds for metadata requests and ``on_metadata_unknown``.
 """
 
@@ -14,14 +14,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from heliograph.errors import HeliographError
-from metadata.model import LedgerMetadata
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.model import LedgerMetadata
 
 Target = tuple[int, str]  # position in the ensemble, bookie id
 
 
 class Reply(enum.Enum):
-    """What a bookie's answer, or its silence, allows to be concluded."""
+    """What may be concluded from the answer of a bookie, or from the lack of one."""
 
     OK = "ok"
     ABSENT = "absent"  # explicit negative: the bookie never acknowledged it (I6)
@@ -34,7 +34,7 @@ class Reply(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """An entry whose copy was checked. ``length``: payload bytes of the ledger up to and with it."""
+    """An entry whose copy was checked. ``length``: payload bytes of the ledger up to and including it."""
 
     entry_id: int
     payload: bytes
@@ -42,10 +42,10 @@ class LedgerEntry:
     last_add_confirmed: int = -1
 
 
-# Adding
+# -- adds
 
 
-@dataclass(slots=True)  # a value like all effects; ``frozen`` would cost a microsecond for every entry
+@dataclass(slots=True)  # ``frozen`` would cost a microsecond for every entry
 class SendAdd:
     """Send one entry to each target. Answers: ``on_add_answer(entry_id, position, epoch, reply, now)``.
 
@@ -64,7 +64,7 @@ class SendAdd:
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Tell these bookies the LAC explicitly. No answer is waited for."""
+    """Send the LAC to these bookies, without an entry. The answers are ignored."""
 
     ledger_id: int
     last_add_confirmed: int
@@ -73,14 +73,14 @@ class SendLac:
 
 @dataclass(frozen=True, slots=True)
 class AddsConfirmed:
-    """Every accepted add up to and with ``last_entry_id`` that has no outcome yet succeeded (I2)."""
+    """Report that every add up to and including ``last_entry_id`` without an outcome succeeded (I2)."""
 
     last_entry_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AddsFailed:
-    """These accepted adds will not be confirmed by this writer. After a fence or a lost quorum they may survive."""
+    """Report adds that this writer will not confirm. After a fence or a lost quorum they may survive."""
 
     first_entry_id: int
     last_entry_id: int
@@ -89,40 +89,40 @@ class AddsFailed:
 
 @dataclass(frozen=True, slots=True)
 class WriterFailed:
-    """The writer takes no more adds. Comes once, after the AddsFailed that goes with it."""
+    """Report that the writer takes no more adds. It comes once, after the AddsFailed of the same cause."""
 
     error: HeliographError
 
 
 @dataclass(frozen=True, slots=True)
 class WriterClosed:
-    """The writer's ``close`` is done: the ledger is CLOSED at the writer's LAC."""
+    """Report that ``close`` is done: the ledger is CLOSED at the writer's LAC."""
 
     metadata: LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class CloseFailed:
-    """The writer's ``close`` could not close the ledger. The writer stays unusable; ``close`` may be called again."""
+    """Report that ``close`` failed. The writer stays unusable; ``close`` may be called again."""
 
     error: HeliographError
 
 
 @dataclass(frozen=True, slots=True)
 class CopiesMissing:
-    """Confirmed entries from ``first_entry_id`` on lack a copy on this bookie: a task for repair."""
+    """Report that confirmed entries from ``first_entry_id`` on lack a copy on this bookie: a task for repair."""
 
     ledger_id: int
     bookie_id: str
     first_entry_id: int
 
 
-# Metadata
+# -- metadata
 
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Compare-and-set of the ledger's record (I9).
+    """Write the ledger's record if it has ``version`` (I9).
 
     Answers: ``on_metadata_written(request, version, now)``, ``on_metadata_conflict(request, now)`` (nothing was
     written), ``on_metadata_missing(request, now)`` (no such ledger), ``on_metadata_refused(request, error, now)`` (the
@@ -139,7 +139,7 @@ class ReadMetadata:
     """Read the ledger's record.
 
     Answers: ``on_metadata_read(request, versioned, now)``, ``on_metadata_missing(request, now)``,
-    ``on_metadata_refused(request, error, now)`` (as above; or the record is damaged, or a newer version wrote it),
+    ``on_metadata_refused(request, error, now)`` (as above, or the record is damaged or of a newer version),
     ``on_metadata_unknown(request, now)``.
     """
 
@@ -159,15 +159,15 @@ class DeleteMetadata:
     ledger_id: int
 
 
-# Reading and recovering
+# -- reads and recovery
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLac:
-    """Ask each target for the LAC that it knows and the stored entry with the greatest id.
+    """Ask each target for its LAC and for the stored entry with the greatest id.
 
     Answers: ``on_lac_answer(position, reply, last_add_confirmed, entry, now)``; ``last_add_confirmed`` is the greater
-    of the answer's and the entry's, ``entry`` may be None. ``fence``: the bookie fences the ledger durably first.
+    one of the answer's and the entry's; ``entry`` may be None. ``fence``: the bookie fences the ledger durably first.
     """
 
     ledger_id: int
@@ -190,7 +190,7 @@ class ReadEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """Ask one bookie for consecutive entries, at most ``max_bytes`` of them but at least one.
+    """Ask one bookie for consecutive entries: at least one, at most ``max_bytes``.
 
     Answers: ``on_batch_answer(request, reply, entries, now)``: with Reply.OK, ``entries`` start at ``first_entry_id``,
     have no gaps and may end early; a damaged entry after the first ends them, a damaged first one is Reply.DAMAGED.
@@ -205,21 +205,8 @@ class ReadBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class PollLac:
-    """Ask one bookie to answer when its LAC is above ``after``, or after ``wait_ms``.
-
-    Answers: ``on_lac_answer(position, reply, last_add_confirmed, None, now)``.
-    """
-
-    ledger_id: int
-    target: Target
-    after: int
-    wait_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class CopyDamaged:
-    """A bookie returned a damaged copy, or none where it should have one: a task for repair."""
+    """Report a bookie that returned a damaged copy, or none where it should have one: a task for repair."""
 
     ledger_id: int
     entry_id: int
@@ -228,21 +215,21 @@ class CopyDamaged:
 
 @dataclass(frozen=True, slots=True)
 class ReadFinished:
-    """Consecutive entries from the first one asked for, at least one."""
+    """Report the result of a read: consecutive entries from the first one requested, at least one."""
 
     entries: tuple[LedgerEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LacFound:
-    """The highest LAC that a quorum-covering set of bookies knows."""
+    """Report the highest LAC that a covering set of bookies knows."""
 
     last_add_confirmed: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFinished:
-    """The ledger is CLOSED, by this recovery or by another."""
+    """Report that the ledger is CLOSED, by this recovery or by another."""
 
     metadata: LedgerMetadata
     version: int
@@ -250,22 +237,22 @@ class RecoveryFinished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A read, recovery, deletion or repair ended without its result."""
+    """Report that a read, recovery, deletion or repair ended without its result."""
 
     error: HeliographError
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The ledger's record is gone; bookies find out by themselves."""
+    """Report that the ledger's record is gone. Bookies find out by themselves."""
 
 
-# Repairing
+# -- repair
 
 
 @dataclass(frozen=True, slots=True)
 class ListEntries:
-    """Ask a bookie which entries of the ledger it stores.
+    """Ask a bookie for the ids of the entries that it stores of the ledger.
 
     Answers: ``on_entries_listed(bookie_id, reply, runs, now)``; ``runs`` are sorted, disjoint pairs (first, last).
     """
@@ -276,7 +263,7 @@ class ListEntries:
 
 @dataclass(frozen=True, slots=True)
 class SendCopy:
-    """Store a copy of an entry on a bookie, as recovery adds are stored.
+    """Store a copy of an entry on a bookie, as a recovery add.
 
     Answers: ``on_copy_answer(entry_id, bookie_id, reply, now)``.
     """
@@ -288,7 +275,7 @@ class SendCopy:
 
 @dataclass(frozen=True, slots=True)
 class RepairFinished:
-    """A repair run ended. ``complete``: every entry it may touch has Qw copies on bookies that the metadata names."""
+    """Report the end of a repair. ``complete``: every entry that it may copy has Qw copies where metadata says so."""
 
     complete: bool
     copied_entries: int
@@ -298,9 +285,9 @@ class RepairFinished:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinished:
-    """How many entries each bookie lacks that metadata says it has; bookies that lack none are left out.
+    """Report how many entries each bookie lacks that metadata says it has. Bookies that lack none are left out.
 
-    ``silent``: bookies that did not say what they have; none unless a partial answer was wanted.
+    ``silent``: bookies that did not answer; empty unless a partial answer was requested.
     """
 
     lacking: tuple[tuple[str, int], ...]
@@ -322,7 +309,6 @@ Effect = (
     | ReadLac
     | ReadEntry
     | ReadBatch
-    | PollLac
     | CopyDamaged
     | ReadFinished
     | LacFound

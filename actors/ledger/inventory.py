@@ -1,43 +1,46 @@
-"""Comparing what bookies store with what metadata says they have."""
+"""Comparison of the entries that bookies store with those that metadata says they have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
-from actors.errors import QuorumLostError
-from actors.ledger.effects import CheckFinished, Effect, Failed, ListEntries, Reply
-from actors.ledger.schedule import WriteSchedule
-from metadata.model import LedgerMetadata, Segment
+from heliograph.actors.errors import QuorumLostError
+from heliograph.actors.ledger.effects import CheckFinished, Effect, Failed, ListEntries, Reply
+from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.metadata.model import LedgerMetadata, Segment
 
 Run = tuple[int, int]  # first and last entry id
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A segment whose end is decided. Empty when ``last_entry_id`` is below its first one."""
+    """A segment whose end is decided. It is empty when ``last_entry_id`` is below ``first_entry_id``."""
 
     segment: Segment
     last_entry_id: int
 
     @property
     def first_entry_id(self) -> int:
-        """The segment's key."""
+        """Return the segment's key."""
         return self.segment.first_entry_id
 
 
 def decided_fragments(record: LedgerMetadata) -> list[Fragment]:
-    """The fragments that may be copied: all of a CLOSED ledger, else all but the last, whose writer may be alive."""
+    """Return the fragments that may be copied: all, but the last one of a ledger whose writer may be alive."""
     ends = [following.first_entry_id - 1 for following in record.segments[1:]]
     if record.is_closed:
         ends = [min(end, record.last_entry_id) for end in [*ends, record.last_entry_id]]
+    assert len(ends) == len(record.segments) - (not record.is_closed), "the last segment of an open ledger has no end"
     return [Fragment(segment, end) for segment, end in zip(record.segments, ends, strict=False)]
 
 
 def missing_runs(schedule: WriteSchedule, position: int, fragment: Fragment, stored: Iterable[Run]) -> list[Run]:
-    """Runs of entries striped to a position of a fragment and not ``stored`` (sorted, disjoint runs) there."""
+    """Return the runs of a fragment that are striped to a position and not ``stored`` there (sorted, disjoint runs)."""
     first, last = fragment.first_entry_id, fragment.last_entry_id
     gaps = list(_gaps(first, last, stored))
+    assert all(first <= start <= end <= last for start, end in gaps), "gaps lie in the fragment"
     if schedule.write_quorum == schedule.ensemble_size:
         return gaps
     runs: list[Run] = []
@@ -47,6 +50,7 @@ def missing_runs(schedule: WriteSchedule, position: int, fragment: Fragment, sto
                 runs[-1] = (runs[-1][0], entry_id)
             else:
                 runs.append((entry_id, entry_id))
+    assert all(one[1] < other[0] for one, other in pairwise(runs)), "runs are sorted and disjoint"
     return runs
 
 
@@ -65,19 +69,23 @@ def _gaps(first: int, last: int, stored: Iterable[Run]) -> Iterator[Run]:
 
 
 class Inventory:
-    """Answers to ListEntries, from every bookie that the decided fragments name."""
+    """Answers to ListEntries of every bookie that the decided fragments name.
+
+    Each of these bookies is in one of ``waiting``, ``stored`` and ``silent``.
+    """
 
     def __init__(self, record: LedgerMetadata, left_out: Iterable[str] = ()) -> None:
         self.fragments = decided_fragments(record)
         self.stored: dict[str, tuple[Run, ...]] = {}
-        self.silent: set[str] = set()  # they answered nothing that anything follows from
+        self.silent: set[str] = set()  # their answers allow no conclusion
         named = {bookie_id for fragment in self.fragments for bookie_id in fragment.segment.bookies}
         self.waiting = sorted(named.difference(left_out))
 
     def on_listed(self, bookie_id: str, reply: Reply, runs: tuple[Run, ...]) -> None:
-        """One bookie answered, or will not."""
+        """Take the answer of one bookie, or the lack of one."""
         if bookie_id not in self.waiting:
             return
+        assert bookie_id not in {*self.stored, *self.silent}, "a bookie is counted once"
         self.waiting.remove(bookie_id)
         if reply is Reply.OK:
             self.stored[bookie_id] = runs
@@ -88,9 +96,10 @@ class Inventory:
 
 
 class CheckCore:
-    """Ask every bookie what it has. Ends in CheckFinished, or in Failed when one of them did not say.
+    """State machine of one check, which asks every bookie for the entries it stores.
 
-    ``is_partial``: what some bookies say is wanted without the others; then it ends in CheckFinished always.
+    It ends in CheckFinished, or in Failed when a bookie did not answer. ``is_partial``: it always ends in
+    CheckFinished, which then covers those that answered.
     """
 
     def __init__(self, record: LedgerMetadata, is_partial: bool = False) -> None:
@@ -100,22 +109,25 @@ class CheckCore:
         self._inventory = Inventory(record)
 
     def start(self, now: int) -> list[Effect]:
-        """Ask them all."""
+        """Ask every bookie of the decided fragments."""
+        assert not self.is_done, "a core starts once"
         asked = self._inventory.waiting
         return [ListEntries(self._record.ledger_id, bookie_id) for bookie_id in asked] or self._finish()
 
     def on_entries_listed(self, bookie_id: str, reply: Reply, runs: tuple[Run, ...], now: int) -> list[Effect]:
-        """A bookie answered, or will not."""
+        """Take the answer of a bookie, or the lack of one."""
         if self.is_done:
             return []
         self._inventory.on_listed(bookie_id, reply, runs)
         return [] if self._inventory.waiting else self._finish()
 
     def tick(self, now: int) -> list[Effect]:
-        """Nothing is done by time alone: every request is answered in the end."""
+        """Do nothing: every request is answered in the end, by the driver if not by the bookie."""
         return []
 
     def _finish(self) -> list[Effect]:
+        assert not self.is_done, "a check ends once"
+        assert not self._inventory.waiting, "a check ends with every answer"
         self.is_done = True
         inventory, record = self._inventory, self._record
         if inventory.silent and not self._is_partial:

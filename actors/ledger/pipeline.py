@@ -1,21 +1,21 @@
-"""Adds under way: who acknowledged what, and in which order they are confirmed. Shared by writer and recovery.
+"""Adds under way: which bookies acknowledged them, and the order in which they are confirmed.
 
-An add is held from its acceptance until it is confirmed and every bookie of its write set has answered or was given
-up, so that what is held is what costs memory (I15). Replies carry the epoch in which the request was sent. A position
-has the epoch of its last installation, and replies to older requests are dropped, so that a bookie which leaves and
-comes back to its place cannot acknowledge with an old answer what it was not sent again.
+Writer and recovery share this. An add is held from its acceptance until it is confirmed and every bookie of its write
+set has answered or was abandoned, so that held adds are those that take memory (I15). A reply carries the epoch of its
+request. A position has the epoch of its last installation, and replies to older requests are ignored. So a bookie that
+leaves the ensemble and comes back cannot acknowledge, by an old answer, an entry that it was not sent again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from actors.ledger.effects import AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
-from actors.ledger.schedule import WriteSchedule, mask_of, positions_of
+from heliograph.actors.ledger.effects import AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
+from heliograph.actors.ledger.schedule import WriteSchedule, mask_of, positions_of
 
 
 class PendingAdd:
-    """One held add. ``acked`` and ``outstanding`` are masks of positions; ``length`` is cumulative."""
+    """One held add. ``acked`` and ``outstanding`` are masks of positions; ``length`` is cumulative, in bytes."""
 
     __slots__ = ("accepted_ms", "acked", "entry_id", "length", "outstanding", "payload")
 
@@ -29,7 +29,7 @@ class PendingAdd:
 
 
 class AddPipeline:
-    """The adds of one ledger in entry order. It decides nothing about bookies that fail: its owner does."""
+    """The held adds of one ledger, in entry order. Its owner decides what happens to bookies that fail."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class AddPipeline:
         self.bookies = list(bookies)
         self.epoch = 0
         self.failed = 0  # mask of positions that get no new entries
-        self.last_add_pushed = last_entry_id
-        self.last_add_confirmed = last_entry_id
+        self.last_add_pushed = last_entry_id  # LAP
+        self.last_add_confirmed = last_entry_id  # LAC <= LAP (I2)
         self.length = length
         self.confirmed_length = length
         self.bytes_held = 0
         self.lac_sent = last_entry_id  # the greatest LAC that went out with an entry
-        self._frozen_lac = last_entry_id if recovery else None  # no dirty reads of what a losing recovery wrote (I3)
+        self._frozen_lac = last_entry_id if recovery else None  # a losing recovery leaves no dirty reads (I3)
         self._recovery = recovery
         self._installed = [0] * schedule.ensemble_size  # epoch of each position
         self._held: dict[int, PendingAdd] = {}  # in entry order
@@ -61,11 +61,11 @@ class AddPipeline:
         self._reported: set[str] = set()
         self._targets: list[tuple[Target, ...]] = []
         self._sent_masks: list[int] = []
-        self._aim()
+        self._set_targets()
 
     @property
     def entries_held(self) -> int:
-        """Adds that still hold their payload."""
+        """Return how many adds hold their payload."""
         return len(self._held)
 
     @property
@@ -75,15 +75,15 @@ class AddPipeline:
 
     @property
     def head(self) -> PendingAdd | None:
-        """The add to be confirmed next."""
+        """Return the add to be confirmed next, if there is one."""
         return self._held.get(self.last_add_confirmed + 1)
 
     def add(self, payload: bytes | memoryview, now: int) -> SendAdd:
-        """Take the next add: its id and cumulative length are given together."""
+        """Take the next add, and give it its id and cumulative length."""
         return self.add_entry(payload, self.length + len(payload), now)
 
     def add_entry(self, payload: bytes | memoryview, length: int, now: int) -> SendAdd:
-        """Take the next add with a cumulative length known already (recovery re-adds what it found)."""
+        """Take the next add with a known cumulative length: recovery adds again what it found."""
         entry_id = self.last_add_pushed = self.last_add_pushed + 1
         self.length = length
         stripe = entry_id % self.schedule.ensemble_size
@@ -94,18 +94,18 @@ class AddPipeline:
         )
 
     def awaits(self, entry_id: int, position: int, epoch: int) -> bool:
-        """Whether an answer to that request counts."""
+        """Whether an answer to that request still counts."""
         add = self._held.get(entry_id)
         return add is not None and epoch >= self._installed[position] and bool(add.outstanding >> position & 1)
 
     def on_ack(self, entry_id: int, position: int, epoch: int) -> bool:
-        """Record an acknowledgement; whether the head became ready to be confirmed."""
+        """Record an acknowledgement. Return whether the head became ready to be confirmed."""
         add = self._held.get(entry_id)
         bit = 1 << position
         if add is None or epoch < self._installed[position] or not add.outstanding & bit:
             return False
         add.outstanding ^= bit
-        add.acked |= bit  # recorded also after the ack quorum: a change may revoke another one
+        add.acked |= bit  # also after the ack quorum: a change may revoke another one
         confirmed = self.last_add_confirmed
         if entry_id > confirmed:
             return entry_id == confirmed + 1 and add.acked.bit_count() >= self.schedule.ack_quorum
@@ -114,7 +114,7 @@ class AddPipeline:
         return False
 
     def on_failure(self, entry_id: int, position: int) -> None:
-        """Record that the position does not hold the entry (``awaits`` was asked before)."""
+        """Record that the position does not hold the entry. The caller has asked ``awaits``."""
         add = self._held[entry_id]
         add.outstanding &= ~(1 << position)
         if entry_id <= self.last_add_confirmed and not add.outstanding:
@@ -123,10 +123,10 @@ class AddPipeline:
     def mark_failed(self, position: int) -> None:
         """Send no new entries to the position until it is installed again."""
         self.failed |= 1 << position
-        self._aim()
+        self._set_targets()
 
     def confirm(self) -> list[Effect]:
-        """Confirm, in order, every add that has its ack quorum. Never called while a change is under way (I2)."""
+        """Confirm, in entry order, the adds with an ack quorum. It is not called during an ensemble change (I8)."""
         held = self._held
         ack_quorum = self.schedule.ack_quorum
         entry_id = self.last_add_confirmed + 1
@@ -144,28 +144,28 @@ class AddPipeline:
         return [AddsConfirmed(entry_id - 1)]
 
     def install(self, bookies: Sequence[str], positions: Iterable[int]) -> list[Effect]:
-        """Use ``bookies`` from LAC + 1 on; ``positions`` changed hands or start anew with the same bookie.
+        """Use ``bookies`` from LAC + 1 on. ``positions`` have another bookie, or the same one starts over.
 
-        Every unconfirmed add is re-evaluated before anything else can happen: acknowledgements of changed positions
-        are revoked and the entry is sent there. Confirmed adds stay in the older segment: what they lack there is a
-        task for repair. Nothing is confirmed here; the owner does that once, afterwards.
+        Every unconfirmed add is evaluated again: acknowledgements of changed positions are revoked, and the entry is
+        sent there. Confirmed adds stay in the older segment, and copies missing there are a task for repair. Nothing
+        is confirmed here; the owner does that once, afterwards.
         """
         changed = mask_of(positions)
         self.epoch += 1
         self._reported.clear()
         for entry_id in [e for e in self._held if e <= self.last_add_confirmed]:
-            self._give_up(self._held[entry_id], changed)
+            self._abandon(self._held[entry_id], changed)
         self.bookies = list(bookies)
         self.failed &= ~changed
         for position in positions_of(changed):
             self._installed[position] = self.epoch
-        self._aim()
+        self._set_targets()
         return [self._send_again(add, changed) for add in self._held.values() if self._is_sent_again(add, changed)]
 
     def drain(self) -> None:
-        """Forget every held add; the owner reports the outcome of unconfirmed ones.
+        """Forget every held add. The owner reports the outcome of unconfirmed ones.
 
-        Bookies that have not answered for a confirmed one may lack it: they count as holes.
+        A bookie that has not answered for a confirmed add may lack it, and counts as a hole.
         """
         for add in [self._held[e] for e in self._held if e <= self.last_add_confirmed]:
             self._release(add)
@@ -173,7 +173,7 @@ class AddPipeline:
         self.bytes_held = 0
 
     def take_holes(self) -> list[Effect]:
-        """Reports of bookies that lack confirmed entries, once for each bookie and epoch."""
+        """Return reports of bookies that lack confirmed entries, once for each bookie and epoch."""
         if not self._holes:
             return []
         reports: list[Effect] = [
@@ -184,7 +184,7 @@ class AddPipeline:
         return reports
 
     def is_head_broken(self) -> bool:
-        """Whether the add to be confirmed next cannot be, as long as the failed positions stay failed."""
+        """Whether the next add cannot be confirmed while the failed positions stay failed."""
         head = self.head
         if head is None:
             return False
@@ -203,8 +203,8 @@ class AddPipeline:
             self.ledger_id, add.entry_id, self.epoch, self._lac(), add.length, add.payload, targets, self._recovery
         )
 
-    def _give_up(self, add: PendingAdd, changed: int) -> None:
-        """Expect no more of bookies that leave: what a confirmed add lacks there is their hole, not the newcomers'."""
+    def _abandon(self, add: PendingAdd, changed: int) -> None:
+        """Expect no answer of replaced bookies. A missing copy of a confirmed add is their hole, not the new ones'."""
         add.outstanding &= ~changed
         self._note_holes(add, changed)
         add.acked |= changed  # settled
@@ -230,8 +230,8 @@ class AddPipeline:
                 if bookie_id not in self._reported:
                     self._holes.setdefault(bookie_id, add.entry_id)
 
-    def _aim(self) -> None:
-        """Work out, once for each stripe, where entries go."""
+    def _set_targets(self) -> None:
+        """Compute, once for each stripe, the positions that get its entries."""
         usable = ~self.failed
         self._sent_masks = [mask & usable for mask in self.schedule.masks]
         self._targets = [

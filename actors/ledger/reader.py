@@ -1,32 +1,32 @@
-"""Reading confirmed entries: batches from one replica, the next one when it is silent, damaged or without them.
+"""Reads of confirmed entries, in batches from one replica. If it is silent or has no good copy, the next one is asked.
 
-A read never goes beyond the LAC of an open ledger or the last entry of a closed one (I3), and a damaged copy is never
-returned: it is reported for repair and the next replica is asked.
+A read never goes beyond the LAC of an open ledger or the last entry of a closed one (I3). A damaged copy is never
+returned: it is reported for repair, and the next replica is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.errors import EntryDamagedError, LedgerError, NoSuchEntryError, QuorumLostError
-from actors.ledger.effects import CopyDamaged, Effect, Failed, LedgerEntry, ReadBatch, ReadFinished, Reply
-from actors.ledger.health import BookieHealth
-from actors.ledger.limits import ReaderLimits
-from actors.ledger.schedule import WriteSchedule
-from heliograph.errors import HeliographError
-from metadata.model import LedgerMetadata
+from heliograph.actors.errors import EntryDamagedError, LedgerError, NoSuchEntryError, QuorumLostError
+from heliograph.actors.ledger.effects import CopyDamaged, Effect, Failed, LedgerEntry, ReadBatch, ReadFinished, Reply
+from heliograph.actors.ledger.limits import ReaderLimits
+from heliograph.actors.ledger.placement.health import BookieHealth
+from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.model import LedgerMetadata
 
 
 def check_range(record: LedgerMetadata, first: int, last: int, last_add_confirmed: int) -> None:
     """Raise NoSuchEntryError unless ``first .. last`` are entries that may be read.
 
     Args:
-        last_add_confirmed: the reader's LAC; of no account when the ledger is CLOSED.
+        last_add_confirmed: the reader's LAC. It is ignored when the ledger is CLOSED.
     """
     end = record.last_entry_id if record.is_closed else last_add_confirmed
     if not 0 <= first <= last:
         raise NoSuchEntryError(
-            f"entries {first} to {last} are no range", field="first,last", limit="0 <= first <= last"
+            f"entries {first} to {last} are not a range", field="first,last", limit="0 <= first <= last"
         )
     if last > end:  # I3
         raise NoSuchEntryError(
@@ -38,12 +38,12 @@ def check_range(record: LedgerMetadata, first: int, last: int, last_add_confirme
 
 
 class _Run:
-    """Consecutive entries wanted from one bookie, and the other bookies that hold the first of them."""
+    """Consecutive entries requested from one bookie, and the other bookies that hold the first of them."""
 
     def __init__(self, first: int, candidates: list[tuple[str, int]], delay_ms: int) -> None:
         self.first = first
         self.candidates = candidates  # (bookie, last entry it may be asked for), in the order to ask
-        self.asked = 0
+        self.asked = 0  # of the candidates: asked <= len(candidates)
         self.outstanding: dict[int, str] = {}  # request -> bookie
         self.entries: tuple[LedgerEntry, ...] | None = None
         self.replies: list[Reply] = []
@@ -52,12 +52,12 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has its entries, or nobody left to get them from."""
+        """Whether the run has its entries, or no bookie is left to get them from."""
         return self.entries is not None or (self.asked == len(self.candidates) and not self.outstanding)
 
     @property
     def last_planned(self) -> int:
-        """The last entry that the first candidate is asked for."""
+        """Return the last entry that the first candidate is asked for."""
         return self.candidates[0][1]
 
 
@@ -74,11 +74,11 @@ class ReadCore:
         limits: ReaderLimits | None = None,
         requests_before: int = 0,
     ) -> None:
-        """Read ``first .. last``, which ``check_range`` allowed, up to about ``max_bytes`` of payload.
+        """Read ``first .. last``, a range that ``check_range`` allowed, up to about ``max_bytes`` of payload.
 
-        ``requests_before``: number of the last request of an earlier read whose late answers may still come here.
+        ``requests_before``: number of the last request of an earlier read, whose late answers may still come here.
         """
-        assert 0 <= first <= last, "a read starts with a range that was checked"  # I3
+        assert 0 <= first <= last, "a read starts with a checked range"  # I3
         self.record = record
         self.is_done = False
         self.limits = limits or ReaderLimits()
@@ -92,7 +92,8 @@ class ReadCore:
         self.requests = requests_before
 
     def start(self, now: int) -> list[Effect]:
-        """Plan the runs and ask the best replica of each."""
+        """Divide the range into runs, and ask the best replica of each."""
+        assert not self._runs, "a core starts once"
         entry_id = self._first
         while entry_id <= self._last and len(self._runs) < self.limits.runs_max:
             run = _Run(entry_id, self._candidates(entry_id, now), self.limits.speculative_ms)
@@ -104,7 +105,7 @@ class ReadCore:
         return effects
 
     def on_batch_answer(self, request: int, reply: Reply, entries: Sequence[LedgerEntry], now: int) -> list[Effect]:
-        """A bookie answered a ReadBatch, or will not."""
+        """Take the answer of a bookie to a ReadBatch, or the lack of one."""
         run = self._owners.pop(request, None)
         if run is None or self.is_done:
             return []
@@ -122,7 +123,7 @@ class ReadCore:
         return effects + self._finish()
 
     def tick(self, now: int) -> list[Effect]:
-        """Ask the next replica where those asked have been silent for too long."""
+        """Ask the next replica where those that were asked have been silent for too long."""
         if self.is_done:
             return []
         effects: list[Effect] = []
@@ -134,7 +135,7 @@ class ReadCore:
         return effects
 
     def _candidates(self, entry_id: int, now: int) -> list[tuple[str, int]]:
-        """Who holds an entry, in the order to ask, each with the last entry of the run that it holds too."""
+        """Return the bookies that hold an entry, in the order to ask, each with the last entry of the run it holds."""
         record = self.record
         segment = record.segment_of(entry_id)
         following = [s.first_entry_id for s in record.segments if s.first_entry_id > entry_id]
@@ -146,6 +147,7 @@ class ReadCore:
     def _ask(self, run: _Run, now: int) -> list[Effect]:
         if run.asked == len(run.candidates):
             return []
+        assert run.entries is None, "a run that has its entries asks no bookie"
         bookie_id, last = run.candidates[run.asked]
         run.asked += 1
         run.ask_next_at = now + run.delay_ms
@@ -156,9 +158,9 @@ class ReadCore:
         return [ReadBatch(self.requests, self.record.ledger_id, bookie_id, run.first, last, self._max_bytes)]
 
     def _on_bad(self, run: _Run, bookie_id: str, reply: Reply, now: int) -> list[Effect]:
-        """Note why this replica did not serve; a copy that should be there and is not is a task for repair."""
+        """Note why this replica did not serve. A copy that is missing or damaged is a task for repair."""
         if reply is Reply.OK:
-            reply = Reply.DAMAGED  # it answered with something else than the entry that was asked for
+            reply = Reply.DAMAGED  # it answered with another entry than the one requested
         run.replies.append(reply)
         if reply in (Reply.DAMAGED, Reply.ABSENT):
             return [CopyDamaged(self.record.ledger_id, run.first, bookie_id)]
@@ -167,6 +169,7 @@ class ReadCore:
 
     def _finish(self) -> list[Effect]:
         """End when the first run failed, or when every run is over."""
+        assert not self.is_done, "a read ends once"
         head = self._runs[0]
         if head.is_over and head.entries is None:
             self.is_done = True
@@ -174,10 +177,13 @@ class ReadCore:
         if not all(run.is_over for run in self._runs):
             return []
         self.is_done = True
-        return [ReadFinished(self._prefix())]
+        entries = self._prefix()
+        assert entries, "the first run has its entries"
+        assert entries[-1].entry_id <= self._last, "no entry beyond the range is returned"  # I3
+        return [ReadFinished(entries)]
 
     def _prefix(self) -> tuple[LedgerEntry, ...]:
-        """The consecutive entries from the first on, cut at ``max_bytes`` but not before one entry."""
+        """Return the consecutive entries from the first on: at least one, at most about ``max_bytes``."""
         found: list[LedgerEntry] = []
         size = 0
         for run in self._runs:

@@ -1,48 +1,36 @@
-"""Recovery: fence a ledger, find its end, bring what lies there to an ack quorum, close it.
+"""Recovery of a ledger: fence it, find its end, bring the entries there to an ack quorum, close it.
 
-Steps, each resting on the one before:
-1. OPEN -> IN_RECOVERY in metadata; the segments as of then are frozen, and all reads use them.
-2. Fencing LAC reads to the last segment, until no ack quorum is left without a fenced bookie.
-3. Fencing reads of the entries after that LAC, all Qw replicas each; a verdict on each, in order (I7).
-4. What exists is added again, with the LAC that step 2 found and never a greater one, so that a recovery which loses
+Each step rests on the one before:
+1. Mark the ledger IN_RECOVERY in metadata. The segments as of then are frozen, and all reads use them.
+2. Send fencing LAC reads to the last segment, until every possible ack quorum has a fenced bookie.
+3. Send fencing reads for the entries after that LAC, to all Qw replicas, and decide on each entry in order (I7).
+4. Add the entries that exist again, with the LAC of step 2 and never a greater one, so that a recovery that loses
    leaves no bookie with a LAC above the ledger's end (I3).
-5. IN_RECOVERY -> CLOSED in metadata, together with the segments that step 4 needed: until then they are private,
-   since a recovery that starts over must not read from bookies that never had the entries (I8).
+5. Mark the ledger CLOSED in metadata, together with the segments that step 4 needed. They are private until then: a
+   recovery that starts over must not read from bookies that never had the entries (I8).
 
-Any number of recoveries may run at once: each finds every confirmed entry, and the first to close decides (I5).
+Any number of recoveries may run at once. Each finds every confirmed entry, and the first to close decides (I5).
 """
 
 from __future__ import annotations
 
-import enum
 from dataclasses import replace
 
-from actors.errors import LedgerError, LedgerRecoveryError
-from actors.ledger.effects import Effect, Failed, LedgerEntry, ReadEntry, ReadLac, RecoveryFinished, Reply
-from actors.ledger.ensemble import Chooser, merge_segments
-from actors.ledger.limits import RecoveryLimits
-from actors.ledger.metadata_change import MetadataChange
-from actors.ledger.pipeline import AddPipeline
-from actors.ledger.schedule import WriteSchedule, positions_of
-from actors.ledger.verdict import EntryVerdict, LacQuorum, Verdict
-from heliograph.errors import HeliographError
-from metadata.model import NO_ENTRY, LedgerMetadata, LedgerState, Versioned
+from heliograph.actors.errors import LedgerError, LedgerRecoveryError
+from heliograph.actors.ledger.effects import Effect, Failed, LedgerEntry, ReadEntry, ReadLac, RecoveryFinished, Reply
+from heliograph.actors.ledger.limits import RecoveryLimits
+from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
+from heliograph.actors.ledger.pipeline import AddPipeline
+from heliograph.actors.ledger.placement.ensemble import Chooser, merge_segments
+from heliograph.actors.ledger.schedule import WriteSchedule, positions_of
+from heliograph.actors.ledger.state import RECOVERY_LIFECYCLE, RecoveryPhase
+from heliograph.actors.ledger.verdict import EntryVerdict, LacQuorum, Verdict
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.model import NO_ENTRY, LedgerMetadata, LedgerState, Versioned
 
 
-class RecoveryPhase(enum.Enum):
-    """Where a recovery stands."""
-
-    MARKING = "marking"
-    FENCING = "fencing"
-    COPYING = "copying"
-    MEASURING = "measuring"  # nothing was found after the LAC: the entry at the LAC tells the length
-    CLOSING = "closing"
-    FINISHED = "finished"
-    FAILED = "failed"
-
-
-class RecoveryCore:
-    """State machine of one attempt. It ends in RecoveryFinished, or in Failed with the ledger left IN_RECOVERY."""
+class RecoveryCore(MetadataCore):
+    """State machine of one recovery. It ends in RecoveryFinished, or in Failed with the ledger left IN_RECOVERY."""
 
     def __init__(
         self, metadata: Versioned[LedgerMetadata], chooser: Chooser, limits: RecoveryLimits | None = None
@@ -57,7 +45,9 @@ class RecoveryCore:
         self._frozen = record
         self._lacs = LacQuorum(self._schedule)
         self._pipeline: AddPipeline | None = None
-        self._own_segments: dict[int, tuple[str, ...]] = {}  # private until the closing write
+        self._own_segments: dict[
+            int, tuple[str, ...]
+        ] = {}  # first entry id -> bookies; private until the closing write
         self._verdicts: dict[int, EntryVerdict] = {}  # entries being read, in order
         self._found = NO_ENTRY  # the LAC that the fencing reads found
         self._next_read = 0
@@ -68,25 +58,25 @@ class RecoveryCore:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry known to be on an ack quorum, NO_ENTRY before the fencing reads ended."""
+        """Return the last entry known to be on an ack quorum, NO_ENTRY while the ledger is being fenced."""
         return NO_ENTRY if self._pipeline is None else self._pipeline.last_add_confirmed
 
     @property
     def is_done(self) -> bool:
-        """Whether the attempt has ended."""
+        """Whether the recovery has ended."""
         return self.phase in (RecoveryPhase.FINISHED, RecoveryPhase.FAILED)
 
-    # Events
+    # -- events
 
     def start(self, now: int) -> list[Effect]:
-        """Begin. On a CLOSED ledger it ends at once."""
+        """Mark the ledger IN_RECOVERY. On a CLOSED ledger the recovery ends at once."""
         self._deadline = now + self.limits.progress_timeout_ms
         return self._metadata.begin(_marked, now) + self._after_metadata(now)
 
     def on_lac_answer(
         self, position: int, reply: Reply, last_add_confirmed: int, entry: LedgerEntry | None, now: int
     ) -> list[Effect]:
-        """A bookie answered the fencing ReadLac, or will not."""
+        """Take the answer of a bookie to the fencing ReadLac, or the lack of one."""
         if self.phase is not RecoveryPhase.FENCING:
             return []
         if reply is Reply.UNAUTHORIZED:
@@ -101,7 +91,7 @@ class RecoveryCore:
     def on_entry_answer(
         self, entry_id: int, position: int, reply: Reply, entry: LedgerEntry | None, now: int
     ) -> list[Effect]:
-        """A bookie answered a ReadEntry, or will not."""
+        """Take the answer of a bookie to a ReadEntry, or the lack of one."""
         if self.phase is RecoveryPhase.MEASURING:
             return self._on_measured(entry_id, position, reply, entry, now)
         verdict = self._verdicts.get(entry_id)
@@ -111,7 +101,7 @@ class RecoveryCore:
         return self._judge(now)
 
     def on_add_answer(self, entry_id: int, position: int, epoch: int, reply: Reply, now: int) -> list[Effect]:
-        """A bookie answered a SendAdd of ``epoch``, or will not."""
+        """Take the answer of a bookie to a SendAdd of ``epoch``, or the lack of one."""
         pipeline = self._pipeline
         if self.phase is not RecoveryPhase.COPYING or pipeline is None:
             return []
@@ -127,7 +117,7 @@ class RecoveryCore:
         return self._replace_failed(pipeline, now) + self._advance(now)
 
     def tick(self, now: int) -> list[Effect]:
-        """Time has passed. Call at least every 100 ms."""
+        """Act on the passing of time. Call at least every 100 ms."""
         if self.is_done:
             return []
         if self._metadata.is_active:
@@ -136,31 +126,7 @@ class RecoveryCore:
             return self._fail(LedgerRecoveryError(f"recovery of ledger {self.ledger_id} made no progress in time"))
         return []
 
-    def on_metadata_written(self, request: int, version: int, now: int) -> list[Effect]:
-        """A WriteMetadata landed."""
-        return self._metadata.on_written(request, version) + self._after_metadata(now)
-
-    def on_metadata_conflict(self, request: int, now: int) -> list[Effect]:
-        """A WriteMetadata met another version; nothing was written by it."""
-        return self._metadata.on_conflict(request) + self._after_metadata(now)
-
-    def on_metadata_missing(self, request: int, now: int) -> list[Effect]:
-        """The ledger is not in the store."""
-        return self._metadata.on_missing(request) + self._after_metadata(now)
-
-    def on_metadata_refused(self, request: int, error: HeliographError, now: int) -> list[Effect]:
-        """The request cannot be done, now or later."""
-        return self._metadata.on_refused(request, error) + self._after_metadata(now)
-
-    def on_metadata_unknown(self, request: int, now: int) -> list[Effect]:
-        """The store did not answer: the request may have happened or not."""
-        return self._metadata.on_unknown(request, now) + self._after_metadata(now)
-
-    def on_metadata_read(self, request: int, versioned: Versioned[LedgerMetadata], now: int) -> list[Effect]:
-        """The record as it stands."""
-        return self._metadata.on_read(request, versioned) + self._after_metadata(now)
-
-    # Steps
+    # -- steps
 
     def _after_metadata(self, now: int) -> list[Effect]:
         outcome = self._metadata.outcome
@@ -171,29 +137,31 @@ class RecoveryCore:
         if isinstance(outcome, HeliographError):
             return self._fail(outcome)
         if outcome.record.is_closed:
-            self.phase = RecoveryPhase.FINISHED
+            self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.FINISHED)
             return [RecoveryFinished(outcome.record, outcome.version)]
         assert self.phase is RecoveryPhase.MARKING, "a closing write leaves the ledger CLOSED"
         self._frozen = outcome.record
-        self.phase = RecoveryPhase.FENCING
+        self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.FENCING)
         return [ReadLac(self.ledger_id, tuple(enumerate(self._frozen.last_segment.bookies)), fence=True)]
 
     def _begin_copying(self, now: int) -> list[Effect]:
         segment = self._frozen.last_segment
-        # The floor: a segment starts right after what its writer had confirmed, even if its bookies know of nothing.
+        # A segment starts right after what its writer had confirmed, even if its bookies know of no entry.
         found = max(self._lacs.last_add_confirmed, segment.first_entry_id - 1)
         self._found = found
         self._pipeline = AddPipeline(
             self.ledger_id, self._schedule, segment.bookies, last_entry_id=found, length=0, recovery=True
         )
         self._next_read = found + 1
-        self.phase = RecoveryPhase.COPYING
+        self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.COPYING)
         return self._advance(now)
 
     def _read_ahead(self, pipeline: AddPipeline) -> list[Effect]:
         effects: list[Effect] = []
         limits = self.limits
-        reads_max = min(limits.reads_max, 2 + pipeline.last_add_pushed - self._found)  # most recoveries find little
+        reads_max = min(
+            limits.reads_max, 2 + pipeline.last_add_pushed - self._found
+        )  # few at first: most recoveries find little
         while (
             not self._has_end
             and len(self._verdicts) < reads_max
@@ -206,13 +174,13 @@ class RecoveryCore:
         return effects
 
     def _fencing_read(self, entry_id: int) -> ReadEntry:
-        """Every read of a recovery fences: a bookie that says "absent" has by that refused the late write."""  # I7
+        """Return a read that fences: a bookie that says "absent" to it refuses a late write of the entry."""  # I7
         bookies = self._frozen.segment_of(entry_id).bookies
         targets = tuple((position, bookies[position]) for position in self._schedule.positions(entry_id))
         return ReadEntry(self.ledger_id, entry_id, targets, fence=True)
 
     def _judge(self, now: int) -> list[Effect]:
-        """Act on verdicts in entry order; the first absent entry is the end, whatever later reads found."""
+        """Act on the verdicts in entry order. The first absent entry is the end, whatever later reads find."""
         pipeline = self._pipeline
         assert pipeline is not None, "entries are read after the fencing"
         effects: list[Effect] = []
@@ -234,7 +202,7 @@ class RecoveryCore:
         return effects + self._advance(now)
 
     def _replace_failed(self, pipeline: AddPipeline, now: int) -> list[Effect]:
-        """Use other bookies at once: the segment stays private until the closing write."""
+        """Replace failed bookies at once: the new segment stays private until the closing write."""
         chosen = self._chooser.choose_replacements(pipeline.bookies, positions_of(pipeline.failed), now)
         if not chosen:
             return []
@@ -248,7 +216,7 @@ class RecoveryCore:
         return pipeline.install(bookies, chosen)
 
     def _advance(self, now: int) -> list[Effect]:
-        """Confirm, read on, and close when everything up to the end is on an ack quorum."""
+        """Confirm entries, read on, and close the ledger when every entry up to the end is on an ack quorum."""
         pipeline = self._pipeline
         assert pipeline is not None, "nothing advances before the fencing"
         if pipeline.confirm():  # I2
@@ -262,14 +230,14 @@ class RecoveryCore:
         return pipeline.take_holes() + self._measure_end(pipeline, now)
 
     def _measure_end(self, pipeline: AddPipeline, now: int) -> list[Effect]:
-        """The length is that of the entry which closes the ledger, wherever it lies."""
+        """Find the length of the last entry, then close the ledger."""
         last = pipeline.last_add_confirmed
         known = self._lacs.entries.get(last)
         if last > self._found or last == NO_ENTRY:
             return self._begin_closing(pipeline.confirmed_length, now)
         if known is not None:
             return self._begin_closing(known.length, now)
-        self.phase = RecoveryPhase.MEASURING
+        self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.MEASURING)
         self._measure = EntryVerdict(self._schedule, last)
         return [self._fencing_read(last)]
 
@@ -288,16 +256,16 @@ class RecoveryCore:
         return []
 
     def _begin_closing(self, length: int, now: int) -> list[Effect]:
-        self.phase = RecoveryPhase.CLOSING
+        self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.CLOSING)
         self._final_length = length
         return self._metadata.begin(self._closed, now) + self._after_metadata(now)
 
     def _closed(self, record: LedgerMetadata) -> LedgerMetadata | None:
-        """The closing write: only from IN_RECOVERY; a ledger that another recovery closed is taken as it is."""
+        """Return the CLOSED record, or None for a ledger that another recovery closed already."""
         if record.is_closed:  # I5
             return None
         if record.state is not LedgerState.IN_RECOVERY:
-            raise LedgerRecoveryError(f"ledger {self.ledger_id} is {record.state.value} in the middle of its recovery")
+            raise LedgerRecoveryError(f"ledger {self.ledger_id} is {record.state.value} during its recovery")
         last = self.last_add_confirmed
         used = {first: bookies for first, bookies in self._own_segments.items() if first <= last}
         return replace(
@@ -309,7 +277,7 @@ class RecoveryCore:
         )
 
     def _fail(self, error: HeliographError) -> list[Effect]:
-        self.phase = RecoveryPhase.FAILED
+        self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.FAILED)
         self._metadata.abandon()
         self._verdicts.clear()
         if self._pipeline is not None:
@@ -318,7 +286,7 @@ class RecoveryCore:
 
 
 def _marked(record: LedgerMetadata) -> LedgerMetadata | None:
-    """OPEN -> IN_RECOVERY; no write when it is there already, so that recoveries do not disturb each other."""
+    """Return the record IN_RECOVERY, or None if it is so already: recoveries do not disturb each other."""
     if record.state is LedgerState.OPEN:  # I9
         return replace(record, state=LedgerState.IN_RECOVERY)
     return None

@@ -1,21 +1,21 @@
-"""Bringing a ledger back to Qw copies: find what is missing, copy it, and only then say so in metadata (I10).
+"""Repair of a ledger: find the missing copies, make them, and only then name their bookies in metadata (I10).
 
-A live bookie that lacks entries gets them where it is; one that was reported and lacks none is read through, for
-copies that it has and cannot serve. A dead one, and one to be emptied, is replaced in each of its segments: all
-entries that are striped to its place are copied to the newcomer, each acknowledged as durable, before a
-compare-and-set puts the newcomer in its place. Copies are read while earlier ones are being written. The last segment
-of a ledger that is not CLOSED is left alone: its caller recovers the ledger first. Any number of repairs may run at
-once, on this ledger too.
+- A live bookie that lacks entries gets them. If it was reported and lacks none, its copies are read, to find those that
+  it cannot serve.
+- A dead bookie, and one to be emptied, is replaced in each of its segments. All entries that are striped to its
+  position are copied to the new bookie, each acknowledged as durable, before a compare-and-set names the new bookie.
+
+Copies are read while earlier ones are being written. The last segment of a ledger that is not CLOSED is left out: the
+caller recovers the ledger first. Any number of repairs may run at once, also on one ledger.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from actors.errors import EntryDamagedError, NoSuchEntryError
-from actors.ledger.effects import (
+from heliograph.actors.errors import EntryDamagedError, NoSuchEntryError
+from heliograph.actors.ledger.effects import (
     CopyDamaged,
     Effect,
     Failed,
@@ -27,46 +27,37 @@ from actors.ledger.effects import (
     Reply,
     SendCopy,
 )
-from actors.ledger.ensemble import Chooser, replace_bookie
-from actors.ledger.health import BookieHealth
-from actors.ledger.inventory import Inventory, Run, missing_runs
-from actors.ledger.limits import ReaderLimits, RepairLimits
-from actors.ledger.metadata_change import MetadataChange
-from actors.ledger.reader import ReadCore
-from actors.ledger.schedule import WriteSchedule
-from heliograph.errors import HeliographError
-from metadata.model import LedgerMetadata, Versioned
+from heliograph.actors.ledger.inventory import Inventory, Run, missing_runs
+from heliograph.actors.ledger.limits import ReaderLimits, RepairLimits
+from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
+from heliograph.actors.ledger.placement.ensemble import Chooser, replace_bookie
+from heliograph.actors.ledger.placement.health import BookieHealth
+from heliograph.actors.ledger.reader import ReadCore
+from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.actors.ledger.state import REPAIR_LIFECYCLE, RepairPhase
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.model import LedgerMetadata, Versioned
 
 BATCH_BYTES_MAX = ReaderLimits().batch_bytes_max
-UNCLEAR_READS_MAX = 3  # of one bookie being verified, before it is left for another time
-UNREADABLE_ENTRIES_MAX = 100  # passed over in one run: so few bad ones must not keep the others from their copies
-REASONS_MAX = 10  # told in the end
-
-
-class RepairPhase(enum.Enum):
-    """Where a repair stands."""
-
-    LISTING = "listing"
-    VERIFYING = "verifying"  # reading a reported bookie's own copies
-    COPYING = "copying"
-    NAMING = "naming"  # the data is durable; metadata is told
-    DONE = "done"
+UNCLEAR_READS_MAX = 3  # reads without a clear answer, after which a bookie is not verified in this run
+UNREADABLE_ENTRIES_MAX = 100  # skipped in one run: a few bad entries must not keep the others from their copies
+REASONS_MAX = 10  # errors of reads that are reported in the end
 
 
 @dataclass(slots=True)
 class CopyStep:
-    """One place of one segment: which runs of entries go to ``new``. ``new`` is ``old`` for a live bookie."""
+    """The runs of entries of one position of one segment that ``new`` gets. ``new`` is ``old`` for a live bookie."""
 
     first_entry_id: int
     position: int
     old: str
     new: str
     runs: list[Run] = field(default_factory=list)  # what is left to copy
-    unverified: list[Run] = field(default_factory=list)  # what ``new`` has, to be read before anything is copied
+    unverified: list[Run] = field(default_factory=list)  # copies that ``new`` has; they are read before any is made
 
 
-class RepairCore:
-    """State machine of one repair run. It ends in RepairFinished, complete or with the reason why not, or in Failed."""
+class RepairCore(MetadataCore):
+    """State machine of one repair. It ends in RepairFinished, complete or with the reason why not, or in Failed."""
 
     def __init__(
         self,
@@ -78,12 +69,12 @@ class RepairCore:
         limits: RepairLimits | None = None,
         away_from: Collection[str] = (),
     ) -> None:
-        """Repair what can be repaired of a ledger.
+        """Make the missing copies of a ledger.
 
         Args:
             missing_bookies: bookies reported to lack copies or to have bad ones. Those not ``alive`` are replaced.
-            alive: bookies registered now, read-only ones too.
-            away_from: bookies to be replaced, alive or not. Those alive are read from like all others.
+            alive: bookies that are registered now, also read-only ones.
+            away_from: bookies to be replaced, alive or not. Those alive serve reads like all others.
         """
         record = metadata.record
         self.ledger_id = record.ledger_id
@@ -95,13 +86,13 @@ class RepairCore:
         self._schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
         self._metadata = MetadataChange(metadata, self.limits.metadata)
         self._dead = {*missing_bookies, *away_from}.difference(alive)
-        self._leaving = self._dead.union(away_from)  # they lose their places, and get no copies
+        self._leaving = self._dead.union(away_from)  # they are replaced and get no copies
         self._suspects = set(missing_bookies).difference(self._leaving)
         self._inventory = Inventory(record, left_out=self._leaving)
         self._read: ReadCore | None = None
         self._requests = 0
         self._unanswered: dict[int, int] = {}  # entry id -> payload bytes, of the copies under way
-        self._unanswered_bytes = 0
+        self._unanswered_bytes = 0  # the sum of ``_unanswered``
         self._is_step_broken = False
         self._unclear_reads = 0
         self._unreadable_entries = 0
@@ -111,32 +102,33 @@ class RepairCore:
 
     @property
     def is_done(self) -> bool:
-        """Whether the run has ended."""
+        """Whether the repair has ended."""
         return self.phase is RepairPhase.DONE
 
     @property
     def record(self) -> LedgerMetadata:
-        """The ledger's record as last seen."""
+        """Return the ledger's record as last seen."""
         return self._metadata.current.record
 
-    # Events
+    # -- events
 
     def start(self, now: int) -> list[Effect]:
-        """Ask who has what."""
+        """Ask the bookies for the entries that they store."""
+        assert self.phase is RepairPhase.LISTING, "a core starts once"
         for bookie_id in self._dead:
-            self._health.note_failure(bookie_id, now)  # no source to begin with
+            self._health.note_failure(bookie_id, now)  # reads do not begin with it
         asked = [ListEntries(self.ledger_id, bookie_id) for bookie_id in self._inventory.waiting]
         return list(asked) if asked else self._plan(now)
 
     def on_entries_listed(self, bookie_id: str, reply: Reply, runs: tuple[Run, ...], now: int) -> list[Effect]:
-        """A bookie answered a ListEntries, or will not."""
+        """Take the answer of a bookie to a ListEntries, or the lack of one."""
         if self.phase is not RepairPhase.LISTING:
             return []
         self._inventory.on_listed(bookie_id, reply, runs)
         return [] if self._inventory.waiting else self._plan(now)
 
     def on_batch_answer(self, request: int, reply: Reply, entries: Sequence[LedgerEntry], now: int) -> list[Effect]:
-        """A bookie answered a ReadBatch, or will not."""
+        """Take the answer of a bookie to a ReadBatch, or the lack of one."""
         if self.phase is RepairPhase.VERIFYING and request == self._requests:
             return self._on_verified(reply, entries, now)
         if self._read is None:
@@ -144,11 +136,13 @@ class RepairCore:
         return self._after_read(self._read.on_batch_answer(request, reply, entries, now), now)
 
     def on_copy_answer(self, entry_id: int, bookie_id: str, reply: Reply, now: int) -> list[Effect]:
-        """A bookie answered a SendCopy, or will not."""
+        """Take the answer of a bookie to a SendCopy, or the lack of one."""
         if entry_id not in self._unanswered or bookie_id != self.steps[0].new:
             return []
         size = self._unanswered.pop(entry_id)
         self._unanswered_bytes -= size
+        assert self._unanswered_bytes >= 0, "an answer frees the bytes that its copy took"  # I15
+        assert self._unanswered or not self._unanswered_bytes, "without a copy under way no bytes are"  # I15
         if reply is Reply.OK:
             self._copied_entries += 1
             self._copied_bytes += size
@@ -159,42 +153,20 @@ class RepairCore:
         return self._go_on(now)
 
     def tick(self, now: int) -> list[Effect]:
-        """Time has passed. Call at least every 100 ms."""
+        """Act on the passing of time. Call at least every 100 ms."""
         if self.phase is RepairPhase.NAMING:
             return self._metadata.tick(now) + self._after_metadata(now)
         if self._read is not None:
             return self._after_read(self._read.tick(now), now)
         return []
 
-    def on_metadata_written(self, request: int, version: int, now: int) -> list[Effect]:
-        """A WriteMetadata landed."""
-        return self._metadata.on_written(request, version) + self._after_metadata(now)
-
-    def on_metadata_conflict(self, request: int, now: int) -> list[Effect]:
-        """A WriteMetadata met another version; nothing was written by it."""
-        return self._metadata.on_conflict(request) + self._after_metadata(now)
-
-    def on_metadata_missing(self, request: int, now: int) -> list[Effect]:
-        """The ledger is not in the store."""
-        return self._metadata.on_missing(request) + self._after_metadata(now)
-
-    def on_metadata_refused(self, request: int, error: HeliographError, now: int) -> list[Effect]:
-        """The request cannot be done, now or later."""
-        return self._metadata.on_refused(request, error) + self._after_metadata(now)
-
-    def on_metadata_unknown(self, request: int, now: int) -> list[Effect]:
-        """The store did not answer: the request may have happened or not."""
-        return self._metadata.on_unknown(request, now) + self._after_metadata(now)
-
-    def on_metadata_read(self, request: int, versioned: Versioned[LedgerMetadata], now: int) -> list[Effect]:
-        """The record as it stands."""
-        return self._metadata.on_read(request, versioned) + self._after_metadata(now)
-
-    # Steps
+    # -- steps
 
     def _plan(self, now: int) -> list[Effect]:
-        """Work out the steps: holes of bookies that stay first, then the places of those that leave."""
+        """Make the list of steps: first the holes of bookies that stay, then the positions of those that leave."""
         inventory = self._inventory
+        assert not inventory.waiting, "the plan rests on every answer"
+        assert not self.steps, "the plan is made once"
         if inventory.silent:
             self._reasons.append(f"no word from {', '.join(sorted(inventory.silent))}")
         moves: list[CopyStep] = []
@@ -205,7 +177,7 @@ class RepairCore:
             for position, bookie_id in enumerate(bookies):
                 new = chosen.get(position, bookie_id)
                 if position in leaving and new == bookie_id:
-                    self._reasons.append(f"no bookie can take the place of {bookie_id}")
+                    self._reasons.append(f"no bookie can replace {bookie_id}")
                 elif position in leaving:
                     runs = missing_runs(self._schedule, position, fragment, ())
                     moves.append(CopyStep(fragment.first_entry_id, position, bookie_id, new, runs))
@@ -217,12 +189,13 @@ class RepairCore:
                     if step.runs or step.unverified:
                         self.steps.append(step)
         self.steps += moves
+        assert not any(step.new in self._leaving for step in self.steps), "a bookie that leaves gets no copies"
         if not self.record.is_closed and not self._leaving.isdisjoint(self.record.last_segment.bookies):
             self._reasons.append("the last segment is open: recover the ledger first")
         return self._go_on(now)
 
     def _go_on(self, now: int) -> list[Effect]:
-        """Go on with the step at hand, finish it, or end."""
+        """Continue the first step, end it, or end the repair."""
         while self.steps:
             step = self.steps[0]
             if self._is_step_broken:
@@ -236,16 +209,20 @@ class RepairCore:
             elif step.runs or self._read is not None or self._unanswered:
                 return self._copy(step, now)
             elif step.old != step.new:
-                self.phase = RepairPhase.NAMING  # I10: every copy of this step was acknowledged as durable
+                # I10: every copy of this step was acknowledged as durable
+                self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.NAMING)
                 return self._metadata.begin(self._renamed, now) + self._after_metadata(now)
             else:
                 self.steps.pop(0)
-        self.phase = RepairPhase.DONE
+        assert self._read is None, "a repair ends with no read under way"
+        assert not self._unanswered, "a repair ends with no copy under way"
+        self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.DONE)
         reason = "; ".join(self._reasons)
         return [RepairFinished(not self._reasons, self._copied_entries, self._copied_bytes, reason)]
 
     def _verify(self, step: CopyStep) -> list[Effect]:
-        self.phase = RepairPhase.VERIFYING
+        assert step.old == step.new, "only a bookie that stays is verified"
+        self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.VERIFYING)
         self._requests += 1
         (first, last), size = step.unverified[0], self.limits.in_flight_bytes_max
         return [ReadBatch(self._requests, self.ledger_id, step.new, first, last, min(size, BATCH_BYTES_MAX))]
@@ -253,6 +230,7 @@ class RepairCore:
     def _on_verified(self, reply: Reply, entries: Sequence[LedgerEntry], now: int) -> list[Effect]:
         step = self.steps[0]
         first, last = step.unverified[0]
+        assert first <= last, "a run has an entry"
         if reply is Reply.OK and entries and entries[0].entry_id == first:
             verified_to = entries[-1].entry_id
         else:
@@ -268,7 +246,9 @@ class RepairCore:
 
     def _copy(self, step: CopyStep, now: int) -> list[Effect]:
         """Read on while earlier copies are under way: one half of the window is read, the other is written (I15)."""
-        self.phase = RepairPhase.COPYING
+        assert not self._is_step_broken, "a broken step makes no copies"
+        assert not step.unverified, "copies are made once those of the bookie are known"
+        self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.COPYING)
         entries_max = max(1, self.limits.in_flight_entries_max // 2)
         bytes_max = max(1, self.limits.in_flight_bytes_max // 2)
         is_full = len(self._unanswered) > self.limits.in_flight_entries_max - entries_max or (
@@ -290,7 +270,7 @@ class RepairCore:
         return self._after_read(self._read.start(now), now)
 
     def _after_read(self, effects: list[Effect], now: int) -> list[Effect]:
-        """Pass the reader's requests on; act on its end."""
+        """Pass on the requests of the read under way, and act on its end."""
         passed: list[Effect] = []
         for effect in effects:
             if isinstance(effect, ReadFinished):
@@ -300,12 +280,13 @@ class RepairCore:
             elif isinstance(effect, Failed):
                 self._pass_over(effect.error)
                 passed += self._go_on(now)
-            elif not isinstance(effect, CopyDamaged):  # what is missing was listed already
+            elif not isinstance(effect, CopyDamaged):  # missing copies are in the plan already
                 passed.append(effect)
         return passed
 
     def _pass_over(self, error: HeliographError) -> None:
-        """No replica gave the next entry: a bookie that stays gets its others, and nobody moves without it."""
+        """Skip the next entry, which no replica gave. A bookie that is replaced needs every entry: its step ends."""
+        assert self._read is not None, "a read that is under way failed"
         step = self.steps[0]
         if len(self._reasons) < REASONS_MAX:
             self._reasons.append(str(error))
@@ -319,7 +300,7 @@ class RepairCore:
             self._is_step_broken = True
 
     def _end_read(self) -> None:
-        """Late answers of this read are known by their numbers, and dropped."""
+        """Forget the read. Its late answers are known by their numbers, and ignored."""
         if self._read is not None:
             self._requests = self._read.requests
             self._read = None
@@ -327,16 +308,17 @@ class RepairCore:
     def _send(self, entries: tuple[LedgerEntry, ...]) -> list[Effect]:
         step = self.steps[0]
         first, last = step.runs[0]
-        assert entries[0].entry_id == first, "a read starts where it was asked to"
+        assert entries[0].entry_id == first, "a read starts at the entry requested"
         copied_to = entries[-1].entry_id
         step.runs[:1] = [(copied_to + 1, last)] if copied_to < last else []
         for entry in entries:
             self._unanswered[entry.entry_id] = len(entry.payload)
             self._unanswered_bytes += len(entry.payload)
+        assert len(self._unanswered) <= max(1, self.limits.in_flight_entries_max), "the window holds"  # I15
         return [SendCopy(self.ledger_id, step.new, entry) for entry in entries]
 
     def _renamed(self, record: LedgerMetadata) -> LedgerMetadata | None:
-        """Put the newcomer in its place, if that place still names the dead bookie (I9)."""
+        """Return the record that names the new bookie, if its position still names the old one (I9)."""
         step = self.steps[0]
         return replace_bookie(record, step.first_entry_id, step.position, step.old, step.new)
 
@@ -346,10 +328,10 @@ class RepairCore:
             return []
         self._metadata.outcome = None
         if isinstance(outcome, HeliographError):
-            self.phase = RepairPhase.DONE
+            self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.DONE)
             return [Failed(outcome)]
         step = self.steps.pop(0)
         segment = next(s for s in outcome.record.segments if s.first_entry_id == step.first_entry_id)
-        if segment.bookies[step.position] == step.old:  # another repair gave the newcomer a place of this segment
-            self._reasons.append(f"{step.new} holds another place next to {step.old} by now")
+        if segment.bookies[step.position] == step.old:  # another repair gave the new bookie a position of this segment
+            self._reasons.append(f"{step.new} has another position beside {step.old} now")
         return self._go_on(now)

@@ -1,14 +1,14 @@
-"""Which positions of an ensemble hold an entry, and what a set of positions proves.
+"""The positions of an ensemble that hold an entry, and what a set of positions proves.
 
-Entry n belongs on the positions (n + i) mod E, i in 0..Qw-1: its write set. Python's integers have no width, so ids
-at and above 2^31 need no care as long as nobody narrows them. Sets of positions are bit masks: bit p is position p.
+The write set of entry n is the positions (n + i) mod E, i in 0..Qw-1. A set of positions is a bit mask: bit p stands
+for position p.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metadata.model import check_quorum
+from heliograph.metadata.model import check_quorum
 
 
 class WriteSchedule:
@@ -22,7 +22,7 @@ class WriteSchedule:
         self.ensemble_size = ensemble_size
         self.write_quorum = write_quorum
         self.ack_quorum = ack_quorum
-        self.negatives_needed = write_quorum - ack_quorum + 1  # I7: this many leave no room for an ack quorum
+        self.negatives_needed = write_quorum - ack_quorum + 1  # I7: with so many, no ack quorum is possible
         self.full_mask = (1 << ensemble_size) - 1
         self.sets = tuple(
             tuple((start + i) % ensemble_size for i in range(write_quorum)) for start in range(ensemble_size)
@@ -30,11 +30,11 @@ class WriteSchedule:
         self.masks = tuple(mask_of(positions) for positions in self.sets)
 
     def positions(self, entry_id: int) -> tuple[int, ...]:
-        """The write set of an entry, in order."""
+        """Return the write set of an entry, in order."""
         return self.sets[entry_id % self.ensemble_size]
 
     def mask(self, entry_id: int) -> int:
-        """The write set of an entry, as a mask."""
+        """Return the write set of an entry, as a mask."""
         return self.masks[entry_id % self.ensemble_size]
 
     def is_acked(self, acked: int) -> bool:
@@ -46,15 +46,15 @@ class WriteSchedule:
         return (self.mask(entry_id) & failed).bit_count() > self.write_quorum - self.ack_quorum
 
     def covers(self, usable: int) -> bool:
-        """Whether every possible ack quorum of every entry has a member in ``usable`` (reference 3.2).
+        """Whether every possible ack quorum of every entry has a member in ``usable``.
 
-        Fencing reads that reached such a set keep any new entry from reaching its ack quorum; plain LAC reads that
-        reached it have met every confirmed entry.
+        Fencing reads that reached such a set keep every new entry from its ack quorum. Plain LAC reads that reached it
+        have seen every confirmed entry.
         """
         return all((mask & usable).bit_count() >= self.negatives_needed for mask in self.masks)
 
     def last_of_run(self, position: int, first_entry_id: int, last_entry_id: int) -> int:
-        """The last entry up to which every entry from ``first_entry_id`` on is striped to ``position``."""
+        """Return the end of the run of entries from ``first_entry_id`` on that are all striped to ``position``."""
         assert self.mask(first_entry_id) >> position & 1, "the first entry is striped to the position"
         if self.write_quorum == self.ensemble_size:
             return last_entry_id
@@ -62,7 +62,7 @@ class WriteSchedule:
         return min(last_entry_id, first_entry_id + offset)
 
     def entries_at(self, position: int, first_entry_id: int, last_entry_id: int) -> Iterable[int]:
-        """The entries of a range that are striped to ``position``, in order."""
+        """Return the entries of a range that are striped to ``position``, in order."""
         span = range(first_entry_id, last_entry_id + 1)
         if self.write_quorum == self.ensemble_size:
             return span
@@ -70,7 +70,7 @@ class WriteSchedule:
 
 
 def mask_of(positions: Iterable[int]) -> int:
-    """The mask of some positions."""
+    """Return the mask of some positions."""
     mask = 0
     for position in positions:
         mask |= 1 << position
@@ -78,5 +78,5 @@ def mask_of(positions: Iterable[int]) -> int:
 
 
 def positions_of(mask: int) -> list[int]:
-    """The positions in a mask, in order."""
+    """Return the positions in a mask, in order."""
     return [position for position in range(mask.bit_length()) if mask >> position & 1]

@@ -1,27 +1,27 @@
-"""What a set of answers proves: about the LAC of a ledger, and about one entry of it."""
+"""What a set of answers proves about the LAC of a ledger, and about one of its entries."""
 
 from __future__ import annotations
 
 import enum
 
-from actors.ledger.effects import LedgerEntry, Reply
-from actors.ledger.schedule import WriteSchedule
-from metadata.model import NO_ENTRY
+from heliograph.actors.ledger.effects import LedgerEntry, Reply
+from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.metadata.model import NO_ENTRY
 
 
 class LacQuorum:
     """Answers to a LAC read of one segment's bookies, until they cover every possible ack quorum."""
 
     def __init__(self, schedule: WriteSchedule) -> None:
-        self.last_add_confirmed = NO_ENTRY
-        self.entries: dict[int, LedgerEntry] = {}  # whole entries that came along, by id
+        self.last_add_confirmed = NO_ENTRY  # only grows (I2)
+        self.entries: dict[int, LedgerEntry] = {}  # by id: entries that came with the answers
         self._schedule = schedule
-        self._answered = 0
-        self._usable = 0
+        self._answered = 0  # mask of positions
+        self._usable = 0  # mask of positions, a subset of ``_answered``
 
     @property
     def is_covered(self) -> bool:
-        """Whether no ack quorum can be formed without a bookie that was heard."""
+        """Whether no ack quorum can be formed without a bookie that answered."""
         return self._schedule.covers(self._usable)
 
     @property
@@ -30,12 +30,13 @@ class LacQuorum:
         return self._answered == self._schedule.full_mask
 
     def on_answer(self, position: int, reply: Reply, last_add_confirmed: int, entry: LedgerEntry | None) -> None:
-        """Count one answer; the first of a position counts.
+        """Count one answer. Only the first one of a position counts.
 
-        "No such ledger" and "no such entry" are as good as a LAC of -1: the bookie was reached, and is fenced if that
-        was asked. A damaged entry still came from a bookie that was reached.
+        "No such ledger" and "no such entry" count as a LAC of -1: the bookie was reached, and has fenced the ledger if
+        that was asked. So does a damaged entry.
         """
         bit = 1 << position
+        assert bit & self._schedule.full_mask, "the bookie is a member of the ensemble"
         if self._answered & bit:
             return
         self._answered |= bit
@@ -44,10 +45,11 @@ class LacQuorum:
             self.last_add_confirmed = max(self.last_add_confirmed, last_add_confirmed)
             if entry is not None and reply is Reply.OK:
                 self.entries[entry.entry_id] = entry
+        assert not self._usable & ~self._answered, "only a bookie that answered is usable"
 
 
 class Verdict(enum.Enum):
-    """On one entry, in a recovery."""
+    """What a recovery knows of one entry."""
 
     PENDING = "pending"
     PRESENT = "present"
@@ -58,8 +60,9 @@ class Verdict(enum.Enum):
 class EntryVerdict:
     """Answers to the fencing reads of one entry.
 
-    One valid copy proves that the entry exists; Qw - Qa + 1 explicit negatives prove that it was never confirmed and,
-    each bookie having fenced the ledger before it answered, never will be. Nothing else proves anything (I7).
+    One valid copy proves that the entry exists. Qw - Qa + 1 explicit negatives prove that it was never confirmed. Each
+    of these bookies fenced the ledger before it answered, so the entry never will be confirmed. Nothing else proves
+    anything (I7).
     """
 
     __slots__ = ("_answered", "_negatives", "_schedule", "_write_set", "entry")
@@ -68,12 +71,12 @@ class EntryVerdict:
         self.entry: LedgerEntry | None = None
         self._schedule = schedule
         self._write_set = schedule.mask(entry_id)
-        self._answered = 0
+        self._answered = 0  # mask of positions, a subset of ``_write_set``
         self._negatives = 0
 
     @property
     def verdict(self) -> Verdict:
-        """As far as the answers go."""
+        """Return what the answers so far prove."""
         if self.entry is not None:
             return Verdict.PRESENT
         if self._negatives >= self._schedule.negatives_needed:  # I7
@@ -86,10 +89,11 @@ class EntryVerdict:
         return self._answered == self._write_set
 
     def on_answer(self, position: int, reply: Reply, entry: LedgerEntry | None) -> None:
-        """Count one answer; the first of a position counts, and a copy that turns up after ABSENT changes nothing."""
+        """Count one answer. Only the first one of a position counts, and a copy found after ABSENT changes nothing."""
         bit = 1 << position
         if self._answered & bit or not self._write_set & bit:
             return
+        before = self.verdict
         self._answered |= bit
         if self._negatives >= self._schedule.negatives_needed:
             return
@@ -97,3 +101,5 @@ class EntryVerdict:
             self.entry = self.entry or entry
         elif reply is Reply.ABSENT:
             self._negatives += 1
+        assert self._negatives <= self._answered.bit_count(), "a position has one vote"  # I7
+        assert before is Verdict.PENDING or self.verdict is before, "a verdict stands"  # I7

@@ -1,20 +1,19 @@
-"""The writer of one ledger: adds in, confirmations in entry order out, failed bookies replaced on the way.
+"""The writer of one ledger. It takes adds, confirms them in entry order and replaces failed bookies.
 
-One thread of control for each ledger; every event is one method call. What keeps it safe:
-- an entry is confirmed when Qa bookies that the metadata names for it acknowledged it (I1), in entry order (I2);
-- while an ensemble change is under way the LAC stands still; the new places are used after metadata has them (I8),
-  then all held adds are re-evaluated, and only then is anything confirmed;
-- a change is a compare-and-set that may act on an OPEN ledger only, and so is ``close`` (I5, I9);
-- every accepted add ends in exactly one of AddsConfirmed and AddsFailed.
+Each ledger has one thread of control, and every event is one method call. These rules keep it safe:
+- An entry is confirmed when Qa bookies that the metadata names for it have acknowledged it (I1), in entry order (I2).
+- During an ensemble change the LAC stands still. The new bookies are used once metadata names them (I8). Then all held
+  adds are evaluated again, and only then is anything confirmed.
+- An ensemble change and ``close`` are compare-and-sets that may act on an OPEN ledger only (I5, I9).
+- Every accepted add ends in exactly one of AddsConfirmed and AddsFailed.
 """
 
 from __future__ import annotations
 
-import enum
 from dataclasses import replace
 
-from actors.errors import LedgerClosedError, LedgerError, LedgerFencedError, QuorumLostError
-from actors.ledger.effects import (
+from heliograph.actors.errors import LedgerClosedError, LedgerError, LedgerFencedError, QuorumLostError
+from heliograph.actors.ledger.effects import (
     AddsFailed,
     CloseFailed,
     Effect,
@@ -24,31 +23,23 @@ from actors.ledger.effects import (
     WriterClosed,
     WriterFailed,
 )
-from actors.ledger.ensemble import Chooser, Replacement, replace_from
-from actors.ledger.limits import WriterLimits
-from actors.ledger.metadata_change import MetadataChange
-from actors.ledger.pipeline import AddPipeline
-from actors.ledger.schedule import WriteSchedule, positions_of
-from heliograph.errors import HeliographError, MessageTooLargeError
-from metadata.model import NO_ENTRY, LedgerMetadata, LedgerState, Versioned
+from heliograph.actors.ledger.limits import WriterLimits
+from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
+from heliograph.actors.ledger.pipeline import AddPipeline
+from heliograph.actors.ledger.placement.ensemble import Chooser, Replacement, replace_from
+from heliograph.actors.ledger.schedule import WriteSchedule, positions_of
+from heliograph.actors.ledger.state import WRITER_LIFECYCLE, WriterState
+from heliograph.base.errors import HeliographError, MessageTooLargeError
+from heliograph.metadata.model import NO_ENTRY, LedgerMetadata, LedgerState, Versioned
 
 
-class WriterState(enum.Enum):
-    """OPEN takes adds. CLOSING, CLOSED and FAILED do not; FAILED may still be closed."""
-
-    OPEN = "open"
-    CLOSING = "closing"
-    CLOSED = "closed"
-    FAILED = "failed"
-
-
-class WriterCore:
-    """State machine of a ledger's only writer, from its creation on."""
+class WriterCore(MetadataCore):
+    """State machine of the only writer of a ledger, from the ledger's creation on."""
 
     def __init__(
         self, metadata: Versioned[LedgerMetadata], chooser: Chooser, limits: WriterLimits | None = None
     ) -> None:
-        """Start on a ledger just created: OPEN and empty."""
+        """Start on a ledger that was just created: OPEN and empty."""
         record = metadata.record
         assert record.state is LedgerState.OPEN, "a writer starts on the ledger that it created"
         self.ledger_id = record.ledger_id
@@ -62,62 +53,62 @@ class WriterCore:
             record.ledger_id, self._schedule, record.last_segment.bookies, last_entry_id=NO_ENTRY, length=0
         )
         self._metadata = MetadataChange(metadata, self.limits.metadata)
-        self._replacing: dict[int, Replacement] = {}  # not empty while an ensemble change is under way
-        self._change_at: int | None = None  # when to try to fill the places of failed bookies
+        self._replacing: dict[int, Replacement] = {}  # by position; not empty while an ensemble change is under way
+        self._change_at: int | None = None  # when to try again to replace failed bookies
         self._is_starved = False  # the last try found no bookie
-        self._broken_since: int | None = None
+        self._broken_since: int | None = None  # since when the next entry cannot reach its ack quorum
         self._last_add_ms = 0
 
-    # What is known
+    # -- state
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The record as last seen in the store."""
+        """Return the record as last seen in the store."""
         return self._metadata.current.record
 
     @property
     def last_add_confirmed(self) -> int:
-        """LAC: every entry up to it is confirmed."""
+        """Return the LAC: every entry up to it is confirmed."""
         return self._pipeline.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
-        """LAP: the last entry accepted."""
+        """Return the LAP: the last entry accepted."""
         return self._pipeline.last_add_pushed
 
     @property
     def length(self) -> int:
-        """Payload bytes up to and with the last entry accepted."""
+        """Return the payload bytes up to and including the last entry accepted."""
         return self._pipeline.length
 
     @property
     def confirmed_length(self) -> int:
-        """Payload bytes up to and with the LAC."""
+        """Return the payload bytes up to and including the LAC."""
         return self._pipeline.confirmed_length
 
     @property
     def entries_held(self) -> int:
-        """Adds held for bookies that have not answered."""
+        """Return how many adds are held for bookies that have not answered."""
         return self._pipeline.entries_held
 
     @property
     def bytes_held(self) -> int:
-        """Payload bytes of ``entries_held``."""
+        """Return the payload bytes of the held adds."""
         return self._pipeline.bytes_held
 
     @property
     def is_changing(self) -> bool:
-        """Whether an ensemble change is under way (the LAC stands still)."""
+        """Whether an ensemble change is under way. The LAC stands still meanwhile."""
         return bool(self._replacing)
 
     @property
     def failed_bookies(self) -> tuple[str, ...]:
-        """Members of the ensemble that get no entries now."""
+        """Return the members of the ensemble that get no entries now."""
         return tuple(self._pipeline.bookies[position] for position in positions_of(self._pipeline.failed))
 
     @property
     def is_quiet(self) -> bool:
-        """Whether ``tick`` has nothing to wait for."""
+        """Whether no event but an add, a change of bookies or ``close`` can make the writer act."""
         if self.state is not WriterState.OPEN:
             return not self._metadata.is_active
         pipeline = self._pipeline
@@ -125,7 +116,7 @@ class WriterCore:
         return lac_told and not pipeline.entries_held and not pipeline.failed and not self._metadata.is_active
 
     def has_room(self, payload_bytes: int) -> bool:
-        """Whether an add of that size fits the window (I15). Confirmed adds count until all Qw bookies answered."""
+        """Whether an add of that size fits the window (I15). A confirmed add counts until all Qw bookies answered."""
         held = self._pipeline.bytes_held
         limits = self.limits
         return self._pipeline.entries_held < limits.in_flight_entries_max and (
@@ -133,7 +124,7 @@ class WriterCore:
         )
 
     def check_size(self, payload: bytes | memoryview) -> None:
-        """Raise MessageTooLargeError if no entry may be that big."""
+        """Raise MessageTooLargeError if the payload is larger than an entry may be."""
         limit = self.limits.entry_bytes_max
         if len(payload) > limit:
             raise MessageTooLargeError(
@@ -143,29 +134,29 @@ class WriterCore:
             )
 
     def why_ended(self) -> HeliographError:
-        """The error for adds that come too late."""
+        """Return the error for an add made after the writer ended."""
         if self.closed_reason is not None:
             return type(self.closed_reason)(str(self.closed_reason))
         return LedgerClosedError(f"ledger {self.ledger_id} is closed: go on in a new one")
 
-    # Events
+    # -- events
 
     def add(self, payload: bytes | memoryview, now: int) -> SendAdd:
-        """Accept an add. Its id and its place in the order are those of the returned effect.
+        """Accept an add. The returned effect has its entry id.
 
         Raises:
             MessageTooLargeError: nothing was accepted.
-            LedgerClosedError, LedgerFencedError, QuorumLostError, ...: the writer ended; nothing was accepted.
+            LedgerClosedError, LedgerFencedError, QuorumLostError, ...: the writer has ended; nothing was accepted.
         """
         if self.state is not WriterState.OPEN:
             raise self.why_ended()
         self.check_size(payload)
-        assert self.has_room(len(payload)), "the owner holds back adds that do not fit the window"  # I15
+        assert self.has_room(len(payload)), "the owner keeps back adds that do not fit the window"  # I15
         self._last_add_ms = now
         return self._pipeline.add(payload, now)
 
     def on_add_answer(self, entry_id: int, position: int, epoch: int, reply: Reply, now: int) -> list[Effect]:
-        """A bookie answered a SendAdd of ``epoch``, or will not answer any more."""
+        """Take the answer of a bookie to a SendAdd of ``epoch``, or the lack of one."""
         if reply is not Reply.OK:
             return self._on_add_failure(entry_id, position, epoch, reply, now)
         if self._pipeline.on_ack(entry_id, position, epoch) and not self._replacing:
@@ -173,13 +164,13 @@ class WriterCore:
         return []
 
     def on_bookies_changed(self, now: int) -> list[Effect]:
-        """Bookies came or went: places that could not be filled are tried again at once."""
+        """Try again at once to replace failed bookies: bookies came or went."""
         if self.state is not WriterState.OPEN or self._replacing or not self._pipeline.failed:
             return []
         return self._begin_change(now, may_reinstate=True)
 
     def tick(self, now: int) -> list[Effect]:
-        """Time has passed. Call at least every 100 ms while ``is_quiet`` is false."""
+        """Act on the passing of time. Call at least every 100 ms while ``is_quiet`` is false."""
         effects: list[Effect] = []
         if self._metadata.is_active:
             effects = self._metadata.tick(now) + self._after_metadata(now)
@@ -195,15 +186,17 @@ class WriterCore:
     def close(self, now: int) -> list[Effect]:
         """Close the ledger at the LAC. Idempotent; adds without an outcome fail with LedgerClosedError.
 
-        Ends in WriterClosed or CloseFailed. Entries above the LAC may sit on bookies and are out of range for good.
+        Ends in WriterClosed or CloseFailed. Entries above the LAC may be stored on bookies; nobody reads them.
         """
         if self.state is WriterState.CLOSED:
             return [WriterClosed(self.metadata)]
         if self.state is WriterState.CLOSING:
             return []
-        adds_wait = self.state is WriterState.OPEN and self._pipeline.has_unconfirmed  # a failed writer's had theirs
+        adds_wait = (
+            self.state is WriterState.OPEN and self._pipeline.has_unconfirmed
+        )  # those of a failed writer failed with it
         self._replacing = {}
-        self.state = WriterState.CLOSING
+        self.state = WRITER_LIFECYCLE.move(self.state, WriterState.CLOSING)
         effects: list[Effect] = []
         if adds_wait:
             error = LedgerClosedError(f"ledger {self.ledger_id} was closed before the add was confirmed")
@@ -213,32 +206,8 @@ class WriterCore:
         return effects + self._metadata.begin(self._closed, now) + self._after_metadata(now)
 
     def abort(self, error: HeliographError) -> list[Effect]:
-        """The owner stops: nothing more is sent, and adds without an outcome fail with ``error``."""
+        """Send nothing more, and fail adds without an outcome with ``error``: the owner stops."""
         return self._fail(error) if self.state is WriterState.OPEN else []
-
-    def on_metadata_written(self, request: int, version: int, now: int) -> list[Effect]:
-        """A WriteMetadata landed."""
-        return self._metadata.on_written(request, version) + self._after_metadata(now)
-
-    def on_metadata_conflict(self, request: int, now: int) -> list[Effect]:
-        """A WriteMetadata met another version; nothing was written by it."""
-        return self._metadata.on_conflict(request) + self._after_metadata(now)
-
-    def on_metadata_missing(self, request: int, now: int) -> list[Effect]:
-        """The ledger is not in the store."""
-        return self._metadata.on_missing(request) + self._after_metadata(now)
-
-    def on_metadata_refused(self, request: int, error: HeliographError, now: int) -> list[Effect]:
-        """The request cannot be done, now or later."""
-        return self._metadata.on_refused(request, error) + self._after_metadata(now)
-
-    def on_metadata_unknown(self, request: int, now: int) -> list[Effect]:
-        """The store did not answer: the request may have happened or not."""
-        return self._metadata.on_unknown(request, now) + self._after_metadata(now)
-
-    def on_metadata_read(self, request: int, versioned: Versioned[LedgerMetadata], now: int) -> list[Effect]:
-        """The record as it stands."""
-        return self._metadata.on_read(request, versioned) + self._after_metadata(now)
 
     def _confirm(self) -> list[Effect]:
         confirmed = self._pipeline.confirm()
@@ -246,7 +215,7 @@ class WriterCore:
             self._broken_since = None
         return confirmed
 
-    # Failed bookies
+    # -- failed bookies
 
     def _on_add_failure(self, entry_id: int, position: int, epoch: int, reply: Reply, now: int) -> list[Effect]:
         pipeline = self._pipeline
@@ -272,13 +241,13 @@ class WriterCore:
         return self._begin_change(now, may_reinstate=False) if self._is_change_due(now) else []
 
     def _is_change_due(self, now: int) -> bool:
-        """Whether a failed bookie's time is up, or the next entry cannot be confirmed without a change."""
+        """Whether the delay of a failed bookie is over, or the next entry cannot be confirmed without a change."""
         if self._replacing or self._change_at is None or not self._pipeline.failed:
             return False
         return now >= self._change_at or (not self._is_starved and self._pipeline.is_head_broken())
 
     def _begin_change(self, now: int, may_reinstate: bool) -> list[Effect]:
-        """Fill the places of failed bookies, as far as there are others; the LAC stands still from here on."""
+        """Replace as many failed bookies as there are others for. The LAC stands still until the change has ended."""
         pipeline = self._pipeline
         failed = positions_of(pipeline.failed)
         chosen = self._chooser.choose_replacements(pipeline.bookies, failed, now)
@@ -292,22 +261,22 @@ class WriterCore:
         back = [p for p in failed if self._chooser.is_available(pipeline.bookies[p])] if may_reinstate else []
         if not back:
             return []
-        # Metadata names these bookies already, so they may be used; what they missed is left to repair.
+        # Metadata names these bookies already, so they may be used again. Repair brings what they missed.
         return pipeline.install(pipeline.bookies, back) + self._confirm()
 
     def _with_replacements(self, record: LedgerMetadata) -> LedgerMetadata | None:
-        """The change of an ensemble change: acts on an OPEN ledger, on places that still name the failed bookie."""
+        """Return the record after the ensemble change: of an OPEN ledger, where positions name failed bookies still."""
         if record.state is not LedgerState.OPEN:  # I9
             raise LedgerFencedError(f"ledger {self.ledger_id} is {record.state.value}: another client took it over")
         return replace_from(record, self._pipeline.last_add_confirmed + 1, self._replacing)
 
     def _install(self, record: LedgerMetadata, now: int) -> list[Effect]:
-        """The store has the new segment: use it, re-evaluate every held add, confirm once at the end."""
+        """Use the new segment, which is stored: evaluate every held add again, and confirm once at the end."""
         pipeline = self._pipeline
         segment = record.last_segment
         tried = set(self._replacing)
         changed = [p for p, bookie_id in enumerate(segment.bookies) if bookie_id != pipeline.bookies[p]]
-        assert not changed or segment.first_entry_id == pipeline.last_add_confirmed + 1, "LAC stood still"  # I8
+        assert not changed or segment.first_entry_id == pipeline.last_add_confirmed + 1, "the LAC stood still"  # I8
         self._replacing = {}
         self.ensemble_changes += 1
         self._broken_since = None
@@ -321,7 +290,7 @@ class WriterCore:
             effects += self._confirm()
         return effects
 
-    # Ends
+    # -- ends
 
     def _after_metadata(self, now: int) -> list[Effect]:
         outcome = self._metadata.outcome
@@ -337,29 +306,29 @@ class WriterCore:
         return self._install(outcome.record, now)
 
     def _closed(self, record: LedgerMetadata) -> LedgerMetadata | None:
-        """The change of ``close``: only an OPEN ledger may be closed by its writer."""
+        """Return the record that ``close`` stores. A writer closes an OPEN ledger only."""
         last, length = self._pipeline.last_add_confirmed, self._pipeline.confirmed_length
         if record.state is LedgerState.OPEN:  # I5
             return replace(record, state=LedgerState.CLOSED, last_entry_id=last, length=length)
         if record.state is LedgerState.CLOSED and (record.last_entry_id, record.length) == (last, length):
             return None
         raise LedgerFencedError(
-            f"ledger {self.ledger_id} is {record.state.value} at entry {record.last_entry_id}; this writer wanted to "
+            f"ledger {self.ledger_id} is {record.state.value} at entry {record.last_entry_id}, and its writer would "
             f"close it at entry {last}: another client took it over"
         )
 
     def _closing_ended(self, outcome: Versioned[LedgerMetadata] | HeliographError) -> list[Effect]:
         if isinstance(outcome, HeliographError):
-            self.state = WriterState.FAILED
+            self.state = WRITER_LIFECYCLE.move(self.state, WriterState.FAILED)
             self.closed_reason = self.closed_reason or outcome
             return [CloseFailed(outcome)]
-        self.state = WriterState.CLOSED
+        self.state = WRITER_LIFECYCLE.move(self.state, WriterState.CLOSED)
         return [WriterClosed(outcome.record)]
 
     def _fail(self, error: HeliographError) -> list[Effect]:
-        """Take no more adds; those without an outcome fail, which for all but the caller's own close is "unknown"."""
+        """Take no more adds, and fail those without an outcome. Whether these survive is for a recovery to decide."""
         assert self.state is WriterState.OPEN, "a writer fails once"
-        self.state = WriterState.FAILED
+        self.state = WRITER_LIFECYCLE.move(self.state, WriterState.FAILED)
         self.closed_reason = error
         self._replacing = {}
         self._metadata.abandon()
@@ -373,21 +342,21 @@ class WriterCore:
         return [AddsFailed(self._pipeline.last_add_confirmed + 1, self._pipeline.last_add_pushed, error)]
 
     def _check_patience(self, now: int) -> list[Effect]:
-        """Fail when the next entry waited too long: for bookies that could make up its quorum, or for anything.
+        """Fail the writer when the next entry has waited too long: for enough bookies, or at all.
 
-        A failed bookie that is tried again does not stop the clock; a confirmation or a replacement does.
+        A failed bookie that is tried again does not reset the time; a confirmation or a replacement does.
         """
         head = self._pipeline.head
         if head is None:
             self._broken_since = None
             return []
-        if self._broken_since is None and self._pipeline.is_head_broken():  # it may be from its beginning
+        if self._broken_since is None and self._pipeline.is_head_broken():  # from its acceptance on
             self._broken_since = now
         if now - head.accepted_ms >= self.limits.add_timeout_ms:
             return self._fail(QuorumLostError(f"entry {head.entry_id} had no ack quorum in time"))
         if self._broken_since is None or now - self._broken_since < self.limits.quorum_wait_ms or self._replacing:
             return []
-        return self._fail(QuorumLostError(f"entry {head.entry_id} has no ack quorum, and no other bookies can be had"))
+        return self._fail(QuorumLostError(f"entry {head.entry_id} has no ack quorum, and there are no other bookies"))
 
     def _tell_lac(self, now: int) -> list[Effect]:
         pipeline, interval = self._pipeline, self.limits.explicit_lac_interval_ms

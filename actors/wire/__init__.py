@@ -1,1 +1,4 @@
-"""What brokers, auditors and readers say to bookies: entries, messages, frames, connections."""
+"""The bookie protocol: entries, messages, frames, the handshake and the client's connections.
+
+Every entry and every header has a checksum, and every queue and frame a bound (I15).
+"""

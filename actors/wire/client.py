@@ -1,8 +1,8 @@
-"""Connections to bookies: pipelined requests, one connection for each bookie, one clock for all timeouts.
+"""Connections to bookies: one for each bookie, with pipelined requests.
 
-A request is answered exactly once, by a call of its callback: with the bookie's answer, or with an error when the
-connection ends or nothing comes in time (the outcome is unknown then). Requests of one loop iteration leave in one
-write. There is no timer for each request: ``expire`` is called now and then.
+Every request is answered exactly once, by a call of its callback: with the bookie's answer, or with an error when the
+connection ends or no answer comes in time. After an error the outcome is unknown. The requests of one loop iteration
+are sent in one write. There is no timer for each request: the owner calls ``expire`` regularly.
 """
 
 from __future__ import annotations
@@ -11,50 +11,52 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from actors.errors import BookieError, BookieUnavailableError, FrameError
-from actors.wire.broken import end_process
-from actors.wire.frame import FrameDecoder, decode_answer, encode_head, encode_request
-from actors.wire.greeting import ClientGreeting
-from actors.wire.messages import PROTOCOL_VERSION, Answer, Op, Request, Status
+from typing_extensions import override
+
+from heliograph.actors.errors import BookieError, BookieUnavailableError, FrameError
+from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_head, encode_request
+from heliograph.actors.wire.greeting import ClientGreeting
+from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Status
+from heliograph.base.crash import end_process
 
 CONNECT_TIMEOUT_MS = 2_000
-CONNECT_PAUSE_MS = 200  # after a failed attempt, requests fail at once for this long
-PENDING_REQUESTS_MAX = 200_000  # per connection; owners bound what they send long before
+CONNECT_PAUSE_MS = 200  # time after a failed attempt in which requests fail at once
+PENDING_REQUESTS_MAX = 200_000  # per connection; owners bound what they send far below
 WRITE_PARTS_MAX = 1_024
-JOINED_BYTES_MAX = 64 << 10  # a copy of so little costs less than writing it in parts
+JOINED_BYTES_MAX = 64 << 10  # a copy of at most this size costs less than a write in parts
 
 Body = bytes | memoryview
-OnAnswer = Callable[[Any, Answer | BookieError, memoryview], None]  # context, answer or error, body
+OnAnswer = Callable[[Any, Answer | BookieError, memoryview], None]  # tag of the request, answer or error, body
 
 _NO_BODY = memoryview(b"")
 
 
-_Pending = tuple[OnAnswer, Any, int]  # callback, its context, deadline in ms
+_Pending = tuple[OnAnswer, Any, int]  # callback, tag, deadline in ms
 
 
 class _Link(asyncio.Protocol):
-    """One socket. A connection may have several, one after the other; events of an old one do not count."""
+    """One socket. A connection may have several, one after the other. Events of an old one are ignored."""
 
     def __init__(self, connection: BookieConnection) -> None:
         self._connection = connection
         self.transport: asyncio.WriteTransport | None = None
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
         self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
         self._connection.on_link(self)
 
+    @override
     def data_received(self, data: bytes) -> None:
-        """Answers came."""
         self._connection.on_data(self, data)
 
+    @override
     def connection_lost(self, error: Exception | None) -> None:
-        """The socket ended."""
         self._connection.on_link_lost(self, error)
 
 
 class BookieConnection:
-    """One bookie at one address. Connects when first used, and again when used after a loss."""
+    """The connection to one bookie at one address. It connects at the first use, and again after a loss."""
 
     def __init__(
         self,
@@ -67,15 +69,15 @@ class BookieConnection:
     ) -> None:
         """Args:
         address: ``host:port``.
-        secret: the cluster's; with one, bookies that do not know it are not talked to.
-        now: the milliseconds clock that deadlines are given in.
-        on_broken: told of an error that a callback raised, which is a broken promise of its owner.
+        now: the clock of the deadlines, in milliseconds.
+        secret: the cluster's. With one, a bookie that does not know it gets no requests.
+        on_broken: called with an error that a callback raised; by default the process ends.
         """
         self.bookie_id = bookie_id
         self.address = address
         self._now = now
         self._secret = secret
-        self._greeting: ClientGreeting | None = None  # while a bookie has not proved itself yet
+        self._greeting: ClientGreeting | None = None  # until the bookie has proved that it knows the secret
         self._greeting_timer: asyncio.TimerHandle | None = None
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
@@ -84,7 +86,7 @@ class BookieConnection:
         self._connecting: asyncio.Task[None] | None = None
         self._is_closed = False
         self._retry_after_ms = 0
-        self._decoder = FrameDecoder()
+        self._decoder = BookieFrameDecoder()
         self._pending: dict[int, _Pending] = {}
         self._next_id = 1
         self._parts: list[Body] = []
@@ -92,13 +94,14 @@ class BookieConnection:
 
     @property
     def pending_requests(self) -> int:
-        """Requests that wait for their answer."""
+        """Return how many requests wait for their answer."""
         return len(self._pending)
 
-    def request(self, request: Request, body: Body, on_answer: OnAnswer, context: Any, timeout_ms: int) -> None:
-        """Send a request (its ``request_id`` is given here) and have ``on_answer(context, answer, body)`` called.
+    def request(self, request: BookieRequest, body: Body, on_answer: OnAnswer, tag: Any, timeout_ms: int) -> None:
+        """Send a request and call ``on_answer(tag, answer, body)`` with its answer.
 
-        The callback runs later, never inside this call. What is sent before the connection stands goes out with it.
+        The ``request_id`` is given here. The callback never runs during this call. Requests that are sent before the
+        connection is open go out when it opens.
         """
         self.send(
             int(request.op),
@@ -109,7 +112,7 @@ class BookieConnection:
             request.last_entry_id,
             body,
             on_answer,
-            context,
+            tag,
             self._now() + timeout_ms,
         )
 
@@ -123,22 +126,22 @@ class BookieConnection:
         last_entry_id: int,
         body: Body,
         on_answer: OnAnswer,
-        context: Any,
+        tag: Any,
         deadline_ms: int,
         rest: Body = b"",
     ) -> None:
-        """``request`` without its objects, for the path that every entry takes.
+        """Send a request as ``request`` does, without its objects: the path that every entry takes.
 
         Args:
-            rest: the end of the body; when it is large it is not copied.
+            rest: the end of the body. It is not copied if it is large.
         """
         if len(self._pending) >= PENDING_REQUESTS_MAX or (self._transport is None and not self._may_connect()):  # I15
             error = BookieUnavailableError(f"no connection to bookie {self.bookie_id} at {self.address}")
-            self._loop.call_soon(self._tell, on_answer, context, error)
+            self._loop.call_soon(self._tell, on_answer, tag, error)
             return
         request_id = self._next_id
         self._next_id = request_id + 1
-        self._pending[request_id] = (on_answer, context, deadline_ms)
+        self._pending[request_id] = (on_answer, tag, deadline_ms)
         size = len(body) + len(rest)
         head = encode_head([op, request_id, ledger_id, entry_id, flags, limit, last_entry_id], size)
         if size <= JOINED_BYTES_MAX:
@@ -150,43 +153,43 @@ class BookieConnection:
             self._loop.call_soon(self._flush)
 
     def expire(self, now: int) -> None:
-        """Answer requests whose deadline has passed; their late answers are dropped."""
+        """Answer the requests whose deadline has passed with an error. Their late answers are ignored."""
         late = [request_id for request_id, (_, _, deadline_ms) in self._pending.items() if deadline_ms <= now]
-        for on_answer, context, _ in [self._pending.pop(request_id) for request_id in late]:
+        for on_answer, tag, _ in [self._pending.pop(request_id) for request_id in late]:
             error = BookieUnavailableError(f"bookie {self.bookie_id} gave no answer in time")
-            self._tell(on_answer, context, error)
+            self._tell(on_answer, tag, error)
 
     def close(self) -> None:
-        """End the connection for good; waiting requests are answered with an error."""
+        """End the connection for good. Waiting requests are answered with an error."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         self._lose(f"the connection to bookie {self.bookie_id} was closed")
 
-    # Events of the socket
+    # -- events of the socket
 
     def on_link(self, link: _Link) -> None:
-        """A socket is open: say hello, then send what waits."""
+        """Greet the bookie over a new socket, then send what waits."""
         assert link.transport is not None, "a link has its transport before it reports"
         if self._is_closed:
             link.transport.abort()
             return
         self._link = link
-        self._decoder = FrameDecoder()
-        hello = Request(Op.HELLO, 0, ledger_id=PROTOCOL_VERSION)
+        self._decoder = BookieFrameDecoder()
+        hello = BookieRequest(BookieOp.HELLO, 0, ledger_id=PROTOCOL_VERSION)
         if self._secret is None:
             self._transport = link.transport
             self._transport.write(encode_request(hello))
             self._flush()
             return
-        self._greeting = ClientGreeting(self._secret)  # requests wait until both ends are proved
+        self._greeting = ClientGreeting(self._secret)  # requests wait until both ends have proved themselves
         self._greeting_timer = self._loop.call_later(
             CONNECT_TIMEOUT_MS / 1000, self._lose, f"bookie {self.bookie_id} did not finish its greeting in time"
         )
         link.transport.write(encode_request(hello, self._greeting.nonce))
 
     def on_data(self, link: _Link, data: bytes) -> None:
-        """Answers came."""
+        """Pass answers to the callbacks of their requests."""
         if link is not self._link:
             return
         try:
@@ -200,20 +203,20 @@ class BookieConnection:
                     waiting[0](waiting[1], answer, body)
         except FrameError as error:
             self._lose(f"bookie {self.bookie_id} broke the wire format: {error}")
-        except Exception as error:  # a callback's: the loop would only log it
+        except Exception as error:  # of a callback; the loop would only log it
             self._on_broken(error)
 
     def on_link_lost(self, link: _Link, error: Exception | None) -> None:
-        """The socket ended."""
+        """Answer waiting requests with an error: the socket was closed."""
         if link is self._link:
             self._lose(f"the connection to bookie {self.bookie_id} was lost: {error or 'closed by the bookie'}")
 
-    # Within
+    # -- internals
 
     def _on_hello(self, link: _Link, answer: Answer, body: bytes) -> None:
         assert link.transport is not None, "an answer came over it"
         if answer.status is Status.UNAUTHORIZED:
-            raise FrameError("it does not accept our secret, or we have none")
+            raise FrameError("it does not accept this client's secret, or this client has none")
         if answer.status not in {Status.OK, Status.CHALLENGE}:
             raise FrameError(f"it refuses protocol version {PROTOCOL_VERSION}: {answer.text}")
         if answer.text and answer.text != self.bookie_id:
@@ -222,7 +225,7 @@ class BookieConnection:
             return
         if answer.status is Status.CHALLENGE:
             proof = self._greeting.prove(body, self.bookie_id)
-            link.transport.write(encode_request(Request(Op.HELLO, 0, ledger_id=PROTOCOL_VERSION), proof))
+            link.transport.write(encode_request(BookieRequest(BookieOp.HELLO, 0, ledger_id=PROTOCOL_VERSION), proof))
             return
         self._greeting.check_welcome()
         self._end_greeting()
@@ -254,7 +257,7 @@ class BookieConnection:
             self._lose(f"cannot connect to bookie {self.bookie_id} at {self.address}: {error}")
         finally:
             self._connecting = None
-        if self._parts and self._link is None:  # lost again before this task ran on: more was sent since
+        if self._parts and self._link is None:  # lost before this task went on, and more was sent since
             self._connecting = self._loop.create_task(self._connect())
 
     def _flush(self) -> None:
@@ -274,7 +277,7 @@ class BookieConnection:
 
     def _lose(self, why: str) -> None:
         link, self._transport, self._link = self._link, None, None
-        if self._greeting is not None:  # it failed: do not try again at once
+        if self._greeting is not None:  # it failed: wait before the next attempt
             self._end_greeting()
             self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
         transport = link.transport if link is not None else None
@@ -282,18 +285,18 @@ class BookieConnection:
         if transport is not None:
             transport.abort()
         waiting, self._pending = list(self._pending.values()), {}
-        for on_answer, context, _ in waiting:
-            self._tell(on_answer, context, BookieUnavailableError(why))
+        for on_answer, tag, _ in waiting:
+            self._tell(on_answer, tag, BookieUnavailableError(why))
 
-    def _tell(self, on_answer: OnAnswer, context: Any, error: BookieError) -> None:
+    def _tell(self, on_answer: OnAnswer, tag: Any, error: BookieError) -> None:
         try:
-            on_answer(context, error, _NO_BODY)
+            on_answer(tag, error, _NO_BODY)
         except Exception as broken:
             self._on_broken(broken)
 
 
 class BookieClient:
-    """Connections to all bookies that a process talks to, shared by everything in it that does."""
+    """The connections to bookies of one ledger client."""
 
     def __init__(
         self,
@@ -304,10 +307,10 @@ class BookieClient:
         on_broken: Callable[[BaseException], None] = end_process,
     ) -> None:
         """Args:
-        address_of: the address of a bookie, None when it is not registered.
-        now: the milliseconds clock for deadlines.
+        address_of: returns the address of a bookie, None if it is unknown.
+        now: the clock of the deadlines, in milliseconds.
         secret: the cluster's, if it has one.
-        on_broken: told of an error that a callback raised; by default the process ends.
+        on_broken: called with an error that a callback raised; by default the process ends.
         """
         self._address_of = address_of
         self._now = now
@@ -317,14 +320,14 @@ class BookieClient:
         self._connections: dict[str, BookieConnection] = {}
 
     def connection(self, bookie_id: str) -> BookieConnection | None:
-        """The connection to a bookie, made when first asked for; None when nobody knows its address, or once closed."""
+        """Return the connection to a bookie, None if its address is unknown or the client is closed."""
         if self._is_closed:
             return None
         connection = self._connections.get(bookie_id)
         address = self._address_of(bookie_id)
         if connection is not None and (address is None or address == connection.address):
             return connection
-        if connection is not None:  # it answers what waits, and no answer comes within a call
+        if connection is not None:  # later: it answers waiting requests, and no answer may come during a call
             asyncio.get_running_loop().call_soon(connection.close)
         if address is None:
             return None
@@ -334,12 +337,12 @@ class BookieClient:
         return connection
 
     def expire(self, now: int) -> None:
-        """Answer every request whose deadline has passed."""
+        """Answer the requests of all connections whose deadline has passed with an error."""
         for connection in list(self._connections.values()):
             connection.expire(now)
 
     def close(self) -> None:
-        """Close every connection; none is made afterwards."""
+        """Close every connection. None is opened afterwards."""
         self._is_closed = True
         for connection in list(self._connections.values()):
             connection.close()

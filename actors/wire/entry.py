@@ -1,4 +1,4 @@
-"""One entry, the same bytes on the wire, in the journal and in entry logs (docs/formats.md, "Entry").
+"""The bytes of one entry, the same on the wire, in the journal and in entry logs (docs/formats.md, "Entry"). Pure.
 
     offset  size  field
     0       1     format version, 1
@@ -7,11 +7,11 @@
     8       8     ledger id
     16      8     entry id
     24      8     LAC that the writer knew
-    32      8     ledger length, bytes of payload up to and with this entry
+    32      8     ledger length, bytes of payload up to and including this entry
     40      -     payload
 
-All integers are big-endian, signed where they are ids. Copies of one entry may differ in the LAC, so replicas are
-compared by payload and length, never by bytes (reference/bookkeeper.md 2.1).
+All integers are big-endian; ids are signed. Copies of one entry may differ in the LAC, so replicas are compared by
+payload and length, never by bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 import crc32c
 
-from actors.errors import EntryDamagedError
+from heliograph.actors.errors import EntryDamagedError
 
 ENTRY_VERSION = 1
 ENTRY_HEADER_BYTES = 40
-_HEAD = struct.Struct(">II")  # the version and its zeros are one word: a bit flipped in either is seen
+_HEAD = struct.Struct(">II")  # version and zeros are one word: a flipped bit in either is noticed
 _BODY = struct.Struct(">qqqq")
 _ALL = struct.Struct(">IIqqqq")
 _LENGTH = struct.Struct(">q")
@@ -35,7 +35,7 @@ assert _HEAD.size + _BODY.size == ENTRY_HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A decoded entry; ``payload`` may be a view into a larger buffer."""
+    """A decoded entry. ``payload`` may be a view into a larger buffer."""
 
     ledger_id: int
     entry_id: int
@@ -47,20 +47,20 @@ class Entry:
 def encode_entry(
     ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: bytes | memoryview
 ) -> bytes:
-    """Bytes of one entry."""
+    """Return the bytes of one entry."""
     return b"".join((encode_entry_head(ledger_id, entry_id, last_add_confirmed, length, payload), payload))
 
 
 def encode_entry_head(
     ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: bytes | memoryview
 ) -> bytes:
-    """Bytes of one entry up to its payload, which must be written right after."""
+    """Return the bytes of one entry up to its payload, which must be written right after them."""
     body = _BODY.pack(ledger_id, entry_id, last_add_confirmed, length)
     return _HEAD.pack(ENTRY_VERSION << 24, crc32c.crc32c(payload, crc32c.crc32c(body))) + body
 
 
 def entry_head(data: bytes | memoryview) -> tuple[int, int, int]:
-    """Ledger id, entry id and LAC, without a check of the checksum.
+    """Return ledger id, entry id and LAC, without a check of the checksum.
 
     Raises:
         EntryDamagedError: the data is too short for a header, or of another format.
@@ -74,7 +74,7 @@ def entry_head(data: bytes | memoryview) -> tuple[int, int, int]:
 
 
 def check_entry(data: bytes | memoryview) -> tuple[int, int, int]:
-    """Ledger id, entry id and LAC of a sound entry.
+    """Check an entry, and return its ledger id, entry id and LAC.
 
     Raises:
         EntryDamagedError: wrong version, length or checksum.

@@ -4,11 +4,11 @@
     0       4     length of all that follows
     4       2     length of the header
     6       4     CRC32C of the header
-    10      -     header, a msgpack array (the fields of ``messages.Request`` or ``messages.Answer``, in order)
+    10      -     header, a msgpack array (the fields of ``BookieRequest`` or ``Answer`` of ``messages``)
     -       -     body, raw bytes with a checksum of their own
 
 These functions run for every entry, so they avoid copies: a decoded body is a view into the bytes that were fed, and
-the ``_head`` variants leave out the body, which the caller writes after the head as it is.
+the ``_head`` variants return the frame up to the body, which the caller writes after it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 import crc32c
 import msgpack
 
-from actors.errors import FrameError
-from actors.wire.messages import Answer, Flag, Op, Request, Status
+from heliograph.actors.errors import FrameError
+from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Flag, Status
 
 ENTRY_PAYLOAD_BYTES_MAX = 5 << 20  # default of the cluster's message limit
 FRAME_SLACK_BYTES = 8 << 10  # frame head, header and error text
@@ -32,7 +32,7 @@ _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">IHI")
 _AFTER_LENGTH_BYTES = _HEAD.size - _LENGTH.size
 _BATCH_LENGTH = _LENGTH
-_OPS = {int(op): op for op in Op}
+_OPS = {int(op): op for op in BookieOp}
 _STATUSES = {int(status): status for status in Status}
 _FLAGS = {value: Flag(value) for value in range(2 * max(Flag))}
 
@@ -42,8 +42,8 @@ _crc = crc32c.crc32c
 assert 4 * TEXT_CHARACTERS_MAX < HEADER_BYTES_MAX < FRAME_SLACK_BYTES  # I15: a header always fits
 
 
-def encode_request_head(request: Request, body_bytes: int = 0) -> bytes:
-    """A request's frame up to its body, which has ``body_bytes`` bytes and must be written right after."""
+def encode_request_head(request: BookieRequest, body_bytes: int = 0) -> bytes:
+    """Return a request's frame up to its body, which has ``body_bytes`` bytes and must be written right after."""
     return encode_head(
         [
             int(request.op),
@@ -58,34 +58,34 @@ def encode_request_head(request: Request, body_bytes: int = 0) -> bytes:
     )
 
 
-def encode_request(request: Request, body: bytes | memoryview = b"") -> bytes:
-    """The whole frame of a request."""
+def encode_request(request: BookieRequest, body: bytes | memoryview = b"") -> bytes:
+    """Return the whole frame of a request."""
     head = encode_request_head(request, len(body))
     return b"".join((head, body)) if body else head
 
 
 def encode_answer_head(answer: Answer, body_bytes: int = 0) -> bytes:
-    """An answer's frame up to its body, which has ``body_bytes`` bytes and must be written right after."""
+    """Return an answer's frame up to its body, which has ``body_bytes`` bytes and must be written right after."""
     text = answer.text[:TEXT_CHARACTERS_MAX]
     return encode_head([answer.request_id, int(answer.status), answer.last_add_confirmed, text], body_bytes)
 
 
 def encode_answer(answer: Answer, body: bytes | memoryview = b"") -> bytes:
-    """The whole frame of an answer."""
+    """Return the whole frame of an answer."""
     head = encode_answer_head(answer, len(body))
     return b"".join((head, body)) if body else head
 
 
 def encode_head(header: list[Any], body_bytes: int) -> bytes:
-    """The frame of an already listed header, up to its body."""
+    """Return the frame of a header given as a list, up to its body."""
     packed = _pack(header)
     length = _AFTER_LENGTH_BYTES + len(packed) + body_bytes
     assert length <= FRAME_BYTES_MAX, "a frame above the limit would be refused by the peer"  # I15
     return _HEAD.pack(length, len(packed), _crc(packed)) + packed  # type: ignore[no-any-return]
 
 
-def decode_request(header: list[Any]) -> Request:
-    """The request in a header that ``FrameDecoder`` returned.
+def decode_request(header: list[Any]) -> BookieRequest:
+    """Return the request in a header that ``BookieFrameDecoder`` returned.
 
     Raises:
         FrameError: unknown operation, wrong number of fields, or a field of another type.
@@ -93,14 +93,14 @@ def decode_request(header: list[Any]) -> Request:
     try:
         op, request_id, ledger_id, entry_id, flags, limit, last_entry_id = header
         if not all(map(_is_int, header)):
-            raise FrameError(f"a request has a field that is no integer: {header!r:.200}")
-        return Request(_OPS[op], request_id, ledger_id, entry_id, _FLAGS[flags], limit, last_entry_id)
+            raise FrameError(f"a request has a field that is not an integer: {header!r:.200}")
+        return BookieRequest(_OPS[op], request_id, ledger_id, entry_id, _FLAGS[flags], limit, last_entry_id)
     except (ValueError, KeyError, TypeError) as error:
         raise FrameError(f"not a request: {header!r:.200}") from error
 
 
 def decode_answer(header: list[Any]) -> Answer:
-    """The answer in a header that ``FrameDecoder`` returned.
+    """Return the answer in a header that ``BookieFrameDecoder`` returned.
 
     Raises:
         FrameError: unknown status, wrong number of fields, or a field of another type.
@@ -119,7 +119,7 @@ def _is_int(value: object) -> bool:
 
 
 def encode_batch(entries: list[bytes | memoryview]) -> bytes:
-    """Body of a READ_BATCH answer: entries, each after its u32 length."""
+    """Return the body of a READ_BATCH answer: entries, each after its u32 length."""
     parts: list[bytes | memoryview] = []
     for entry in entries:
         parts.append(_BATCH_LENGTH.pack(len(entry)))
@@ -128,7 +128,7 @@ def encode_batch(entries: list[bytes | memoryview]) -> bytes:
 
 
 def decode_batch(body: bytes | memoryview) -> list[memoryview]:
-    """Entries in the body of a READ_BATCH answer, as views into it.
+    """Return the entries in the body of a READ_BATCH answer, as views into it.
 
     Raises:
         FrameError: the lengths do not add up.
@@ -148,11 +148,11 @@ def decode_batch(body: bytes | memoryview) -> list[memoryview]:
     return entries
 
 
-class FrameDecoder:
-    """Cuts a stream of bytes into frames. After a FrameError the stream cannot be followed: close the connection.
+class BookieFrameDecoder:
+    """Splits a stream of bytes into frames. After a FrameError the connection must be closed.
 
-    Bodies are views into the bytes fed, which live as long as the views do: copy what is kept for long. At most one
-    frame (``frame_bytes_max``) and one chunk are held between calls (I15).
+    Bodies are views into the bytes fed, which live as long as the views: copy what is kept for long. At most one frame
+    (``frame_bytes_max``) and one chunk are held between calls (I15).
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -162,7 +162,7 @@ class FrameDecoder:
         self._wanted_bytes = 0
 
     def feed(self, data: bytes) -> list[tuple[list[Any], memoryview]]:
-        """Header and body of every frame that ``data`` completes, in order.
+        """Return header and body of every frame that ``data`` completes, in order.
 
         Raises:
             FrameError: a frame above the limit, or a damaged header.
@@ -183,8 +183,8 @@ class FrameDecoder:
 
 
 def cut_frames(view: memoryview, frame_bytes_max: int) -> tuple[list[tuple[list[Any], memoryview]], int, int]:
-    """Header and body of every whole frame in ``view``, the position behind them, and how many bytes from there on are
-    known to be needed for the next one.
+    """Return header and body of every whole frame in ``view``, the position after the last of them, and the number of
+    bytes known to be needed from there for the next frame.
 
     Raises:
         FrameError: a frame above the limit, or a damaged header.
@@ -212,7 +212,7 @@ def _header(packed: memoryview, checksum: int) -> list[Any]:
     try:
         header = msgpack.unpackb(packed)
     except (ValueError, msgpack.UnpackException) as error:
-        raise FrameError("a frame's header is no msgpack array") from error
+        raise FrameError("the header of a frame is not a msgpack array") from error
     if type(header) is not list:
-        raise FrameError("a frame's header is no msgpack array")
+        raise FrameError("the header of a frame is not a msgpack array")
     return header

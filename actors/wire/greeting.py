@@ -1,14 +1,14 @@
-"""The two ends of the handshake of a connection, each a few steps long. Pure but for the nonces."""
+"""The two ends of the handshake of a connection. Their only input besides messages is a random nonce."""
 
 from __future__ import annotations
 
-from actors.errors import FrameError
-from actors.wire.handshake import NONCE_BYTES, PROOF_BYTES, bookie_proof, client_proof, is_proof, new_nonce
-from actors.wire.messages import Status
+from heliograph.actors.errors import FrameError
+from heliograph.actors.wire.handshake import NONCE_BYTES, PROOF_BYTES, bookie_proof, client_proof, is_proof, new_nonce
+from heliograph.actors.wire.messages import Status
 
 
 class Greeting:
-    """The bookie's end."""
+    """The bookie's end of the handshake."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -16,7 +16,7 @@ class Greeting:
         self._client_nonce = b""
 
     def answer(self, body: bytes, bookie_id: str) -> tuple[Status, bytes]:
-        """Status and body that answer a HELLO with this body: CHALLENGE, then OK; UNAUTHORIZED ends it."""
+        """Return status and body of the answer to a HELLO: CHALLENGE, then OK. UNAUTHORIZED ends the connection."""
         if not self._client_nonce:
             if len(body) != NONCE_BYTES:
                 return Status.UNAUTHORIZED, b""
@@ -27,7 +27,7 @@ class Greeting:
 
 
 class ClientGreeting:
-    """The client's end. ``nonce`` is the body of its first hello."""
+    """The client's end of the handshake. ``nonce`` is the body of its first HELLO."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -35,20 +35,20 @@ class ClientGreeting:
         self.nonce = new_nonce()
 
     def prove(self, body: bytes, bookie_id: str) -> bytes:
-        """Body of the second hello, in answer to a CHALLENGE.
+        """Return the body of the second HELLO, which answers a CHALLENGE.
 
         Raises:
             FrameError: the bookie does not know the secret, or asks twice.
         """
         nonce, proof = body[:NONCE_BYTES], body[NONCE_BYTES:]
         if self._is_proved or len(nonce) != NONCE_BYTES or len(proof) != PROOF_BYTES:
-            raise FrameError("its challenge is out of place")
+            raise FrameError("its challenge is malformed or comes twice")
         if not is_proof(proof, bookie_proof(self._secret, self.nonce, nonce, bookie_id)):
             raise FrameError("it does not know the cluster's secret")
         self._is_proved = True
         return client_proof(self._secret, self.nonce, nonce, bookie_id)
 
     def check_welcome(self) -> None:
-        """Raise FrameError if a bookie that proved nothing says OK: it may be anybody."""
+        """Raise FrameError if the bookie answers OK without a proof that it knows the secret."""
         if not self._is_proved:
-            raise FrameError("it asks for no proof of the cluster's secret, so it may be anybody's")
+            raise FrameError("it asks for no proof of the cluster's secret, so it may not belong to the cluster")

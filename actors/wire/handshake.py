@@ -1,4 +1,4 @@
-"""Proof that both ends of a connection know the cluster's secret, without sending it. Pure.
+"""Proof that both ends of a connection know the cluster's secret, without sending it.
 
     client                                  bookie
     HELLO, nonce C                ->
@@ -6,9 +6,9 @@
     HELLO, HMAC(secret, "client" C B id) ->
                                   <-        OK, or UNAUTHORIZED and the end
 
-HMAC is SHA-256's. Each side chooses its nonce anew, so nothing that was overheard serves again; the bookie's id is in
-both proofs, so one bookie's answer does not serve as another's. What follows is neither encrypted nor signed: the
-secret keeps strangers out, not those who can change what passes on the network.
+HMAC uses SHA-256. Each side chooses a new nonce for each connection, so a recorded proof cannot be used again. The
+bookie's id is in both proofs, so the proof of one bookie is not valid for another. What follows is neither encrypted
+nor signed: the secret keeps strangers out, but not an attacker who can change bytes on the network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import hmac
 import secrets
 
-from heliograph.errors import InvalidConfigError
+from heliograph.base.errors import InvalidConfigError
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
@@ -24,27 +24,27 @@ SECRET_CHARACTERS_MIN = 16
 
 
 def new_nonce() -> bytes:
-    """One for each connection."""
+    """Return a new nonce. Each connection has one of its own."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def bookie_proof(secret: str, client_nonce: bytes, bookie_nonce: bytes, bookie_id: str) -> bytes:
-    """What the bookie sends after its nonce."""
+    """Return the proof that the bookie sends after its nonce."""
     return _proof(b"heliograph bookie", secret, client_nonce, bookie_nonce, bookie_id)
 
 
 def client_proof(secret: str, client_nonce: bytes, bookie_nonce: bytes, bookie_id: str) -> bytes:
-    """What the client sends in its second hello."""
+    """Return the proof that the client sends in its second HELLO."""
     return _proof(b"heliograph client", secret, client_nonce, bookie_nonce, bookie_id)
 
 
 def is_proof(given: bytes, expected: bytes) -> bool:
-    """Whether they are equal, in a time that does not tell where they differ."""
+    """Whether two proofs are equal, in a time that does not depend on where they differ."""
     return hmac.compare_digest(given, expected)
 
 
 def check_secret(secret: str | None) -> None:
-    """Raise InvalidConfigError if the secret is too short to be one; None is no secret at all."""
+    """Raise InvalidConfigError if the secret is too short. None means that there is none."""
     if secret is not None and len(secret) < SECRET_CHARACTERS_MIN:
         raise InvalidConfigError(
             f"the cluster's secret is shorter than {SECRET_CHARACTERS_MIN} characters",
@@ -54,6 +54,6 @@ def check_secret(secret: str | None) -> None:
 
 
 def _proof(label: bytes, secret: str, client_nonce: bytes, bookie_nonce: bytes, bookie_id: str) -> bytes:
-    assert len(client_nonce) == len(bookie_nonce) == NONCE_BYTES, "so that no two messages read the same"
+    assert len(client_nonce) == len(bookie_nonce) == NONCE_BYTES, "with a fixed size, no two messages are equal"
     message = b"\0".join((label, client_nonce + bookie_nonce + bookie_id.encode()))
     return hmac.digest(secret.encode(), message, "sha256")

@@ -1,4 +1,4 @@
-"""The commands put together, and the one place where failures become lines and exit codes."""
+"""The command line: all commands together, and the place where errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,12 @@ from typing import Annotated
 
 import typer
 
-from heliograph import discovery
-from heliograph.cli import (
-    bookie,
-    brokers,
-    cluster,
-    consume,
-    metadata,
-    namespaces,
-    perf,
-    produce,
-    schemas,
-    subscriptions,
-    topics,
-)
+from heliograph.base.version import heliograph_version
+from heliograph.cli.admin import brokers, namespaces, schemas, subscriptions, topics
+from heliograph.cli.messages import consume, perf, produce
+from heliograph.cli.operations import bookie, cluster, metadata
 from heliograph.cli.output import EXIT_FAILED, Output
-from heliograph.version import heliograph_version
+from heliograph.client import discovery
 
 EXIT_INTERRUPTED = 130
 
@@ -73,7 +63,7 @@ def main() -> None:
     try:
         _run()
     finally:
-        discovery.detach()  # left to itself, Ray waits for half a second when the process ends
+        discovery.detach()  # otherwise Ray waits for half a second when the process ends
 
 
 def _run() -> None:
@@ -81,7 +71,7 @@ def _run() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except Exception as error:

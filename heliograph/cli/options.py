@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they lead to a cluster."""
+"""Options that several commands share, and the cluster that they name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph import AsyncClient, connect_async, discovery
-from heliograph.admin import AdminSync
-from heliograph.cluster.home import ClusterHome
-from heliograph.config import DEFAULT_NAMESPACE, ClusterConfig
-from heliograph.errors import BadRequestError, ConnectionLostError
+from heliograph.base.errors import BadRequestError, ConnectionLostError
+from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome
+from heliograph.client import discovery
+from heliograph.client.access import connect_async
+from heliograph.client.admin.admin import AdminSync
+from heliograph.client.aio.client import AsyncClient
+from heliograph.cluster.location import ClusterLocation
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Namespace = Annotated[
@@ -23,14 +25,16 @@ Namespace = Annotated[
 ]
 Home = Annotated[
     Path | None,
-    typer.Option("--home", help="State of the cluster on this machine. [default: ~/.heliograph/<namespace>]"),
+    typer.Option(
+        "--home", help="Directory with the cluster's state on this machine. [default: ~/.heliograph/<namespace>]"
+    ),
 ]
 Topic = Annotated[str, typer.Argument(help="Name, such as orders or persistent://public/default/orders.")]
 EnsembleSize = Annotated[
-    int | None, typer.Option(help="Bookies a fragment of a new topic is spread over. [default: the namespace's]")
+    int | None, typer.Option(help="Bookies in the ensemble of a new topic's ledgers. [default: the namespace's]")
 ]
-WriteQuorum = Annotated[int | None, typer.Option(help="Copies of each of its messages.")]
-AckQuorum = Annotated[int | None, typer.Option(help="Fsynced copies of them before an ack.")]
+WriteQuorum = Annotated[int | None, typer.Option(help="Bookies that store each of its messages.")]
+AckQuorum = Annotated[int | None, typer.Option(help="Bookies that have a message on disk before it is acknowledged.")]
 Address = Annotated[
     str | None,
     typer.Option("--address", help="pulsar://host:port of any broker. [default: found through Ray]"),
@@ -39,7 +43,7 @@ Address = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster that a command works on."""
+    """The cluster on which a command works."""
 
     namespace: str
     home: Path
@@ -47,23 +51,26 @@ class Target:
 
     @classmethod
     def of(cls, namespace: str | None, home: Path | None, address: str | None = None) -> Target:
-        """From options, then HELIOGRAPH_NAMESPACE and HELIOGRAPH_HOME, then what ``home`` notes, then the defaults."""
-        config = ClusterConfig(**given(namespace=namespace, home=home))
-        directory = config.home_directory
-        os.environ["HELIOGRAPH_HOME"] = str(directory)  # where a client looks when it has to find its brokers anew
+        """Return the cluster that the options name.
+
+        What they leave out comes from HELIOGRAPH_NAMESPACE and HELIOGRAPH_HOME, then from what `helio up` noted in
+        ``home``, then from the defaults.
+        """
+        directory = ClusterLocation(**given(namespace=namespace, home=home)).home_directory
+        os.environ["HELIOGRAPH_HOME"] = str(directory)  # where a client looks when it has to find its brokers again
         return cls(discovery.namespace_or_noted(namespace), directory, address)
 
     def attach(self) -> None:
-        """Join the Ray of the cluster.
+        """Join the Ray cluster that Heliograph runs in.
 
         Raises:
-            ClusterNotFoundError: there is none.
+            ClusterNotFoundError: There is no such Ray cluster.
         """
         discovery.attach(self.namespace, home=self.home)
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:
-        """A connected client of the cluster.
+        """Open a client of the cluster for the length of the block.
 
         Raises:
             ClusterNotFoundError: there is none.
@@ -78,7 +85,7 @@ class Target:
         if self.address is not None:
             return await connect_async(self.address)
         state = ClusterHome(self.home).load()
-        if state is not None and state.service_url:  # a second sooner than joining Ray, if the brokers are there still
+        if state is not None and state.service_url:  # a second faster than joining Ray, if these brokers still run
             with contextlib.suppress(ConnectionLostError):
                 return await connect_async(state.service_url, discovery_namespace=self.namespace)
         self.attach()
@@ -86,7 +93,7 @@ class Target:
 
 
 def admin_of(namespace: str | None, home: Path | None) -> AdminSync:
-    """The administration of the cluster that the options name.
+    """Join the cluster that the options name and return its administration.
 
     Raises:
         ClusterNotFoundError: there is none.
@@ -97,7 +104,7 @@ def admin_of(namespace: str | None, home: Path | None) -> AdminSync:
 
 
 def content_of(path: Path) -> bytes:
-    """What is in a file that an option names.
+    """Return the content of a file that an option names.
 
     Raises:
         BadRequestError: it cannot be read.
@@ -109,5 +116,5 @@ def content_of(path: Path) -> bytes:
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that were given on the command line."""
+    """Return the options that were given on the command line."""
     return {name: value for name, value in options.items() if value is not None}

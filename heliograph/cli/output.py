@@ -1,7 +1,7 @@
-"""What a command prints: tables and lines for people, one JSON object for programs.
+"""The output of a command: tables and lines for people, one JSON object for programs.
 
-With ``--json`` standard output carries that object and nothing else; without, progress and results go to standard
-output. Errors are one line on standard error, or an object with an ``error`` on standard output.
+With ``--json`` standard output carries that object and nothing else; without it, progress and results go to standard
+output. An error is one line on standard error, or with ``--json`` an object with the key ``error`` on standard output.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.errors import BadRequestError, HeliographError
+from heliograph.base.errors import BadRequestError, HeliographError
 
-WIDTH_IN_FILES = 200  # columns, where there is no terminal to ask
+WIDTH_IN_FILES = 200  # columns, if standard output is not a terminal
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
 class Output:
-    """Where one command's results go."""
+    """The output of one command."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         self._console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
 
     def progress(self, line: str) -> None:
-        """A step, for people."""
+        """Print a line for people."""
         if not self.as_json:
             self._console.print(line, markup=False)
 
     def result(self, fields: Mapping[str, Any]) -> None:
-        """The result, for programs."""
+        """Print the result for programs."""
         if self.as_json:
             print(json.dumps(fields, default=str), flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """A table, for people."""
+        """Print a table for people."""
         if self.as_json:
             return
         table = Table(
@@ -57,11 +57,11 @@ class Output:
         self._console.print(table)
 
     def facts(self, title: str, rows: Sequence[tuple[str, Any]]) -> None:
-        """Names and values, for people."""
+        """Print names and values for people."""
         self.table(title, ("", ""), rows)
 
     def error(self, error: BaseException) -> int:
-        """Report a failure; the exit code that fits it."""
+        """Print a failure; return the exit code that fits it."""
         text = " ".join(str(error).split()) or type(error).__name__
         limit = getattr(error, "limit", None)
         if limit and limit not in text:

@@ -1,1 +1,4 @@
-"""Starting, inspecting and stopping a cluster: Ray itself, the actors in it, and their state on this machine."""
+"""The operator: it starts, inspects and stops a cluster, and holds its configuration (I15).
+
+Only ``deployment.py`` imports actor modules.
+"""

@@ -1,4 +1,4 @@
-"""Taking a bookie out of a running cluster: the auditor has its data moved, then its actor is ended for good."""
+"""Decommission of a bookie of a running cluster: the auditor moves its data away, then its actor is removed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from heliograph import discovery
-from heliograph.admin import unwrapped
+from heliograph.base.errors import Advice, ClusterNotFoundError, HeliographError, NotFoundError, ResourceError
+from heliograph.client import discovery
+from heliograph.client.admin.admin import unwrapped
 from heliograph.cluster.removal import existing, remove
-from heliograph.errors import Advice, ClusterNotFoundError, HeliographError, NotFoundError, ResourceError
 
-CALL_TIMEOUT_SECONDS = 60.0  # the auditor reads every ledger's record for an answer
+CALL_TIMEOUT_SECONDS = 60.0  # the auditor reads every ledger's record before it answers
 POLL_SECONDS = 1.0
-LEAVE_SECONDS = 60.0  # for a stopped bookie's registration to go; one that had to be killed holds it until its timeout
+LEAVE_SECONDS = 60.0  # time for a stopped bookie's registration to go; a killed one has it until its session ends
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How it ended. Not ``done``: it goes on by itself, and another call waits again."""
+class DecommissionOutcome:
+    """The outcome of one call. If it is not ``done``, the auditor continues, and another call waits again."""
 
     bookie: str
     done: bool
@@ -34,56 +34,57 @@ class Outcome:
 
 def decommission(
     bookie_id: str, namespace: str, *, wait_seconds: float, delete_data: bool, progress: Progress = lambda _: None
-) -> Outcome:
-    """Empty a bookie, end it and forget it; it may be dead already. A call that was cut short can be repeated.
+) -> DecommissionOutcome:
+    """Empty a bookie, stop it and forget it; it may be dead already. An interrupted call can be repeated.
 
     Args:
-        wait_seconds: for its data to be moved.
-        delete_data: have the bookie delete its directories, too, as it must before another may be started there.
+        wait_seconds: longest wait for its data to be moved.
+        delete_data: the bookie also deletes its directories, as it must before another is started there.
 
     Raises:
         NotFoundError: there is no such bookie.
-        ConflictError: too few bookies would be left; nothing was done.
-        ResourceError: its directories could not be deleted; it is stopped, and not forgotten yet.
+        ConflictError: too few bookies would remain; nothing was done.
+        ResourceError: its directories could not be deleted; it is stopped and not yet forgotten.
         ClusterNotFoundError: there is no cluster, or it has no auditor.
     """
     found = _ask(namespace, "decommission", bookie_id)
     deadline = time.monotonic() + wait_seconds
-    told = ""
+    reported = ""
     while not found["is_drained"] and time.monotonic() < deadline:
-        told = _tell(found, told, progress)
+        reported = _report(found, reported, progress)
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
         found = _ask(namespace, "decommission_progress", bookie_id)
     if not found["is_drained"]:
-        return Outcome(bookie_id, done=False, ledgers_left=found["ledgers_left"], data_deleted=False)
+        return DecommissionOutcome(bookie_id, done=False, ledgers_left=found["ledgers_left"], data_deleted=False)
     progress(f"no ledger names {bookie_id} any more")
     deleted = delete_data and _erase(bookie_id, namespace)
     remove([bookie_id], namespace)
     _finish(bookie_id, namespace)
-    return Outcome(bookie_id, done=True, ledgers_left=0, data_deleted=deleted)
+    return DecommissionOutcome(bookie_id, done=True, ledgers_left=0, data_deleted=deleted)
 
 
 def cancel(bookie_id: str, namespace: str) -> None:
-    """Let a bookie stay that was to be decommissioned.
+    """Cancel the decommission of a bookie, which then stays.
 
     Raises:
-        NotFoundError: it was not.
+        NotFoundError: the bookie is not being decommissioned.
         ClusterNotFoundError: there is no cluster, or it has no auditor.
     """
     _ask(namespace, "cancel_decommission", bookie_id)
 
 
-def _tell(found: dict[str, Any], told: str, progress: Progress) -> str:
+def _report(found: dict[str, Any], reported: str, progress: Progress) -> str:
+    """Report the progress if it differs from what was ``reported`` last, and return it."""
     line = f"{found['bookie']}: {found['ledgers_left']} ledgers to be moved, {found['ledgers_open']} of them open"
     if not found["is_read_only"]:
-        line = f"{found['bookie']}: waiting for it to take no more entries"
-    if line != told:
+        line = f"{found['bookie']}: waiting until it accepts no more entries"
+    if line != reported:
         progress(line)
     return line
 
 
 def _erase(bookie_id: str, namespace: str) -> bool:
-    """Have the bookie stop and delete its directories; False when there is no process that could."""
+    """Have the bookie stop and delete its directories. Return False if it has no process that could."""
     handle = existing(bookie_id, namespace)
     if handle is None:
         return False
@@ -114,7 +115,9 @@ def _ask(namespace: str, method: str, bookie_id: str) -> Any:
         auditor = discovery.actor(discovery.AUDITOR, namespace)
     except ClusterNotFoundError as error:
         if discovery.is_attached() and discovery.actor_names(namespace):
-            raise NotFoundError("this cluster has no auditor, which moves a bookie's data", field="auditor") from error
+            raise NotFoundError(
+                "this cluster has no auditor, which would move the bookie's data", field="auditor"
+            ) from error
         raise
     try:
         return ray.get(getattr(auditor, method).remote(bookie_id), timeout=CALL_TIMEOUT_SECONDS)

@@ -1,9 +1,9 @@
-"""The one file that creates actors: metadata, then bookies, brokers, auditor and gateway, each waited for.
+"""The creation of actors: metadata, then bookies, brokers, auditor and gateway, until each serves.
 
-All are named, detached and restarted for ever by Ray; a restarted one starts by itself (``hosting.py``). No call is
-retried by Ray (it may have happened), and no actor has concurrency groups: Ray runs each group on a thread with an
-event loop of its own, which would break every actor's promise of one thread of control. Nothing waits long inside an
-actor call, so that a high ``max_concurrency`` keeps administrative calls from queueing.
+No other file creates actors. All are named, detached and restarted by Ray without limit; a restarted actor starts by
+itself (``hosting.py``). Ray retries no call, because the first attempt may have happened. No actor has concurrency
+groups: Ray runs each group on a thread with an event loop of its own, which would break the rule of one thread of
+control. A high ``max_concurrency`` lets administrative calls pass those that wait.
 """
 
 from __future__ import annotations
@@ -11,58 +11,54 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
 import ray.exceptions
 
-from actors.auditor.actor import AuditorActor
-from actors.auditor.config import AuditorConfig
-from actors.bookie.actor import BookieActor
-from actors.bookie.config import BookieConfig
-from actors.broker.actor import BrokerActor
-from actors.broker.config import BrokerConfig
-from actors.broker.tls import TlsFiles
-from gateway.actor import GatewayActor
+from heliograph.actors.auditor.actor import AuditorActor
+from heliograph.actors.bookie.actor import BookieActor
+from heliograph.actors.broker.actor import BrokerActor
+from heliograph.base.errors import ResourceError
+from heliograph.client.discovery import METADATA
 from heliograph.cluster import diagnosis, ports
+from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.parts import START_GROUPS, Part, parts_of
 from heliograph.cluster.removal import existing, remove
-from heliograph.config import ClusterConfig
-from heliograph.discovery import METADATA
-from heliograph.errors import ResourceError
-from metadata.cluster_init import initialise
-from metadata.connect import connect_store
-from metadata.credentials import with_password
-from metadata.embedded.actor import MetadataActor
-from metadata.model import NamespacePolicies, Persistence
-from metadata.occupancy import require_vacant
-from metadata.paths import namespace
-from metadata.update_loop import update
+from heliograph.gateway.actor import GatewayActor
+from heliograph.metadata.backends.embedded.actor import MetadataActor
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.credentials import with_password
+from heliograph.metadata.model import NamespacePolicies, Persistence
+from heliograph.metadata.paths import namespace
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.recipes.occupancy import require_vacant
+from heliograph.metadata.recipes.update_loop import update
 
-SESSION_TIMEOUTS_WAITED = 2  # for the registrations of a cluster that has died to go
-CALLS_AT_ONCE_MAX = 10_000  # per actor; Ray's default of 1,000 lets waiting calls hold up administrative ones
+SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to expire
+CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
 
 Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Deployed:
-    """Where a deployed cluster listens."""
+    """The addresses of a deployed cluster."""
 
     metadata_url: str
     addresses: dict[str, str] = field(default_factory=dict)  # by actor name
-    created: list[str] = field(default_factory=list)  # actors that were not there before
+    created: list[str] = field(default_factory=list)  # actors that did not exist before
 
 
 def deploy(config: ClusterConfig, progress: Progress, *, dashboard_url: str = "") -> Deployed:
-    """Create what is missing of the cluster in the Ray that this process has joined, and wait until it serves.
+    """Create the missing parts of the cluster in the Ray that this process has joined, and wait until all serve.
 
     Raises:
-        ResourceError: a part is not ready in ``start_timeout_ms``; names the part and the reason. What this call
-            created is removed again, data excepted.
+        ResourceError: a part is not ready within ``start_timeout_ms``; names the part and the reason. The actors that
+            this call created are removed again; their data stays.
     """
     parts = _with_ports(parts_of(config, diagnosis.living_nodes()), config)
     deployed = Deployed(metadata_url=config.metadata_url or "")
@@ -129,93 +125,42 @@ def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url:
 def _class_and_arguments(
     part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str
 ) -> tuple[type[Any], tuple[Any, ...]]:
-    secret = config.cluster_secret.get_secret_value() if config.cluster_secret is not None else None
     if part.kind == "metadata":
         return MetadataActor, (str(part.directory), config.host, part.port)
     if part.kind == "bookie":
         assert part.directory is not None, "a bookie has a directory"
-        bookie = BookieConfig(
-            bookie_id=part.name,
-            journal_directories=(part.directory / "journal",),
-            data_directories=(part.directory / "ledgers",),
-            host=config.host,
-            port=part.port,
-            rack=part.rack,
-            session_timeout_ms=config.session_timeout_ms,
-            cluster_secret=secret,
+        return BookieActor, (
+            config.bookie_config(part.name, part.directory, port=part.port, rack=part.rack),
+            metadata_url,
         )
-        return BookieActor, (bookie, metadata_url)
     if part.kind == "broker":
-        broker = BrokerConfig(
-            broker_id=part.name,
-            host=config.host,
-            port=part.port,
-            actor_name=part.name,
-            ray_namespace=config.namespace,
-            max_message_bytes=config.max_message_bytes,
-            session_timeout_ms=config.session_timeout_ms,
-            cluster_secret=secret,
-            tls_port=part.tls_port if config.tls_certificate_file is not None else None,
-            tls=_tls_of(config),
-        )
-        return BrokerActor, (broker, metadata_url)
+        return BrokerActor, (config.broker_config(part.name, port=part.port, tls_port=part.tls_port), metadata_url)
     if part.kind == "auditor":
-        auditor = AuditorConfig(
-            lost_bookie_delay_ms=config.lost_bookie_delay_ms,
-            audit_interval_ms=config.audit_interval_ms,
-            open_ledger_grace_ms=config.open_ledger_grace_ms,
-            session_timeout_ms=config.session_timeout_ms,
-            cluster_secret=secret,
-        )
-        return AuditorActor, (auditor, metadata_url)
+        return AuditorActor, (config.auditor_config(), metadata_url)
     assert part.kind == "gateway", "START_GROUPS names every kind"
-    return GatewayActor, (_gateway_settings(part, config, metadata_url, dashboard_url),)
-
-
-def _tls_of(config: ClusterConfig) -> TlsFiles | None:
-    if config.tls_certificate_file is None or config.tls_key_file is None:
-        return None
-    return TlsFiles(
-        str(config.tls_certificate_file),
-        str(config.tls_key_file),
-        str(config.tls_ca_file or ""),
-        config.tls_require_client_certificate,
+    return GatewayActor, (
+        config.gateway_config(port=part.port, metadata_url=metadata_url, dashboard_url=dashboard_url),
     )
 
 
-def _gateway_settings(
-    part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str
-) -> Mapping[str, str | int]:
-    return {
-        "host": config.host,
-        "port": part.port,
-        "ray_namespace": config.namespace,
-        "metadata_url": metadata_url,
-        "dashboard_url": dashboard_url,
-        "max_message_bytes": config.max_message_bytes,
-        "tls_certificate_file": str(config.tls_certificate_file) if config.gateway_tls else "",
-        "tls_key_file": str(config.tls_key_file) if config.gateway_tls else "",
-    }
-
-
 def _with_credentials(config: ClusterConfig, metadata_url: str) -> str:
-    """The URL as actors get it: only they are told the password, which no file and no listing shows."""
+    """Return the URL with its password, which only actors get: no file and no listing shows it."""
     if config.metadata_password is None:
         return metadata_url
     return with_password(metadata_url, config.metadata_password.get_secret_value())
 
 
 def _environment() -> dict[str, str]:
-    environment = {"RAY_worker_niceness": "0"}  # Ray's default of 15 lets anything else starve a broker
+    environment = {"RAY_worker_niceness": "0"}  # with Ray's default of 15, other programs starve a broker
     if mode := os.environ.get("RAY_AUTH_MODE"):
         environment["RAY_AUTH_MODE"] = mode
     return environment
 
 
 def _with_ports(parts: Sequence[Part], config: ClusterConfig) -> list[Part]:
-    """The parts with ports of their own, so that each comes back at its address after a restart by Ray.
+    """Return the parts with fixed ports, so that each has the same address after a restart by Ray.
 
-    Bookies do without: only brokers connect to them, and find them through metadata.
+    Bookies need none: their clients find them through metadata.
     """
     taken = {part.port for part in parts} | {part.tls_port for part in parts}
     chosen = []
@@ -233,18 +178,18 @@ def _with_ports(parts: Sequence[Part], config: ClusterConfig) -> list[Part]:
 
 
 async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) -> None:
-    """Lay the store's ground, and make the configured numbers of copies the default namespace's own.
+    """Create the store's fixed nodes, and set the quorum of the default namespace to the configured one.
 
     Args:
-        ours: names of the parts that run already.
+        ours: names of the parts that already run.
 
     Raises:
-        ConflictError: another cluster lives in the store.
+        ConflictError: the store belongs to another cluster.
     """
     store = await connect_store(url, session_timeout_ms=config.session_timeout_ms)
     try:
         await initialise(store)
-        if config.metadata_url is not None:  # the embedded store of our own directory is nobody else's
+        if config.metadata_url is not None:  # the embedded store of our directory has no other cluster
             await require_vacant(store, ours, SESSION_TIMEOUTS_WAITED * config.session_timeout_ms)
         wanted = Persistence(config.ensemble_size, config.write_quorum, config.ack_quorum)
         await update(

@@ -1,4 +1,4 @@
-"""Why an actor does not run, in words that say what to do."""
+"""Reasons why an actor does not run, with what to do about them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from heliograph import discovery
+from heliograph.base.errors import HeliographError
+from heliograph.client import discovery
 from heliograph.cluster import labels
-from heliograph.errors import HeliographError
 
 STATE_API_TIMEOUT_SECONDS = 5
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what an actor raised, without Ray's wrapping."""
+    """Return the first line of an actor's error, without Ray's wrapping."""
     cause = getattr(error, "cause", None)
-    told: BaseException = cause if isinstance(cause, BaseException) else error
-    text = (str(told).strip() or type(told).__name__).splitlines()[0]
-    return text if isinstance(told, HeliographError) else f"{type(told).__name__}: {text}"
+    raised: BaseException = cause if isinstance(cause, BaseException) else error
+    text = (str(raised).strip() or type(raised).__name__).splitlines()[0]
+    return text if isinstance(raised, HeliographError) else f"{type(raised).__name__}: {text}"
 
 
 def why_not_running(name: str, selector: Mapping[str, str], namespace: str) -> str:
-    """The likely reason that an actor is not ready."""
+    """Return the likely reason why an actor is not ready."""
     nodes = living_nodes()
     if selector and not any(labels.matches(selector, node) for node in nodes):
         return f"it is waiting for {labels.describe(selector)}"
@@ -36,24 +36,24 @@ def why_not_running(name: str, selector: Mapping[str, str], namespace: str) -> s
         return "no node has room for it (see `ray status`), or its process is slow to start"
     if state["num_restarts"]:
         return f"it was restarted {state['num_restarts']} times; see its log in the Ray dashboard"
-    return f"it is {str(state['state']).lower()}, but its start has not ended"
+    return f"it is {str(state['state']).lower()}, but its start has not finished"
 
 
 def living_nodes() -> list[dict[str, str]]:
-    """The labels of each of Ray's living nodes."""
+    """Return the labels of each of Ray's living nodes."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return [node["Labels"] for node in nodes if node["Alive"]]
 
 
 def actor_states(namespace: str) -> dict[str, dict[str, Any]]:
-    """What Ray's state API says of each named actor of the namespace; empty when Ray runs without its dashboard."""
+    """Return Ray's state of each named actor of the namespace; empty when Ray runs without its dashboard."""
     from ray.util.state import list_actors
 
     address, dashboard = discovery.ray_addresses()
     found: dict[str, dict[str, Any]] = {}
     if not dashboard:
         return found
-    with contextlib.suppress(Exception):  # the API raises plain Exceptions of several kinds; it is only an extra here
+    with contextlib.suppress(Exception):  # the API raises plain Exceptions; the state is optional here
         for actor in list_actors(
             address=address,  # without it the API looks for the only Ray of the machine
             filters=[("ray_namespace", "=", namespace)],

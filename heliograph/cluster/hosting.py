@@ -1,7 +1,7 @@
-"""What turns one of our plain actor classes into an actor that runs by itself under Ray.
+"""The wrapper of actor classes: a hosted actor starts itself under Ray.
 
-Ray restarts a killed actor by running its constructor again, and nobody calls ``start()`` then. A hosted actor calls
-it itself, and lets other calls wait until it is through. An actor whose start fails ends its process, so that Ray's
+Ray restarts a killed actor by running its constructor again; nothing calls ``start()`` then. A hosted actor calls
+it itself, and holds other calls back until it has finished. An actor whose start fails ends its process, so that Ray's
 restart begins from nothing: a half-started bookie would still hold its directory's lock.
 """
 
@@ -15,30 +15,30 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from heliograph.errors import ServiceNotReadyError
+from heliograph.base.errors import ServiceNotReadyError
 
 START_METHOD = "start"
-READY_WAIT_SECONDS = 10.0  # how long a call waits for a start under way
-FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next, in which callers can learn its reason
-# Python's collector stops a process while it goes through all of its objects. Those of Ray and of our imports live as
-# long as the process: they are left out. What is left is looked at as a whole once in a million new objects.
+READY_WAIT_SECONDS = 10.0  # longest wait of a call for the start
+FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next; callers learn the reason in it
+# Python's collector stops the process while it scans all objects. Those of Ray and of our imports live as long as the
+# process and are excluded. The rest is scanned completely once in a million new objects.
 COLLECT_AFTER = (2_000, 10, 50)
 _UNGATED = frozenset({START_METHOD, "pid", "stop"})
 
 
 def hosted(actor_class: type[Any]) -> type[Any]:
-    """A subclass to give to ``ray.remote``: starts by itself, and holds calls back until it has started.
+    """Return a subclass for ``ray.remote`` that starts itself and holds calls back until it has started.
 
-    ``start`` may be called too, any number of times: it returns what the one real start returned, or raises what it
-    raised. Any other async method raises ServiceNotReadyError when the start takes longer than 10 s.
+    ``start`` may be called any number of times: each call returns or raises the outcome of the one real start. Another
+    async method raises ServiceNotReadyError when the start takes longer than 10 s.
     """
 
-    class Hosted(actor_class):  # type: ignore[misc]  # its base is known only now
+    class Hosted(actor_class):  # type: ignore[misc]  # its base is known at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            assert __debug__, "our checks are asserts: do not run with python -O"
+            assert __debug__, "invariants are checked by assert: do not run with python -O"
             super().__init__(*arguments, **options)
             # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle
-            # would do for the first start only: Ray drops such a call when it restarts the actor.
+            # would work for the first start only: Ray drops such a call when it restarts the actor.
             self._hosted_start = asyncio.get_running_loop().create_task(super().start())
             self._hosted_start.add_done_callback(_started)
 
@@ -63,7 +63,7 @@ def _gated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
             try:
                 await asyncio.wait_for(self.start(), READY_WAIT_SECONDS)
             except TimeoutError:
-                raise ServiceNotReadyError(f"{self!r} is starting still: try again") from None
+                raise ServiceNotReadyError(f"{self!r} is still starting: try again") from None
         return await method(self, *arguments, **options)
 
     return when_started

@@ -1,15 +1,15 @@
-"""Which nodes an actor may run on: Ray's node labels, turned into label selectors. Pure.
+"""Label selectors of the actors, made from the labels of Ray's nodes. Pure.
 
-A bookie's and the embedded store's data lie on the disk of one node, so their selectors are hard: without a node that
-matches, the actor waits. A node is labelled with ``heliograph.io/bookie=<bookie id>``, or with ``true`` when it is
-the only node for bookies (which is then all of them).
+The data of a bookie or of the embedded store is on the disk of one node, so their selectors are strict: without a
+matching node, the actor waits. A node is labelled with ``heliograph.io/bookie=<bookie id>``; or with ``true`` if it is
+the only node for bookies, and then carries all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from heliograph.errors import ResourceError
+from heliograph.base.errors import ResourceError
 
 BOOKIE = "heliograph.io/bookie"
 BROKER = "heliograph.io/broker"
@@ -24,10 +24,10 @@ NodeLabels = Mapping[str, str]
 
 
 def bookie_selector(bookie_id: str, nodes: Sequence[NodeLabels]) -> Selector:
-    """Where a bookie may run, given the labels of all living nodes.
+    """Return the selector of a bookie, given the labels of all living nodes.
 
     Raises:
-        ResourceError: no node has the label, or several nodes are labelled ``true``, which names no one disk.
+        ResourceError: no node has the label, or several nodes are labelled ``true``, so that the disk is ambiguous.
     """
     if any(node.get(BOOKIE) == bookie_id for node in nodes):
         return {BOOKIE: bookie_id}
@@ -44,7 +44,7 @@ def bookie_selector(bookie_id: str, nodes: Sequence[NodeLabels]) -> Selector:
 
 
 def broker_selector(nodes: Sequence[NodeLabels]) -> Selector:
-    """Where brokers, the auditor and the gateway may run: they keep nothing on disk.
+    """Return the selector of brokers, auditor and gateway, which keep nothing on disk.
 
     Raises:
         ResourceError: no node has the label.
@@ -55,7 +55,7 @@ def broker_selector(nodes: Sequence[NodeLabels]) -> Selector:
 
 
 def metadata_selector(nodes: Sequence[NodeLabels]) -> Selector:
-    """Where the embedded store may run: the node labelled for it, else the first bookie's.
+    """Return the selector of the embedded store: the node labelled for it, else the first bookie's.
 
     Raises:
         ResourceError: neither exists, or several nodes are labelled for it.
@@ -69,12 +69,12 @@ def metadata_selector(nodes: Sequence[NodeLabels]) -> Selector:
 
 
 def describe(selector: Mapping[str, str]) -> str:
-    """A selector in words: ``a node labelled heliograph.io/bookie=true``."""
+    """Describe a selector: ``a node labelled heliograph.io/bookie=true``."""
     return "a node labelled " + " and ".join(f"{key}={value}" for key, value in selector.items())
 
 
 def matches(selector: Mapping[str, str], node: NodeLabels) -> bool:
-    """Whether a node has all labels of a selector made here."""
+    """Return whether a node has all labels of a selector."""
     return all(node.get(key) == value for key, value in selector.items())
 
 

@@ -1,6 +1,6 @@
-"""A Ray of our own on this machine: its head started as a child in its own session, with its own ports and files.
+"""A Ray head on this machine, started as a child process in its own session, with its own ports and files.
 
-It is ended by the name of that process (never with ``ray stop``, which ends every Ray of the machine).
+It is stopped by the name of that process, never with ``ray stop``, which stops every Ray of the machine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from heliograph.base.errors import ResourceError
+from heliograph.base.home import ClusterHome, delete_tree
+from heliograph.base.processes import ProcessName, end_session, wait_until
 from heliograph.cluster import labels, ports
-from heliograph.cluster.home import ClusterHome, delete_tree
-from heliograph.cluster.processes import ProcessName, end_session, wait_until
-from heliograph.config import ClusterConfig
-from heliograph.errors import ResourceError
-from heliograph.java import java_environment
+from heliograph.cluster.config import ClusterConfig
+from heliograph.pipelines.spark.java import java_environment
 
 START_TIMEOUT_SECONDS = 90.0  # on an idle machine it takes 5
 USUAL_DASHBOARD_PORT = 8265
@@ -26,22 +26,22 @@ USUAL_DASHBOARD_PORT = 8265
 TEMPORARY_PATH_BYTES_MAX = 40
 _LOG_LINES_SHOWN = 5
 
-_children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this very process started, to be reaped
+_children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this process started and has to reap
 
 
 @dataclass(frozen=True, slots=True)
 class RayHead:
-    """A Ray head that we started."""
+    """A Ray head that this module started."""
 
     process: ProcessName
-    address: str  # of its GCS, what RAY_ADDRESS takes
+    address: str  # of its GCS, the value for RAY_ADDRESS
     dashboard_url: str
     temporary_directory: Path
     auth_mode: str
 
 
 def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
-    """Start the processes of a Ray head, without waiting for them: ``address`` is empty still.
+    """Start the processes of a Ray head without waiting for them; ``address`` is still empty.
 
     Raises:
         ResourceError: a port, a path or Ray's token cannot be used; nothing was started.
@@ -71,7 +71,7 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     """Wait until a spawned head can be joined, and return its address.
 
     Raises:
-        ResourceError: it did not come up, with the last lines of its log.
+        ResourceError: the head did not start; quotes the last lines of its log.
     """
     address_file = head.temporary_directory / "ray_current_cluster"  # written when the head can be joined
     wait_until(lambda: _has_text(address_file) or not head.process.is_alive(), START_TIMEOUT_SECONDS)
@@ -79,14 +79,14 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
         raise ResourceError(f"Ray did not start: {_last_lines(home.ray_log)} (log: {home.ray_log})")
     if not _has_text(address_file):
         raise ResourceError(
-            f"Ray was not ready in {START_TIMEOUT_SECONDS:.0f} s: is the machine overloaded? Its last words: "
+            f"Ray was not ready in {START_TIMEOUT_SECONDS:.0f} s: is the machine overloaded? Its last lines: "
             f"{_last_lines(home.ray_log)} (log: {home.ray_log})"
         )
     return address_file.read_text().strip()
 
 
 def stop_ray(process: ProcessName, temporary_directory: str) -> None:
-    """End a Ray head that we started, with everything it started, and remove its files.
+    """Stop a Ray head with everything it started, and remove its files.
 
     Raises:
         ResourceError: a process survives SIGKILL.
@@ -121,15 +121,15 @@ def _environment(auth_mode: str) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment["RAY_AUTH_MODE"] = auth_mode
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
-    environment["RAY_worker_niceness"] = "0"  # Ray's default of 15 lets anything else on the machine starve a broker
-    environment["RAY_prestart_worker_first_driver"] = "0"  # one idle Python for each logical CPU, all at once
-    with contextlib.suppress(ResourceError):  # an unsuitable JAVA_HOME matters to Spark alone, which says so
+    environment["RAY_worker_niceness"] = "0"  # with Ray's default of 15, other programs starve a broker
+    environment["RAY_prestart_worker_first_driver"] = "0"  # else one idle Python for each logical CPU at once
+    with contextlib.suppress(ResourceError):  # an unsuitable JAVA_HOME concerns Spark alone, which reports it
         environment |= java_environment(environment)
     return environment
 
 
 def _dashboard_port(config: ClusterConfig) -> int:
-    """The configured port; a free one for 0, or when another Ray's dashboard sits on the usual one."""
+    """Return the configured port; a free one for 0, or when another Ray's dashboard has the usual one."""
     port = config.dashboard_port
     if port == 0 or (port == USUAL_DASHBOARD_PORT and not ports.is_free(port)):
         return ports.pick_free()
@@ -148,7 +148,7 @@ def _temporary_directory() -> Path:
 
 
 def _make_token() -> None:
-    """Have Ray write its token file if there is none: without it, whoever reaches a port of Ray can run code."""
+    """Have Ray write its token file if there is none: without it, anyone who reaches a port of Ray can run code."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
     token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     if os.environ.get("RAY_AUTH_TOKEN") or token_file.exists():

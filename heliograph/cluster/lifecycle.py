@@ -1,4 +1,4 @@
-"""Starting and stopping a whole cluster from one machine: Ray if it is ours, the actors, the note that finds them."""
+"""Start and stop of a whole cluster from one machine: its own Ray, the actors, and the state file that finds them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from heliograph import discovery
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError, UnsupportedError
+from heliograph.base.home import ClusterHome, ClusterState, boot_id, delete_tree, require_writable
+from heliograph.client import discovery
 from heliograph.cluster import launch, ports
-from heliograph.cluster.home import ClusterHome, ClusterState, boot_id, delete_tree, require_writable
-from heliograph.config import ClusterConfig
-from heliograph.errors import ClusterNotFoundError, ConflictError, HeliographError, UnsupportedError
+from heliograph.cluster.config import ClusterConfig
 
 Progress = Callable[[str], None]
 
 
 def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterState:
-    """Start the cluster, or complete one that is up in part; a running one stays as it is.
+    """Start the cluster, or the missing parts of it; running parts stay as they are.
 
-    Uses the Ray that this process is in, else the one that RAY_ADDRESS names, else starts one of its own. This process
-    is in that Ray afterwards.
+    Uses the Ray that this process has joined, else the one that RAY_ADDRESS names, else starts one. This process has
+    joined that Ray afterwards.
 
     Returns:
-        what was noted on this machine, with the addresses of Ray, the dashboard, the metadata store and the gateway.
+        the saved state, with the addresses of Ray, the dashboard, the metadata store and the gateway.
 
     Raises:
-        ResourceError: a port, path, label or part is not available; names it. A Ray started by this call is stopped.
+        ResourceError: a port, path, label or part is not available; names it. A Ray that this call started is stopped.
         ClusterNotFoundError: the Ray that RAY_ADDRESS names cannot be joined.
-        ConflictError: the cluster runs in another Ray than the one that this process is in, or another ``up`` or
-            ``down`` of the same cluster is under way.
+        ConflictError: the cluster runs in another Ray than the one that this process has joined, or another ``up``
+            or ``down`` of the same cluster is running.
     """
     home = ClusterHome(config.home_directory)
     with home.locked():
@@ -54,11 +54,11 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
 
 
 def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = lambda _: None) -> None:
-    """Stop what ``up`` started: the actors, and Ray if it is ours. Data stays unless asked.
+    """Stop what ``up`` started: the actors, and Ray if ``up`` started it. Data stays unless ``delete_data`` is set.
 
     Raises:
-        ClusterNotFoundError: nothing is noted in ``home``.
-        ConflictError: another ``up`` or ``down`` of the same cluster is under way.
+        ClusterNotFoundError: ``home`` has no saved state.
+        ConflictError: another ``up`` or ``down`` of the same cluster is running.
     """
     if not home.directory.exists():
         raise ClusterNotFoundError(f"no cluster was started from {home.directory}: nothing to stop")
@@ -94,7 +94,7 @@ def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progr
 
 
 def _joined_urls(addresses: Mapping[str, str]) -> str:
-    """``pulsar://host:port,host:port`` of all brokers, in the order of their names whichever was ready first."""
+    """Return ``pulsar://host:port,host:port`` of all brokers, ordered by name."""
     urls = [url for name, url in sorted(addresses.items()) if name.startswith(discovery.BROKER_PREFIX)]
     return ",".join([*urls[:1], *(url.partition("://")[2] for url in urls[1:])])
 
@@ -117,7 +117,7 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
         ray_temporary_directory=str(head.temporary_directory),
         boot_id=boot_id(),
     )
-    home.save(state)  # from here on `down` can stop it, whatever becomes of this process
+    home.save(state)  # from here on `down` can stop it, even if this process ends
     try:
         state = replace(state, ray_address=launch.wait_for_ray(head, home))
     except BaseException:
@@ -145,7 +145,7 @@ def _joined(config: ClusterConfig) -> ClusterState:
 
 
 def _still_valid(home: ClusterHome) -> ClusterState | None:
-    """The noted state, if its Ray runs still; one of ours that died, or never came up, is cleaned up first."""
+    """Return the saved state if its Ray still runs. A Ray that ``up`` started and that died is cleaned up first."""
     state = home.load()
     if state is None:
         return None
@@ -159,7 +159,7 @@ def _still_valid(home: ClusterHome) -> ClusterState | None:
 
 
 def _answers(ray_address: str) -> bool:
-    """Whether the joined Ray that was noted is there still, and the one that we would join now."""
+    """Return whether the saved Ray still answers and is the one that this process would join."""
     if discovery.is_attached():
         return discovery.ray_addresses()[0] == ray_address
     named = os.environ.get("RAY_ADDRESS")
@@ -167,11 +167,11 @@ def _answers(ray_address: str) -> bool:
 
 
 def _remove_actors(state: ClusterState, progress: Progress) -> None:
-    """Ask the actors to stop and end them; where Ray is ours to stop, trouble with that is not in the way."""
+    """Stop and remove the actors. A failure is ignored if Ray itself is stopped next."""
     from heliograph.cluster.removal import remove
 
     if not state.ray_address:
-        return  # its Ray never came up
+        return  # its Ray never started
     stays = discovery.is_attached() and not state.ray_pid
     try:
         discovery.attach(state.namespace, address=state.ray_address)

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from heliograph.client.discovery import AUDITOR, BOOKIE_PREFIX, BROKER_PREFIX, GATEWAY, METADATA
 from heliograph.cluster import labels
-from heliograph.config import ClusterConfig
-from heliograph.discovery import AUDITOR, BOOKIE_PREFIX, BROKER_PREFIX, GATEWAY, METADATA
+from heliograph.cluster.config import ClusterConfig
 
 START_ORDER = ("metadata", "bookie", "broker", "auditor", "gateway")
-# Kinds that start side by side, most of a start being Python's; each group needs the ones before it.
+# Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
 START_GROUPS = (("metadata",), ("bookie", "broker", "auditor"), ("gateway",))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One actor to be."""
+    """One actor that the cluster has or is to have."""
 
     name: str
     kind: str  # one of START_ORDER
@@ -29,7 +29,7 @@ class Part:
 
 
 def parts_of(config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> list[Part]:
-    """Every actor of the cluster, in starting order, but the embedded store when ``metadata_url`` names another.
+    """Return every actor of the cluster in starting order, without the embedded store if ``metadata_url`` is set.
 
     Args:
         nodes: the labels of Ray's living nodes.
@@ -67,12 +67,12 @@ def _bookie(name: str, config: ClusterConfig, nodes: Sequence[Mapping[str, str]]
 
 
 def kind_of(actor_name: str) -> str:
-    """``bookie`` for ``bookie-3``, ``gateway`` for ``gateway``."""
+    """Return the kind of an actor: ``bookie`` for ``bookie-3``, ``gateway`` for ``gateway``."""
     return actor_name.partition("-")[0]
 
 
 def sort_key(actor_name: str) -> tuple[int, int, str]:
-    """Orders actor names by start order, then by number."""
+    """Return the key that sorts actor names by start order, then by number."""
     kind, _, number = actor_name.partition("-")
     place = START_ORDER.index(kind) if kind in START_ORDER else len(START_ORDER)
     return place, int(number) if number.isdigit() else 0, actor_name

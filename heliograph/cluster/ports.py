@@ -1,4 +1,4 @@
-"""TCP ports of this machine: free ones, and plain words for taken ones."""
+"""TCP ports of this machine: the choice of free ones, and the errors for taken ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import Collection
 
-from heliograph.errors import InvalidConfigError, ResourceError
+from heliograph.base.errors import InvalidConfigError, ResourceError
 
 # Below the range that Linux uses for outgoing connections (from 32768), so that a port stays free over a restart.
 _FIRST_PORT = 20_000
@@ -15,7 +15,7 @@ _ATTEMPTS_MAX = 200
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a listener could bind to the port now."""
+    """Return whether a listener could bind to the port now."""
     with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -26,7 +26,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def pick_free(host: str = "127.0.0.1", *, taken: Collection[int] = ()) -> int:
-    """A port that is free now and likely to stay so.
+    """Return a port that is free now and likely to stay free.
 
     Raises:
         ResourceError: none was found.
@@ -39,9 +39,11 @@ def pick_free(host: str = "127.0.0.1", *, taken: Collection[int] = ()) -> int:
 
 
 def require_free(port: int, host: str, setting: str) -> None:
-    """Raise ResourceError if a fixed port is taken, naming the setting that chooses another; InvalidConfigError if
+    """Check that a fixed port is free; port 0 always is.
 
-    no port of the address can be had, for it is no address of ours then.
+    Raises:
+        ResourceError: the port is taken; names the flag that chooses another.
+        InvalidConfigError: no port of the address is free, so it is no address of this machine.
     """
     if port and not is_free(port, host):
         if not is_free(0, host):

@@ -1,6 +1,6 @@
-"""Ending actors for good.
+"""Removal of actors, which Ray then does not restart.
 
-Ray's own shutdown hook is of no use here: when it runs, the actor's event loop stands still already.
+Ray's own shutdown hook cannot stop an actor cleanly: the actor's event loop no longer runs when Ray calls it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import ray.exceptions
 from heliograph.cluster.diagnosis import actor_states
 from heliograph.cluster.parts import START_ORDER, kind_of
 
-STOP_TIMEOUT_SECONDS = 8.0  # for an actor's stop(), a bookie's last flush being the longest
+STOP_TIMEOUT_SECONDS = 8.0  # for an actor's stop(); the last flush of a bookie takes longest
 
 
 def remove(names: Sequence[str], namespace: str) -> None:
-    """End these actors, the last started first: each is asked to stop, and ended by force then or after 8 s."""
+    """Remove actors in reverse starting order: each is asked to stop, then killed, at the latest after 8 s."""
     states = actor_states(namespace)
     for kind in reversed(START_ORDER):
         handles = {name: handle for name in names if kind_of(name) == kind and (handle := existing(name, namespace))}
@@ -32,7 +32,7 @@ def remove(names: Sequence[str], namespace: str) -> None:
 
 
 def existing(name: str, namespace: str) -> Any | None:
-    """The handle of a named actor, or None."""
+    """Return the handle of a named actor, or None."""
     try:
         return ray.get_actor(name, namespace=namespace)
     except ValueError:

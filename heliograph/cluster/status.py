@@ -1,4 +1,4 @@
-"""What is running, gathered from Ray, the metadata store and the brokers; what cannot be asked is left out."""
+"""The status of a cluster, gathered from Ray, the metadata store and the brokers. What does not answer is left out."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from heliograph import discovery
-from heliograph.admin import Admin
+from heliograph.base.errors import HeliographError
+from heliograph.base.home import ClusterState
+from heliograph.client import discovery
+from heliograph.client.admin.admin import Admin
 from heliograph.cluster import diagnosis
-from heliograph.cluster.home import ClusterState
 from heliograph.cluster.parts import kind_of, sort_key
-from heliograph.errors import HeliographError
-from metadata import paths
-from metadata.codec import decode
-from metadata.connect import connect_store
-from metadata.errors import NoNodeError
-from metadata.model import BookieRegistration, BrokerRegistration, UnderReplicatedLedger
-from metadata.store import MetadataStore
-from metadata.update_loop import read
+from heliograph.metadata import paths
+from heliograph.metadata.codec import decode
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.model import BookieRegistration, BrokerRegistration, UnderReplicatedLedger
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
 
 ANSWER_TIMEOUT_SECONDS = 5.0
 TASKS_READ_AT_ONCE_MAX = 64
-# What an address comes from: the registration for bookies and brokers, the idempotent start for the rest.
+# Addresses of bookies and brokers come from their registrations, those of these actors from their idempotent start.
 _START_RETURNS_ADDRESS = (discovery.METADATA, discovery.GATEWAY)
 
 
 @dataclass(slots=True)
 class ActorStatus:
-    """One actor. ``note`` says what is wrong, or that it ``is_leaving`` as it was asked to, or is empty."""
+    """One actor. ``note`` says what is wrong, or that the actor ``is_leaving`` on request; else it is empty."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ class ActorStatus:
 
 @dataclass(slots=True)
 class ClusterStatus:
-    """A cluster at one moment. Lists are sorted; ``topics`` counts those of public/default, -1 when unknown."""
+    """A cluster at one moment. Lists are sorted; ``topics`` counts the topics of public/default. -1 is unknown."""
 
     namespace: str
     ray_address: str
@@ -60,7 +60,7 @@ class ClusterStatus:
     service_urls: list[str] = field(default_factory=list)
     underreplicated_ledgers: int = -1
     ledgers_in_repair: int = -1
-    ledgers_moving: int = -1  # away from bookies that are being decommissioned; they have all their copies
+    ledgers_moving: int = -1  # ledgers with all copies, some on bookies that are being decommissioned
     topics: int = -1
 
     @property
@@ -71,7 +71,7 @@ class ClusterStatus:
 
 
 def gather(namespace: str, state: ClusterState | None = None) -> ClusterStatus:
-    """The cluster's status. Joins its Ray.
+    """Return the cluster's status. Joins its Ray.
 
     Raises:
         ClusterNotFoundError: there is no Ray, or no Heliograph in it.
@@ -149,7 +149,7 @@ async def _ask_metadata(status: ClusterStatus) -> None:
 
 
 async def _count_tasks(status: ClusterStatus, store: MetadataStore) -> None:
-    """Tell copies that are missing from those that are only to be somewhere else."""
+    """Count ledgers that miss copies, and apart from them those whose copies only move."""
     names = await store.children(paths.UNDERREPLICATED)
     moving = 0
     leaving = {*status.bookies_draining} & {*status.bookies_available, *status.bookies_readonly}
@@ -164,7 +164,7 @@ async def _is_moving(store: MetadataStore, name: str, leaving: set[str], gate: a
         try:
             task = (await read(store, f"{paths.UNDERREPLICATED}/{name}", UnderReplicatedLedger)).record
         except NoNodeError:
-            return True  # done since it was listed
+            return True  # done since the list was read
     return not task.is_abandoned and leaving.issuperset(task.missing_bookies)
 
 
@@ -185,9 +185,9 @@ async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
 
 
 def _explain(status: ClusterStatus) -> None:
-    """Notes for actors that run, yet are not registered to serve."""
+    """Add notes to actors that run but are not registered."""
     if status.underreplicated_ledgers < 0:
-        return  # the store did not answer: nothing is known of registrations
+        return  # the store did not answer: registrations are unknown
     for actor in status.actors:
         if actor.note:
             continue

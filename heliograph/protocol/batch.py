@@ -1,7 +1,7 @@
-"""Builds entries out of payloads, batch first: a list of payloads becomes one entry without an object per message.
+"""Entries built from payloads: a list of payloads becomes one entry without a Python object for each message.
 
-The metadata of each message is packed by hand (tests compare it with protobuf's own packing): at a million messages
-a second, building and serializing a protobuf object for each would cost more than everything else together.
+The metadata of each message is encoded here and not by protobuf (tests compare the two): at a million messages a
+second, a protobuf object for each message would cost more than everything else together.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from heliograph.protocol.compression import compress
 from heliograph.protocol.entry import encode_entry
 
 _PROPERTIES, _KEY, _PAYLOAD_SIZE, _EVENT_TIME = b"\x0a", b"\x12", b"\x18", b"\x28"  # tags of SingleMessageMetadata
-BATCH_HEAD_BYTES_MAX = 64  # in front of a message without key and properties, generously
+BATCH_HEAD_BYTES_MAX = 64  # at most in front of a message without key and properties
 
 
 def varint(value: int) -> bytes:
-    """A non-negative number in protobuf's variable length form."""
+    """Encode a non-negative number in protobuf's variable-length form."""
     packed = bytearray()
     while value > 0x7F:
         packed.append(value & 0x7F | 0x80)
@@ -30,21 +30,21 @@ def varint(value: int) -> bytes:
 
 @functools.lru_cache(maxsize=65_536)
 def plain_head(size: int) -> bytes:
-    """What stands in a batch in front of a message of ``size`` bytes that has neither key nor properties."""
+    """Return the batch header of a message of ``size`` bytes that has neither key nor properties."""
     single = _PAYLOAD_SIZE + varint(size)
     return len(single).to_bytes(4, "big") + single
 
 
 @functools.lru_cache(maxsize=65_536)
 def keyed_head(key: str, size: int) -> bytes:
-    """What stands in a batch in front of a message of ``size`` bytes that has a key and no properties."""
+    """Return the batch header of a message of ``size`` bytes that has a key and no properties."""
     packed = key.encode()
     single = b"".join((_KEY, varint(len(packed)), packed, _PAYLOAD_SIZE, varint(size)))
     return len(single).to_bytes(4, "big") + single
 
 
 def full_head(size: int, key: str | None, properties: Mapping[str, str] | None, event_time_ms: int | None) -> bytes:
-    """What stands in a batch in front of any message of ``size`` bytes."""
+    """Return the batch header of any message of ``size`` bytes."""
     parts = []
     for name, value in (properties or {}).items():
         pair = _text(b"\x0a", name) + _text(b"\x12", value)
@@ -64,7 +64,7 @@ def _text(tag: bytes, text: str) -> bytes:
 
 
 def heads_of(payloads: Sequence[bytes], keys: Sequence[str | None] | None) -> list[bytes]:
-    """The heads of many payloads, with a key each where ``keys`` is given."""
+    """Return the batch headers of many payloads; with ``keys``, each payload may have a key."""
     if keys is None:
         return list(map(plain_head, map(len, payloads)))
     return [
@@ -76,13 +76,13 @@ def heads_of(payloads: Sequence[bytes], keys: Sequence[str | None] | None) -> li
 def encode_batch(
     metadata: pb.MessageMetadata, heads: Sequence[bytes], payloads: Sequence[bytes], codec: pb.CompressionType = pb.NONE
 ) -> bytes:
-    """One entry that holds ``payloads``, each behind its head.
+    """Return one entry that holds ``payloads``, each after its header.
 
     Args:
-        metadata: has producer, sequence id and publish time set; count, sizes and codec are filled in here.
+        metadata: has producer, sequence id and publish time set; count, sizes and codec are set here.
         heads: from ``heads_of``, ``plain_head``, ``keyed_head`` or ``full_head``.
         payloads: at least one.
-        codec: compresses the batch as a whole.
+        codec: of the compression of the batch.
 
     Raises:
         UnsupportedError: the codec's library is not installed.
@@ -96,7 +96,7 @@ def encode_batch(
 def encode_single(
     metadata: pb.MessageMetadata, head: bytes, payload: bytes, codec: pb.CompressionType = pb.NONE
 ) -> bytes:
-    """One entry that is a single message and no batch: what its head says moves into the entry's metadata.
+    """Return one entry that is a single message and no batch. The fields of its header move into the entry's metadata.
 
     Raises:
         UnsupportedError: the codec's library is not installed.
@@ -125,7 +125,7 @@ def encode_entry_of(
     payloads: Sequence[bytes],
     keys: Sequence[str | None] | None = None,
 ) -> bytes:
-    """One batch entry out of a list of payloads: the whole way in one call, for brokers that publish by themselves."""
+    """Return one uncompressed batch entry for a list of payloads, for brokers that publish by themselves."""
     metadata = pb.MessageMetadata(producer_name=producer_name, sequence_id=sequence_id, publish_time=publish_time_ms)
     metadata.highest_sequence_id = sequence_id + len(payloads) - 1
     return encode_batch(metadata, heads_of(payloads, keys), payloads)

@@ -1,4 +1,4 @@
-"""The codecs of a payload. NONE and ZLIB are always there; the others when their library is installed."""
+"""The compression codecs of a payload. NONE and ZLIB are always available, the others if their library is installed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import importlib
 import zlib
 from typing import Any
 
-from heliograph.errors import ChecksumError, UnsupportedError
+from heliograph.base.errors import ChecksumError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 
-# Library behind each codec that Python does not bring along.
+# The library of each codec that is not part of Python.
 _LIBRARIES = {pb.LZ4: "lz4.block", pb.ZSTD: "zstandard", pb.SNAPPY: "snappy"}
 NAMES = {"none": pb.NONE, "lz4": pb.LZ4, "zlib": pb.ZLIB, "zstd": pb.ZSTD, "snappy": pb.SNAPPY}
-UNCOMPRESSED_BYTES_MAX = 64 << 20  # no entry may unfold to more than this
+UNCOMPRESSED_BYTES_MAX = 64 << 20  # of one entry  # I15
 
 
 def compress(codec: pb.CompressionType, data: bytes) -> bytes:
-    """``data`` packed by ``codec``.
+    """Compress ``data``.
 
     Raises:
         UnsupportedError: the codec's library is not installed.
@@ -34,28 +34,33 @@ def compress(codec: pb.CompressionType, data: bytes) -> bytes:
 
 
 def decompress(codec: pb.CompressionType, data: bytes | memoryview, size: int) -> bytes:
-    """What ``compress`` packed; ``size`` is the size that the metadata promises, in bytes.
+    """Decompress ``data``.
+
+    Args:
+        size: the uncompressed size in bytes, from the metadata.
 
     Raises:
         UnsupportedError: the codec's library is not installed, or the size is above 64 MiB.
-        ChecksumError: the data does not unpack to ``size`` bytes.
+        ChecksumError: the data cannot be decompressed to ``size`` bytes.
     """
     if codec == pb.NONE:
         return bytes(data)
     if size > UNCOMPRESSED_BYTES_MAX:
-        raise UnsupportedError("an entry unfolds to too much", limit=f"{UNCOMPRESSED_BYTES_MAX} bytes")
+        raise UnsupportedError(
+            f"an entry has {size} bytes after decompression", limit=f"{UNCOMPRESSED_BYTES_MAX} bytes"
+        )
     try:
-        plain = _unpack(codec, bytes(data), size)
+        plain = _decompress(codec, bytes(data), size)
     except UnsupportedError:
         raise
     except Exception as error:  # each library has its own errors
-        raise ChecksumError(f"a compressed entry cannot be unpacked: {error}") from error
+        raise ChecksumError(f"an entry cannot be decompressed: {error}") from error
     if len(plain) != size:
-        raise ChecksumError(f"a compressed entry unpacks to another size than the {size} bytes it promises")
+        raise ChecksumError(f"an entry does not have the {size} bytes of its metadata after decompression")
     return plain
 
 
-def _unpack(codec: pb.CompressionType, data: bytes, size: int) -> bytes:
+def _decompress(codec: pb.CompressionType, data: bytes, size: int) -> bytes:
     if codec == pb.ZLIB:
         return zlib.decompressobj().decompress(data, size + 1)
     library = _library(codec)

@@ -1,9 +1,9 @@
-"""An entry: what a producer sends, a broker stores verbatim and a consumer gets (docs/formats-pulsar.md).
+"""The format of an entry, which the broker stores unchanged (docs/formats-pulsar.md).
 
     u16 magic 0x0e01 | u32 CRC32C of the rest | u32 length of the metadata | MessageMetadata | payload
 
 Magic and checksum may be absent on input. The payload of an entry whose metadata has ``num_messages_in_batch`` (even
-of 1) is a batch, compressed as a whole: a run of u32 length | SingleMessageMetadata | message.
+of 1) is a batch, which is compressed as one: a run of u32 length | SingleMessageMetadata | message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import crc32c
 from google.protobuf.message import DecodeError
 
-from heliograph.errors import ChecksumError, ProtocolError
+from heliograph.base.errors import ChecksumError, ProtocolError
 from heliograph.protocol.compression import decompress
 from heliograph.protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
@@ -25,12 +25,12 @@ _U32 = struct.Struct(">I")
 _CHECKED_FROM = 6  # the checksum covers everything from here on
 
 _crc = crc32c.crc32c
-# protobuf reads any buffer, its stubs only name bytes
+# protobuf reads any buffer; its stubs only allow bytes
 _parse: Callable[[memoryview], MessageMetadata] = MessageMetadata.FromString  # type: ignore[assignment]
 
 
 def encode_entry(metadata: MessageMetadata, payload: bytes) -> bytes:
-    """The entry of an already batched and compressed ``payload``."""
+    """Return the entry of a ``payload`` that is already batched and compressed."""
     packed = metadata.SerializeToString()
     length = _U32.pack(len(packed))
     checksum = _crc(payload, _crc(packed, _crc(length)))
@@ -38,15 +38,15 @@ def encode_entry(metadata: MessageMetadata, payload: bytes) -> bytes:
 
 
 def has_checksum(section: bytes | memoryview) -> bool:
-    """Whether the section starts with the magic, so that ``verify`` has something to check."""
+    """Return whether the section starts with magic and checksum."""
     return len(section) >= 2 and _MAGIC.unpack_from(section)[0] == ENTRY_MAGIC
 
 
 def verify(section: bytes | memoryview) -> None:
-    """Compares an entry with its checksum; one without a checksum passes.
+    """Compare an entry with its checksum. An entry without a checksum passes.
 
     Raises:
-        ChecksumError: the bytes were damaged.
+        ChecksumError: the bytes are damaged.
         ProtocolError: the entry is cut short.
     """
     if not has_checksum(section):
@@ -59,19 +59,19 @@ def verify(section: bytes | memoryview) -> None:
 
 
 def metadata_of(section: bytes | memoryview) -> MessageMetadata:
-    """The metadata of an entry, its checksum left alone.
+    """Return the metadata of an entry, without checking its checksum.
 
     Raises:
-        ProtocolError: these bytes are no entry.
+        ProtocolError: the bytes are not an entry.
     """
     return split(section)[0]
 
 
 def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
-    """Metadata and payload (as it lies there, maybe compressed) of an entry, its checksum left alone.
+    """Return the metadata and the stored payload of an entry, without checking its checksum.
 
     Raises:
-        ProtocolError: these bytes are no entry.
+        ProtocolError: the bytes are not an entry.
     """
     view = memoryview(section)
     start = _CHECKED_FROM if has_checksum(view) else 0
@@ -88,21 +88,21 @@ def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
 
 
 def message_count(metadata: MessageMetadata) -> int:
-    """Messages in the entry, at least 1."""
+    """Return the number of messages in an entry, at least 1."""
     return max(1, metadata.num_messages_in_batch)
 
 
 def is_batch(metadata: MessageMetadata) -> bool:
-    """Whether the payload is a batch. An encrypted payload is opaque, so it counts as one message."""
+    """Return whether the payload is a batch. An encrypted payload is opaque, so it counts as one message."""
     return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
 
 
 def plain_payload(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
-    """The payload as the producer had it before compression.
+    """Return the decompressed payload. An encrypted payload is returned unchanged.
 
     Raises:
-        UnsupportedError: compressed by a codec whose library is not installed.
-        ChecksumError: it cannot be unpacked.
+        UnsupportedError: the library of the codec is not installed, or the payload is too large.
+        ChecksumError: the payload cannot be decompressed.
     """
     if metadata.encryption_keys:
         return bytes(payload)
@@ -110,12 +110,12 @@ def plain_payload(metadata: MessageMetadata, payload: bytes | memoryview) -> byt
 
 
 def iterate_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
-    """The messages of a batch, in order, one at a time; ``plain`` comes from ``plain_payload``.
+    """Yield the messages of a batch in order. ``plain`` comes from ``plain_payload``.
 
-    Neighbours with equal metadata share one object: do not change what this yields.
+    Messages in a row with equal metadata share one object, which must not be changed.
 
     Raises:
-        ProtocolError: the batch does not hold what its metadata promises.
+        ProtocolError: the batch does not match its metadata.
     """
     position, packed, single = 0, b"", SingleMessageMetadata()
     for _ in range(metadata.num_messages_in_batch):

@@ -1,9 +1,9 @@
-"""Frames of Pulsar's binary protocol as pure functions (docs/formats-pulsar.md).
+"""The frames of Pulsar's binary protocol (docs/formats-pulsar.md).
 
     simple frame   u32 length of what follows | u32 length of the command | command
-    payload frame  the same, then a payload section that runs to the end of the frame
+    payload frame  the same, followed by a payload section up to the end of the frame
 
-A payload section is an entry (see ``entry.py``), optionally with a block of broker metadata in front of it.
+A payload section is an entry (see ``entry.py``), optionally preceded by broker metadata.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError, EncodeError
 
-from heliograph.errors import BadRequestError, ProtocolError
+from heliograph.base.errors import BadRequestError, ProtocolError
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 
-PROTOCOL_VERSION = 20  # the newest version whose commands pulsar.proto describes
+PROTOCOL_VERSION = 20  # the newest version whose commands pulsar.proto has
 MESSAGE_BYTES_MAX = 5 << 20  # default limit of one entry's payload
 FRAME_SLACK_BYTES = 10 << 10  # command and metadata on top of the payload
 BROKER_METADATA_MAGIC = b"\x0e\x02"
 
 _HEAD = struct.Struct(">II")
 _U32 = struct.Struct(">I")
-# protobuf reads any buffer, its stubs only name bytes
+# protobuf reads any buffer; its stubs only allow bytes
 _parse: Callable[[memoryview], BaseCommand] = BaseCommand.FromString  # type: ignore[assignment]
 
 
 def encode_command(command: BaseCommand) -> bytes:
-    """A simple frame.
+    """Encode a simple frame.
 
     Raises:
         BadRequestError: a required field of the command is not set.
@@ -38,13 +38,13 @@ def encode_command(command: BaseCommand) -> bytes:
 
 
 def encode_payload_head(command: BaseCommand, section_bytes: int) -> bytes:
-    """A payload frame up to its payload section, which has ``section_bytes`` bytes and must be written right after."""
+    """Encode a payload frame up to its payload section, which has ``section_bytes`` bytes and must be written next."""
     body = _serialize(command)
     return _HEAD.pack(4 + len(body) + section_bytes, len(body)) + body
 
 
 def encode_payload_frame(command: BaseCommand, section: bytes | memoryview) -> bytes:
-    """A whole payload frame; ``section`` is an entry from its magic on."""
+    """Encode a payload frame. ``section`` is an entry."""
     return b"".join((encode_payload_head(command, len(section)), section))
 
 
@@ -52,18 +52,18 @@ def _serialize(command: BaseCommand) -> bytes:
     try:
         return command.SerializeToString()
     except EncodeError as error:
-        raise BadRequestError(f"the command is not complete: {error}", field="command") from error
+        raise BadRequestError(f"the command lacks a required field: {error}", field="command") from error
 
 
-class FrameDecoder:
-    """Cuts a byte stream into commands.
+class PulsarFrameDecoder:
+    """Splits a byte stream into commands.
 
-    Only a frame that spans several of the pieces that were fed is copied, once. The payload sections returned are views
-    into such a copy or into what was fed, and keep it alive.
+    Only a frame that spans several pieces of the stream is copied, once. The returned payload sections are views of the
+    copy or of a piece, and keep it alive.
 
     Args:
-        frame_bytes_max: the greatest frame accepted, its length field left out. A longer one is refused as soon as
-            its length is known, so that no peer can make the buffer grow beyond this and one read. # I15
+        frame_bytes_max: the largest frame, without its length field. A larger one is refused as soon as its length
+            is known, so that the buffer never holds more than one such frame and one read. # I15
     """
 
     def __init__(self, frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_SLACK_BYTES) -> None:
@@ -75,15 +75,15 @@ class FrameDecoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes held back for a frame that is not complete yet."""
+        """The bytes of a frame that is not complete yet."""
         return self._buffered
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[BaseCommand, memoryview | None]]:
-        """The commands that ``data`` completes, each with its payload section or None.
+        """Return the commands that ``data`` completes, each with its payload section or None.
 
         Raises:
             ProtocolError: a frame is above the limit, its lengths contradict each other, or its command cannot be
-                read. The stream cannot be followed any further; each later call raises the same.
+                read. The stream cannot be decoded any further; each later call raises the same error.
         """
         if self._broken is not None:
             raise self._broken
@@ -137,7 +137,7 @@ def _read_frame(frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
     except DecodeError as error:
         raise ProtocolError(f"a command cannot be read: {error}", field="command") from error
     if command.type == BaseCommand.CONNECT and not command.HasField("type"):
-        # what protobuf makes of a type that pulsar.proto does not know
+        # protobuf leaves the type out if pulsar.proto does not have it
         raise ProtocolError("a command is of an unknown type", field="command")
     if end == len(frame):
         return command, None
@@ -148,8 +148,8 @@ def _without_broker_metadata(section: memoryview) -> memoryview:
     if section[:2] != BROKER_METADATA_MAGIC:
         return section
     if len(section) < 6:
-        raise ProtocolError("a block of broker metadata is cut short", field="frame")
+        raise ProtocolError("broker metadata is cut short", field="frame")
     (length,) = _U32.unpack_from(section, 2)
     if 6 + length > len(section):
-        raise ProtocolError("a block of broker metadata is longer than its frame", field="frame")
+        raise ProtocolError("broker metadata is longer than its frame", field="frame")
     return section[6 + length :]

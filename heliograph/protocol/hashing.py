@@ -6,14 +6,14 @@ import functools
 
 import mmh3
 
-KEY_HASH_RANGE = 65536  # size of the ring of a Key_Shared subscription
+KEY_HASH_RANGE = 65536  # hashes of a Key_Shared subscription
 _POSITIVE = 0x7FFFFFFF
 _CACHED_KEYS = 65_536  # keys repeat, and the loop below is slow
 
 
 @functools.lru_cache(maxsize=_CACHED_KEYS)
 def java_string_hash(key: str) -> int:
-    """Java's ``String.hashCode`` made non-negative: the default choice of a partition for a key."""
+    """Return Java's ``String.hashCode`` made non-negative, which chooses the partition of a key by default."""
     units = key.encode("utf-16-be", "surrogatepass")
     value = 0
     for index in range(0, len(units), 2):
@@ -22,10 +22,10 @@ def java_string_hash(key: str) -> int:
 
 
 def murmur3_hash(key: bytes | str) -> int:
-    """32-bit Murmur3 with seed 0, made non-negative."""
+    """Return the 32-bit Murmur3 hash with seed 0, made non-negative."""
     return int(mmh3.hash(key, 0, False)) & _POSITIVE
 
 
 def sticky_key_hash(key: bytes) -> int:
-    """Place of a key on the ring of a Key_Shared subscription, 1..65535; 0 is kept free and becomes 1."""
+    """Return the hash of a key in a Key_Shared subscription, 1..65535. 0 is reserved and becomes 1."""
     return murmur3_hash(key) % KEY_HASH_RANGE or 1

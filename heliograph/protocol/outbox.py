@@ -1,7 +1,7 @@
-"""Frames that one turn of an event loop makes for one socket, written together.
+"""An outbox collects the frames that one turn of an event loop makes for one socket, and writes them together.
 
-A system call for each frame, and the wake-up of the peer that comes with it, costs more than making the frame. Nothing
-waits for company: what was put in is written before the loop looks at its sockets again.
+A system call for each frame, with the wake-up of the peer, costs more than making the frame. No frame is delayed: all
+are written before the loop polls its sockets again.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-HELD_BYTES_MAX = 64 << 10  # more than this is written at once, so that the socket's own bound is felt in time # I15
+OUTBOX_BYTES_MAX = 64 << 10  # more is written at once, so that the limit of the socket's buffer takes effect # I15
 
 
 class Socket(Protocol):
-    """What an outbox needs of a transport."""
+    """The methods of a transport that an outbox needs."""
 
     def write(self, data: bytes, /) -> None:
-        """Send a piece, or hold it until it can be sent."""
+        """Send bytes, or buffer them until they can be sent."""
 
     def writelines(self, list_of_data: Iterable[bytes], /) -> None:
-        """The same with several pieces."""
+        """Send several pieces in order."""
 
 
 class Outbox:
-    """What waits for the end of the turn. Frames leave in the order in which they were put in.
+    """The frames of the current turn, which are written in the order of ``put``.
 
     Args:
         socket: a transport; nothing is written to it after ``drop``.
-        call_soon: has a function called later in this turn, or in the next: ``loop.call_soon``.
+        call_soon: schedules a function for the end of this turn: ``loop.call_soon``.
     """
 
     __slots__ = ("_call_soon", "_is_due", "_parts", "_size", "_socket")
@@ -40,7 +40,7 @@ class Outbox:
         self._is_due = False
 
     def put(self, frame: bytes, payload: bytes = b"") -> None:
-        """Write a frame, the second part of which may be large and is not copied then."""
+        """Add a frame. Its second part, ``payload``, is not copied if it is large."""
         if self._socket is None:
             return
         self._parts.append(frame)
@@ -48,31 +48,31 @@ class Outbox:
         if payload:
             self._parts.append(payload)
             self._size += len(payload)
-        if self._size > HELD_BYTES_MAX:
+        if self._size > OUTBOX_BYTES_MAX:
             self.flush()
         elif not self._is_due:
             self._is_due = True
-            self._call_soon(self._turn_ends)
+            self._call_soon(self._end_turn)
 
     def flush(self) -> None:
-        """Write what is held now."""
+        """Write all frames now."""
         parts, size, socket = self._parts, self._size, self._socket
         if not parts or socket is None:
             return
-        self._parts, self._size = [], 0  # before the write: it may say that there is too much, and that may put more in
+        self._parts, self._size = [], 0  # before the write, which may call back and put more frames
         if len(parts) == 1:
             socket.write(parts[0])
-        elif size <= HELD_BYTES_MAX:
+        elif size <= OUTBOX_BYTES_MAX:
             socket.write(b"".join(parts))
         else:
             socket.writelines(parts)
 
     def drop(self) -> None:
-        """Forget what is held: the socket takes no more."""
+        """Discard all frames, also later ones."""
         self._socket = None
         self._parts.clear()
         self._size = 0
 
-    def _turn_ends(self) -> None:
+    def _end_turn(self) -> None:
         self._is_due = False
         self.flush()

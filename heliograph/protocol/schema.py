@@ -1,4 +1,4 @@
-"""A topic's schema as it travels: a name, a type, the definition's bytes and properties. Nothing here looks inside."""
+"""The schemas of commands: a name, a type, a definition and properties. The definition is not parsed here."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from heliograph.errors import BadRequestError
+from heliograph.base.errors import BadRequestError
 from heliograph.protocol import pulsar_pb2 as pb
 
-SCHEMA_BYTES_MAX = 512 << 10  # of one definition: it is kept in one node of the metadata store
+SCHEMA_BYTES_MAX = 512 << 10  # of one definition, which is stored in one node of the metadata store
 _VERSION = struct.Struct(">q")
 
 
 class SchemaType(enum.Enum):
-    """Pulsar's names, with the numbers of the wire."""
+    """The types of schemas, with Pulsar's names and numbers."""
 
     NONE = 0
     STRING = 1
@@ -42,7 +42,7 @@ class SchemaType(enum.Enum):
 
     @classmethod
     def named(cls, name: str) -> SchemaType:
-        """The type of that name; ``BYTES`` is no schema.
+        """Return the type of a name; ``BYTES`` is NONE.
 
         Raises:
             BadRequestError.
@@ -59,12 +59,12 @@ class SchemaType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
-    """One definition.
+    """One schema.
 
     Args:
-        type: what kind of definition it is; primitives have no data.
+        type: the type of the definition; primitive types have no data.
         data: the definition: Avro's JSON for AVRO, JSON and PROTOBUF, a descriptor in JSON for PROTOBUF_NATIVE.
-        properties: kept beside it, and not part of what is compared.
+        properties: stored with the schema, and not compared.
     """
 
     type: SchemaType
@@ -74,15 +74,15 @@ class SchemaInfo:
 
     @property
     def is_none(self) -> bool:
-        """Whether it says no more than "bytes"."""
+        """Whether the messages are bytes without a schema."""
         return self.type is SchemaType.NONE
 
 
 def from_wire(schema: pb.Schema) -> SchemaInfo:
-    """The definition in a command.
+    """Return the schema of a command.
 
     Raises:
-        BadRequestError: it is too large.
+        BadRequestError: the definition is too large.
     """
     if len(schema.schema_data) > SCHEMA_BYTES_MAX:
         raise BadRequestError(
@@ -93,7 +93,7 @@ def from_wire(schema: pb.Schema) -> SchemaInfo:
 
 
 def to_wire(schema: SchemaInfo) -> pb.Schema:
-    """The definition for a command."""
+    """Return a schema in the form of commands."""
     pairs = [pb.KeyValue(key=key, value=value) for key, value in schema.properties.items()]
     return pb.Schema(
         name=schema.name,
@@ -104,15 +104,15 @@ def to_wire(schema: SchemaInfo) -> pb.Schema:
 
 
 def version_bytes(version: int) -> bytes:
-    """A version as commands and message metadata carry it."""
+    """Encode a version in the form of commands and message metadata."""
     return _VERSION.pack(version)
 
 
 def version_of(data: bytes) -> int:
-    """The version in a command.
+    """Decode a version.
 
     Raises:
-        BadRequestError: it is no version of this registry.
+        BadRequestError: the bytes have another size than a version.
     """
     if len(data) != _VERSION.size:
         raise BadRequestError(f"a schema version has {_VERSION.size} bytes, not {len(data)}", field="schemaVersion")

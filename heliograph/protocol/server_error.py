@@ -1,8 +1,8 @@
-"""One table between the error codes on the wire and the classes of ``heliograph.errors``, read in both directions."""
+"""The table of the protocol's error codes and this program's error classes, read in both directions."""
 
 from __future__ import annotations
 
-from heliograph.errors import (
+from heliograph.base.errors import (
     Advice,
     AlreadyClosedError,
     BadRequestError,
@@ -34,7 +34,7 @@ from heliograph.errors import (
 )
 from heliograph.protocol import pulsar_pb2 as pb
 
-# The first class of a code is the one that a client raises; every listed class is sent as that code by a broker.
+# A client raises the first class of a code. A broker sends that code for all its classes.
 _TABLE: tuple[tuple[pb.ServerError, tuple[type[HeliographError], ...]], ...] = (
     (pb.UNKNOWN_ERROR, (HeliographError,)),
     (pb.METADATA_ERROR, (ConflictError, TopicBusyError, SubscriptionExistsError)),
@@ -69,7 +69,7 @@ _CODE_OF_CLASS: dict[type[BaseException], pb.ServerError] = {}
 for _code, _classes in _TABLE:
     for _class in _classes:
         _CODE_OF_CLASS.setdefault(_class, _code)
-# Codes that share a class: these are the ones a broker sends for it.
+# The codes that a broker sends for classes that several codes have.
 _CODE_OF_CLASS[NotPermittedError] = pb.AUTHORIZATION_ERROR
 _CODE_OF_CLASS[UnsupportedError] = pb.NOT_ALLOWED_ERROR
 _CODE_OF_CLASS[ProtocolError] = pb.UNSUPPORTED_VERSION_ERROR
@@ -77,10 +77,10 @@ _CODE_OF_CLASS[QuotaExceededError] = pb.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTIO
 
 
 def code_of(error: BaseException) -> pb.ServerError:
-    """The code that a broker sends for ``error``: that of its class or of the nearest base class with one.
+    """Return the code that a broker sends for an error: that of its class or of the nearest base class with one.
 
-    Errors of other branches (metadata, ledgers, bookies) and of other trees are sent by what a client should do:
-    retry and refresh become SERVICE_NOT_READY, so that the client looks the topic up again; the rest is UNKNOWN_ERROR.
+    Other errors (metadata, ledgers, bookies) are sent by what a client should do: retry and refresh become
+    SERVICE_NOT_READY, so that the client looks the topic up again; the rest becomes UNKNOWN_ERROR.
     """
     for kind in type(error).__mro__:
         code = _CODE_OF_CLASS.get(kind)
@@ -92,5 +92,5 @@ def code_of(error: BaseException) -> pb.ServerError:
 
 
 def exception_of(code: int, message: str) -> HeliographError:
-    """The exception that a client raises for an error that a broker sent."""
+    """Return the exception that a client raises for an error of a broker."""
     return _CLASS_OF_CODE.get(code, HeliographError)(message)

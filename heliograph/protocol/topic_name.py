@@ -7,7 +7,7 @@ import re
 import zlib
 from dataclasses import dataclass
 
-from heliograph.errors import InvalidTopicNameError
+from heliograph.base.errors import InvalidTopicNameError
 
 DOMAINS = ("persistent", "non-persistent")
 DEFAULT_TENANT = "public"
@@ -23,17 +23,17 @@ _FORM = "{persistent|non-persistent}://tenant/namespace/topic, tenant/namespace/
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A valid topic name, taken apart."""
+    """The parts of a valid topic name."""
 
     domain: str
     tenant: str
     namespace_name: str
     local_name: str  # with the partition suffix, if there is one
-    partition: int  # -1: not a partition
+    partition: int  # -1 if this is not a partition
 
     @staticmethod
     def parse(name: str) -> TopicName:
-        """The parts of ``name``, which may be a full name or one of its short forms.
+        """Return the parts of a full name or of one of its short forms.
 
         Raises:
             InvalidTopicNameError: the name has another form, an empty part, a forbidden character, or is too long.
@@ -44,7 +44,7 @@ class TopicName:
 
     @property
     def namespace(self) -> str:
-        """``tenant/namespace``."""
+        """The namespace with its tenant, ``tenant/namespace``."""
         return f"{self.tenant}/{self.namespace_name}"
 
     @property
@@ -60,18 +60,18 @@ class TopicName:
         return f"{self.domain}://{self.namespace}/{local}"
 
     def of_partition(self, index: int) -> TopicName:
-        """The name of one partition of this topic, which is itself no partition."""
-        assert self.partition < 0, "a partition has no partitions"
+        """Return the name of one partition of this topic."""
+        assert self.partition < 0, "a partition does not have partitions"
         assert index >= 0, "partitions count from 0"
         return TopicName(self.domain, self.tenant, self.namespace_name, f"{self.local_name}-partition-{index}", index)
 
     def partitions(self, count: int) -> list[TopicName]:
-        """The names of ``count`` partitions; of an unpartitioned topic (count 0) the name itself."""
+        """Return the names of ``count`` partitions; for a topic without partitions (count 0), the name itself."""
         return [self.of_partition(index) for index in range(count)] if count > 0 else [self]
 
     @property
-    def ring_place(self) -> int:
-        """Where the topic lies among those of its namespace, 0 to 2**32 - 1: CRC-32 of its full name."""
+    def bundle_hash(self) -> int:
+        """The hash that places the topic in a bundle, 0 to 2**32 - 1: the CRC-32 of its full name."""
         return zlib.crc32(str(self).encode())
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ def _parse(name: str) -> TopicName:
     if len(parts) == 1 and not separator:
         parts = [DEFAULT_TENANT, DEFAULT_NAMESPACE, rest]
     if len(parts) != 3:
-        raise InvalidTopicNameError(f"{name!r} is no topic name; the forms are {_FORM}", field="topic")
+        raise InvalidTopicNameError(f"{name!r} is not a topic name; the forms are {_FORM}", field="topic")
     if domain not in DOMAINS:
         raise InvalidTopicNameError(f"{name!r} starts with neither persistent:// nor non-persistent://", field="domain")
     tenant, namespace, local = parts

@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: measure, print a table, write bench-results/."""
+"""The command ``python -m tests.bench``: measure, print a table, write bench-results/."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pathlib import Path
 
 from tests.bench import machine, report
 from tests.bench.bench import Bench
-from tests.bench.process import end_in_order
+from tests.bench.process import end_by_exception
 from tests.bench.sections import SECTIONS
 
 RESULTS = machine.ROOT / "bench-results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the chosen sections; 0 when all of them could be measured, whatever came out."""
+    """Run the chosen sections. Return 0 when all of them could be measured, whatever the figures."""
     options = _parse(arguments)
-    end_in_order()
+    end_by_exception()
     options.directory.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=options.directory))
     facts = machine.machine_facts(directory)
     bench = Bench(directory, is_quick=options.quick)
     begun = time.monotonic()
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # Ray tells of each killed actor
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # Ray logs each killed actor
         try:
             failures = _run(bench, options.only or list(SECTIONS))
         finally:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(bench: Bench, names: Sequence[str]) -> list[str]:
-    """Measure section after section; one that cannot be measured does not keep the others from it."""
+    """Measure one section after another; a section that fails does not stop the others."""
     failures = []
     for name in names:
         begun = time.monotonic()

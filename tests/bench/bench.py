@@ -1,4 +1,4 @@
-"""One run: its figures, the limits to compare them with and the private cluster, each made when first needed."""
+"""One run: its figures, the limits to compare them with, and its cluster, each created at first use."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench.figure import Aim, Figure, Limit
-from tests.bench.process import end_in_order
+from tests.bench.process import end_by_exception
 
 if TYPE_CHECKING:
-    from tests.bench.disk import DiskLimits
-    from tests.bench.peer import PeerLimits
-    from tests.bench.private_cluster import PrivateCluster
+    from tests.bench.bookie.disk import DiskLimits
+    from tests.bench.broker.private_cluster import PrivateCluster
+    from tests.bench.peers.peer import PeerLimits
 
-CACHED_BYTES = 512 << 20  # written to see what the page cache costs
-QUICK_SHARE = 0.2  # of the usual time and number, with --quick
+CACHED_BYTES = 512 << 20  # written to measure the cost of the page cache
+QUICK_SHARE = 0.2  # share of the usual time and number, with --quick
 
 
 class Bench:
-    """What sections are given.
+    """The state of a run that is passed to its sections.
 
     Attributes:
-        directory: on the disk that is measured; deleted by whoever made it.
-        is_quick: shorter runs and fewer rounds, for a first look.
-        figures: everything measured so far.
+        directory: a directory on the measured disk; the caller deletes it.
+        is_quick: shorter runs and fewer rounds.
+        figures: all figures so far.
     """
 
     def __init__(self, directory: Path, *, is_quick: bool) -> None:
@@ -48,56 +48,56 @@ class Bench:
         aim: Aim | None = None,
         **more: float | int | str,
     ) -> None:
-        """Note a figure. ``against`` is what it is divided by; ``more`` explains it."""
+        """Add a figure. Its value is divided by ``against``; ``more`` explains it."""
         rounded = {key: round(part, 4) if isinstance(part, float) else part for key, part in more.items()}
         self.figures.append(Figure(section, name, value, unit, against, aim, rounded))
 
     def say(self, line: str) -> None:
-        """Tell the person who waits what goes on."""
+        """Print a line of progress."""
         print(f"  {line}", file=sys.stderr, flush=True)
 
     def seconds(self, usual: float) -> float:
-        """How long to measure what is measured for ``usual`` seconds in a whole run."""
+        """Return the seconds of a measurement that takes ``usual`` seconds in a full run."""
         return usual * QUICK_SHARE if self.is_quick else usual
 
     def count(self, usual: int) -> int:
-        """How many, where a whole run takes ``usual``; at least 1."""
+        """Return the number that is ``usual`` in a full run; at least 1."""
         return max(1, int(usual * QUICK_SHARE)) if self.is_quick else usual
 
     @cached_property
     def disk(self) -> DiskLimits:
-        """This disk's own limit."""
-        from tests.bench import disk
+        """Return the limits of this disk, measured at first use."""
+        from tests.bench.bookie import disk
 
         self.say("measuring the disk")
         return disk.measure(self.directory / "disk", self.seconds(1.5), self.count(CACHED_BYTES))
 
     @cached_property
     def peer(self) -> PeerLimits:
-        """What a bare fsynced log over TCP does on this machine."""
-        from tests.bench import peer
+        """Return the figures of a bare fsynced log over TCP on this machine, measured at first use."""
+        from tests.bench.peers import peer
 
         self.say("measuring a bare log over TCP")
         return peer.measure(self.directory / "peer", self.seconds(2.0))
 
     def measure_limits(self) -> None:
-        """Have the limits measured now, and not in the middle of what is compared with them."""
+        """Measure the limits now, not in the middle of a measurement that is compared with them."""
         _ = self.disk, self.peer
 
     def cluster(self, *, bookies: int = 3, brokers: int = 1) -> PrivateCluster:
-        """The run's cluster, started or completed to have at least so many of each."""
-        from tests.bench.private_cluster import PrivateCluster
+        """Return the run's cluster, with at least so many actors of each kind."""
+        from tests.bench.broker.private_cluster import PrivateCluster
 
         if self._cluster is None:
             self.say("starting a private cluster")
             self._cluster = PrivateCluster(self.directory / "cluster")
             self._owned.callback(self._cluster.stop)
         self._cluster.grow(bookies=bookies, brokers=brokers)
-        end_in_order()  # starting it joined Ray
+        end_by_exception()  # starting the cluster joined Ray
         gc.collect()
-        gc.freeze()  # of Ray and of all imports: going through their objects stops this process, the clock, for 0.1 s
+        gc.freeze()  # the objects of Ray and of all imports: collecting them would stop this process for 0.1 s
         return self._cluster
 
     def close(self) -> None:
-        """End everything that the run started."""
+        """Stop everything that the run started."""
         self._owned.close()

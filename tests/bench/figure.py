@@ -1,4 +1,4 @@
-"""One measured figure: a value, what it is compared with in the same run, and the aim that it was built for."""
+"""One measured figure: a value, the value of the same run that it is compared with, and its aim."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a figure should be. Missing one fails nothing: this is a measurement, not a test."""
+    """The aim of a figure. A missed aim fails nothing: this is a measurement, not a test."""
 
     limit: float
     at_most: bool
 
     def is_met(self, value: float) -> bool:
-        """Whether ``value`` is on the right side."""
+        """Return whether ``value`` meets the aim."""
         return value <= self.limit if self.at_most else value >= self.limit
 
     def __str__(self) -> str:
@@ -24,7 +24,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a figure is measured against: a value of the same unit from the same run, and its name."""
+    """The limit of a figure: a value of the same unit from the same run, and its name."""
 
     value: float
     name: str
@@ -32,7 +32,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row. ``more`` holds numbers that explain the value; they go to the JSON file and, as text, to the table."""
+    """One row. ``more`` holds numbers that explain the value; the JSON file and the table show them."""
 
     section: str
     name: str
@@ -44,11 +44,11 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """Value over limit; None when the limit is 0."""
+        """Return value divided by limit; None when the limit is 0."""
         return self.value / self.against.value if self.against.value else None
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return the figure as JSON for programs."""
         return {
             **asdict(self),
             "ratio": self.ratio,
@@ -57,17 +57,17 @@ class Figure:
 
 
 def at_most(limit: float) -> Aim:
-    """An aim for what should be small."""
+    """Return the aim that a value is at most a bound."""
     return Aim(limit, True)
 
 
 def at_least(limit: float) -> Aim:
-    """An aim for what should be big."""
+    """Return the aim that a value is at least a bound."""
     return Aim(limit, False)
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Return a number with three significant digits, without an exponent."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     if abs(value) >= 10:

@@ -1,4 +1,4 @@
-"""Facts about the machine and the code, without which a figure means nothing."""
+"""The facts about the machine and the code that a figure depends on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LIBRARIES = ("ray", "uvloop", "pulsar-client", "rocksdict")
 
 
 def machine_facts(directory: Path) -> dict[str, Any]:
-    """What the run ran on.
+    """Return the facts of a run.
 
     Args:
-        directory: where the files of the run are; its disk is the one that is measured.
+        directory: the directory of the run's files, on the measured disk.
     """
     return {
         "cores": os.cpu_count(),
@@ -36,7 +36,7 @@ def machine_facts(directory: Path) -> dict[str, Any]:
 
 
 def code_facts() -> dict[str, Any]:
-    """Which code was measured: the commit, and whether the files differ from it."""
+    """Return the commit of the measured code, and whether the files differ from it."""
     changes = _git("status", "--porcelain")
     return {"commit": _git("rev-parse", "HEAD") or "unknown", "is_modified": bool(changes)}
 
@@ -59,7 +59,7 @@ def _processor() -> str:
 
 
 def _disk(directory: Path) -> dict[str, Any]:
-    """The file system under ``directory``: the mount with the longest matching path."""
+    """Return the file system of ``directory``: the mount with the longest matching path."""
     resolved = directory.resolve()
     best: tuple[str, str, str] = ("", "/", "")
     for line in Path("/proc/mounts").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Processes of a run: started as children that say their address, looked at through /proc, ended by pid."""
+"""The processes of a run: children that print their address, measured through /proc, ended by pid."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Child:
-    """``python -m <module> <arguments>``: a server or a load in a process of its own.
+    """A server or a load in a process of its own, ``python -m <module> <arguments>``.
 
-    Its first line of output is ``said``: a server's address, a load's result. Use it as a context manager; whatever
-    happens, the process is gone afterwards.
+    Its first line of output is ``said``: a server's address, a load's result. Use it as a context manager: the
+    process has ended after the block, whatever happens.
     """
 
     def __init__(self, module: str, *arguments: object) -> None:
@@ -30,12 +30,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """Return the pid of the running process."""
         assert self._process is not None, "the child was started"
         return self._process.pid
 
     def start(self) -> Self:
-        """Start it, without waiting for anything."""
+        """Start the process without waiting for its output."""
         assert self._process is None, "a child is started once at a time"
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -43,10 +43,10 @@ class Child:
         return self
 
     def said(self) -> str:
-        """The next line that it prints; blocks until then.
+        """Return the next line that the process prints; blocks until then.
 
         Raises:
-            RuntimeError: it ended without one; its own error is on standard error.
+            RuntimeError: the process ended without one; its error is on standard error.
         """
         assert self._process is not None, "the child was started"
         assert self._process.stdout is not None, "its output is a pipe"
@@ -56,18 +56,18 @@ class Child:
         return line
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process, as a crash would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask it to end, and force it when it does not."""
+        """Ask the process to end, and kill it when it does not."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(number)  # does nothing to a process that has ended: Popen looks first
+        process.send_signal(number)  # Popen does nothing to a process that has ended
         try:
             process.wait(END_SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -88,10 +88,10 @@ class Child:
             self.kill()
 
 
-def end_in_order() -> None:
-    """From now on the first SIGTERM or SIGHUP ends this process by an exception, so that what it started is ended.
+def end_by_exception() -> None:
+    """Make the first SIGTERM or SIGHUP end this process by an exception, so that its children are ended.
 
-    Joining Ray puts Ray's own handlers in place, which abort the process: call this again afterwards.
+    Joining Ray installs Ray's own handlers, which abort the process: call this again afterwards.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
@@ -99,13 +99,13 @@ def end_in_order() -> None:
 
 def _end(number: int, _: object) -> None:
     for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # the clean-up that follows is not to be cut short
+        signal.signal(each, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
     sys.exit(128 + number)
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """Seconds of processor time, in the programs themselves and in the kernel for them."""
+    """Seconds of processor time, in user mode and in the kernel."""
 
     user: float
     kernel: float
@@ -120,18 +120,18 @@ class CpuTime:
 
 
 def cpu_time(*pids: int) -> CpuTime:
-    """What these processes have used since their start, all threads together."""
+    """Return the processor time of these processes since their start, all threads together."""
     user = kernel = 0
     for pid in pids:
         text = Path(f"/proc/{pid}/stat").read_text()
-        fields = text[text.rindex(")") + 2 :].split()  # the command before it may hold spaces and brackets
+        fields = text[text.rindex(")") + 2 :].split()  # the command name may hold spaces and brackets
         user += int(fields[11])
         kernel += int(fields[12])
     return CpuTime(user / _TICKS_PER_SECOND, kernel / _TICKS_PER_SECOND)
 
 
 def memory_bytes(pid: int, field: str = "RssAnon") -> int:
-    """A line of /proc/<pid>/status in bytes: ``RssAnon`` (what the process itself allocated and holds), ``VmHWM``."""
+    """Return a line of /proc/<pid>/status in bytes: ``RssAnon`` (allocated memory of the process), ``VmHWM``."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) << 10

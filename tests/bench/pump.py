@@ -1,4 +1,4 @@
-"""A load with a bounded number of requests under way: each answer makes room for the next request."""
+"""A load with a bounded number of requests in flight: each answer allows the next request."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from heliograph.cli.measure import Run
+from heliograph.cli.messages.measure import MeasuredRun
 
-ANSWER_SECONDS_MAX = 30.0  # for the rest of the answers once sending is over
+ANSWER_SECONDS_MAX = 30.0  # for the remaining answers after the last request
 
 
 class Pump:
-    """Sends numbered requests for a while, never more than ``window`` at once.
+    """A sender of numbered requests, never more than ``window`` in flight.
 
-    With a window of 1 it is a closed loop: the latencies are what one patient caller sees.
+    With a window of 1 it is a closed loop: the latencies are those of one caller that waits.
     """
 
     def __init__(self, send: Callable[[int], None], window: int, request_bytes: int = 0, first: int = 0) -> None:
         """Args:
-        send: starts request number n; ``answered(n)`` or ``failed`` must be called for it later, never inside.
-        request_bytes: payload of one request, counted in the result.
-        first: number of the first request.
+        send: starts request number n; ``answered(n)`` or ``failed`` must be called for it later, not during the call.
+        request_bytes: the payload of one request, counted in the result.
+        first: the number of the first request.
         """
-        self.run_result = Run()
+        self.run_result = MeasuredRun()
         self.next = first
         self._send = send
         self._window = window
@@ -33,12 +33,12 @@ class Pump:
         self._last = 1 << 62
         self._ended: asyncio.Future[None] | None = None
 
-    async def run(self, seconds: float, count: int = 1 << 62) -> Run:
-        """Send for ``seconds``, ``count`` requests at most, and wait for all answers.
+    async def run(self, seconds: float, count: int = 1 << 62) -> MeasuredRun:
+        """Send for ``seconds``, at most ``count`` requests, and wait for all answers.
 
         Raises:
             TimeoutError: the answers did not come.
-            BaseException: what ``failed`` was given.
+            BaseException: the error that ``failed`` got.
         """
         self._ended = asyncio.get_running_loop().create_future()
         begun = time.perf_counter()
@@ -51,7 +51,7 @@ class Pump:
         return self.run_result
 
     def answered(self, number: int) -> None:
-        """The request was answered as it should be."""
+        """Note that a request was answered as expected."""
         now = time.perf_counter()
         run = self.run_result
         run.latencies.add((now - self._sent_at.pop(number)) * 1000)
@@ -63,7 +63,7 @@ class Pump:
             self._end(None)
 
     def failed(self, error: BaseException) -> None:
-        """A request failed: the measurement is void."""
+        """Note that a request failed: the measurement is void."""
         self._end(error)
 
     def _send_next(self) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tests.bench.figure import Figure, number
 
-WIDTH = 400  # columns: more than any row has, so that none is folded
+WIDTH = 400  # columns: more than any row has, so that no row is folded
 
 
 def show(figures: Sequence[Figure], failures: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ def show(figures: Sequence[Figure], failures: Sequence[str]) -> None:
 
 
 def markdown(figures: Sequence[Figure]) -> str:
-    """The table as docs/benchmarks.md shows it."""
+    """Return the table in the form of docs/benchmarks.md."""
     lines = ["| figure | value | ratio | to | aim |", "|---|---|---|---|---|"]
     section = ""
     for figure in figures:
@@ -63,7 +63,7 @@ def document(
     seconds: float,
     is_quick: bool,
 ) -> dict[str, Any]:
-    """The whole run, for programs."""
+    """Return the whole run, for programs."""
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 1),
@@ -76,7 +76,7 @@ def document(
 
 
 def save(directory: Path, run: dict[str, Any]) -> Path:
-    """Write the run to a file of its own, and to ``latest.json``."""
+    """Write the run to a new file, and to ``latest.json``."""
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(run, indent=2) + "\n"
     path = directory / f"{run['when'].replace(':', '')}.json"

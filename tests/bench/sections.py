@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.bench import (
-    bookie,
-    consume,
-    cursor_core,
-    disk,
-    failover,
-    many_topics,
-    metadata_store,
-    peer,
-    publish,
-    subscriptions,
-    writer_core,
-)
 from tests.bench.bench import Bench
+from tests.bench.bookie import bookie, disk
+from tests.bench.broker import consume, cursor_core, failover, many_topics, publish, subscriptions, writer_core
+from tests.bench.metadata import store as metadata_store
+from tests.bench.peers import peer
 
 SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "disk": disk.report,

@@ -1,4 +1,4 @@
-"""What servers that run as children have in common: uvloop, one line with the address, an orderly end on SIGTERM."""
+"""The main function of servers that run as children: uvloop, one line with the address, a clean stop on SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-# As the bookie's actor sets it: the journal's thread must not wait 5 ms for the interpreter after each sync.
+# As in the bookie's actor: the journal's thread must not wait 5 ms for the interpreter after each sync.
 SWITCH_INTERVAL_SECONDS = 0.0005
 
 
@@ -17,7 +17,7 @@ def serve(start: Callable[[], Awaitable[tuple[str, Callable[[], Awaitable[None]]
     """Run a server until SIGTERM.
 
     Args:
-        start: starts it and gives its address and the function that stops it.
+        start: starts the server and returns its address and the function that stops it.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     uvloop.run(_serve(start))

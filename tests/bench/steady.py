@@ -1,4 +1,4 @@
-"""A producer that publishes at a fixed rate, whatever happens, and remembers when each message was confirmed."""
+"""A producer that publishes at a fixed rate and records when each message was confirmed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from heliograph.aio.producer import AsyncProducer
+from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.protocol.message_id import MessageId
 
 SIZE = 1 << 10
@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.005
 
 
 class SteadyPublisher:
-    """Publishes for the length of an ``async with`` block. Times are those of ``time.perf_counter``."""
+    """A producer that publishes for the duration of an ``async with`` block. Times are of ``time.perf_counter``."""
 
     def __init__(self, producer: AsyncProducer) -> None:
         self._producer = producer
@@ -32,7 +32,7 @@ class SteadyPublisher:
 
     @property
     def messages(self) -> int:
-        """Confirmed so far."""
+        """Return the number of confirmed messages."""
         return len(self._confirmed)
 
     async def __aenter__(self) -> Self:
@@ -47,9 +47,9 @@ class SteadyPublisher:
         await self._task
 
     def longest_wait(self, since: float, until: float) -> float:
-        """Seconds that the slowest message sent in that time waited for its confirmation.
+        """Return the longest time, in seconds, that a message sent in that interval waited for its confirmation.
 
-        A message that waits still counts with its time up to now.
+        A message that still waits counts with its time up to now.
         """
         now = time.perf_counter()
         waits = [confirmed - sent for sent, confirmed in self._confirmed if since <= sent <= until]
@@ -57,7 +57,7 @@ class SteadyPublisher:
         return max(waits, default=0.0)
 
     async def resumed_after(self, moment: float, seconds_max: float) -> float:
-        """Seconds from ``moment`` to the first confirmation of a message that was sent later.
+        """Return the seconds from ``moment`` to the first confirmation of a message that was sent later.
 
         Raises:
             TimeoutError: there was none in time.

@@ -13,9 +13,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from actors.bookie.bookie import Bookie
-from actors.wire.messages import Flag, Op, Status
-from tests.cluster.bookie_peer import BookiePeer, serving, small_config
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.wire.messages import BookieOp, Flag, Status
+from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
 
 FOLDER = Path(__file__).parent
 VERSION = 2  # raised with the version of any file; docs/formats-bookie.md, "Looking in", says which versions it has
@@ -43,8 +43,8 @@ async def work(bookie: Bookie, peer: BookiePeer) -> None:
         answer, _ = await peer.add(1, entry_id, payload(entry_id))
         assert answer.status is Status.OK
     await peer.add(DELETED, 0, b"gone")
-    await peer.status(Op.READ_LAC, FENCED, flags=Flag.FENCE)
-    await peer.call(Op.WRITE_LAC, EXPLICIT_LAC, LAC)
+    await peer.status(BookieOp.READ_LAC, FENCED, flags=Flag.FENCE)
+    await peer.call(BookieOp.WRITE_LAC, EXPLICIT_LAC, LAC)
     assert bookie._opened is not None
     storage = bookie._opened.storage
     storage.put_into_limbo(LIMBO, is_fenced=True)
@@ -53,8 +53,8 @@ async def work(bookie: Bookie, peer: BookiePeer) -> None:
     storage.directory_of(DELETED).delete_ledgers([DELETED])
     for entry_id in range(FLUSHED, FLUSHED + IN_JOURNAL):
         await peer.add(1, entry_id, payload(entry_id))
-    await peer.status(Op.READ_LAC, FENCED_IN_JOURNAL, flags=Flag.FENCE)
-    await peer.call(Op.WRITE_LAC, EXPLICIT_LAC, LAC + 1)
+    await peer.status(BookieOp.READ_LAC, FENCED_IN_JOURNAL, flags=Flag.FENCE)
+    await peer.call(BookieOp.WRITE_LAC, EXPLICIT_LAC, LAC + 1)
 
 
 async def generate(target: Path) -> None:

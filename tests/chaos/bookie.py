@@ -1,8 +1,8 @@
-"""A real bookie process, SIGKILLed at random under load, again and again: nothing acknowledged is lost, no fence.
+"""A real bookie process, killed at random under load, repeatedly: no acknowledged entry and no fence is lost.
 
 ``python -m tests.chaos.bookie --rounds 200`` prints its seed, a line every ten rounds, and the figures at the end;
-with ``--seed`` it plays the same run again, as far as the machine's own timing allows. Exit code 1: something was
-lost, and the bookie's folder is kept.
+with ``--seed`` it repeats the same run, as far as the machine's timing allows. Exit code 1: something was
+lost, and the bookie's directory is kept.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.wire.entry import decode_entry
-from actors.wire.messages import Flag, Op, Status
-from tests.cluster.bookie_peer import BookiePeer, BookieProcess
+from heliograph.actors.wire.entry import decode_entry
+from heliograph.actors.wire.messages import BookieOp, Flag, Status
+from tests.cluster.support.bookie_peer import BookiePeer, BookieProcess
 
 IN_FLIGHT = 64  # adds of one writer
 WRITERS = 4
 READS_AT_ONCE = 256
-SAMPLE_MAX = 2_000  # older entries that each life looks for; the last look takes them all
-FENCES_MAX = 50  # fences that each life tries, likewise
-LIFE_ENTRIES_MIN = 50  # acknowledged before a kill, so that the load is real on a slow machine too
+SAMPLE_MAX = 2_000  # older entries that each life checks; the last check reads them all
+FENCES_MAX = 50  # fences that each life checks; the last check tries them all
+LIFE_ENTRIES_MIN = 50  # adds acknowledged before a kill, so that a slow machine has load too
 KILLED_IN_START_SHARE = 0.1  # of the lives: the kill comes during replay
 ENTRIES_PER_LEDGER_MAX = 100_000
 NEVER_STORED_FROM = 1_000_000  # ledger ids that are only fenced
@@ -37,7 +37,7 @@ Key = tuple[int, int]
 
 @dataclass
 class History:
-    """What was acknowledged, and which ledgers said that they are fenced. What was sent follows from the seed."""
+    """The acknowledged entries and the fenced ledgers. The entries that were sent follow from the seed."""
 
     seed: int
     acknowledged: set[Key] = field(default_factory=set)
@@ -49,7 +49,7 @@ class History:
     entries_read: int = 0
 
     def payload(self, key: Key) -> bytes:
-        """What was sent under an id."""
+        """Return the entry that was sent under an id."""
         chance = random.Random(f"{self.seed}:{key[0]}:{key[1]}")
         return chance.randbytes(chance.randrange(10, 3000))
 
@@ -59,7 +59,7 @@ async def write(peer: BookiePeer, history: History, chance: random.Random) -> No
     ledger_id = history.next_ledger_id
     history.next_ledger_id += 1
     slots = asyncio.Semaphore(IN_FLIGHT)
-    fence_at = chance.randrange(2 * IN_FLIGHT, 500)  # behind adds that were answered, so the ledger has some
+    fence_at = chance.randrange(2 * IN_FLIGHT, 500)  # after answered adds, so that the ledger has entries
     tasks: set[asyncio.Task[None]] = set()
 
     async def add(entry_id: int) -> None:
@@ -75,7 +75,7 @@ async def write(peer: BookiePeer, history: History, chance: random.Random) -> No
             await slots.acquire()
             tasks.add(asyncio.create_task(add(entry_id)))
             if entry_id == fence_at and ledger_id % 3 == 0:
-                answer, _ = await peer.call(Op.READ_LAC, ledger_id, flags=Flag.FENCE)
+                answer, _ = await peer.call(BookieOp.READ_LAC, ledger_id, flags=Flag.FENCE)
                 assert answer.status is Status.OK, f"a fencing read of ledger {ledger_id}: {answer}"
                 history.fenced.append(ledger_id)
                 return
@@ -89,7 +89,7 @@ async def check(peer: BookiePeer, history: History, keys: list[Key], fences: lis
     """Read the entries and try the fences."""
     for start in range(0, len(keys), READS_AT_ONCE):
         some = keys[start : start + READS_AT_ONCE]
-        answers = await asyncio.gather(*(peer.call(Op.READ, *key) for key in some))
+        answers = await asyncio.gather(*(peer.call(BookieOp.READ, *key) for key in some))
         for key, (answer, body) in zip(some, answers, strict=True):
             assert answer.status is Status.OK, f"entry {key[0]}:{key[1]} was acknowledged: {answer}"  # I1
             assert decode_entry(body).payload == history.payload(key), f"entry {key[0]}:{key[1]} has other bytes"
@@ -100,7 +100,7 @@ async def check(peer: BookiePeer, history: History, keys: list[Key], fences: lis
 
 
 async def one_life(process: BookieProcess, history: History, chance: random.Random) -> None:
-    """Start, look for the last life's entries and some older ones, write, and be killed."""
+    """Start the bookie, check the last life's entries and some older ones, write, and kill it."""
     process.start()
     peer = await BookiePeer.connect(process.address)
     older = sorted(history.acknowledged)
@@ -110,7 +110,7 @@ async def one_life(process: BookieProcess, history: History, chance: random.Rand
     history.acknowledged |= history.in_doubt
     history.in_doubt = set()
     never_stored = NEVER_STORED_FROM + history.next_ledger_id
-    status = await peer.status(Op.READ, never_stored, 0, flags=Flag.FENCE)
+    status = await peer.status(BookieOp.READ, never_stored, 0, flags=Flag.FENCE)
     assert status is Status.NO_LEDGER, f"a fencing read of ledger {never_stored}, which is unknown: {status!r}"
     history.fenced.append(never_stored)
     writers = [asyncio.create_task(write(peer, history, chance)) for _ in range(WRITERS)]
@@ -128,7 +128,7 @@ async def one_life(process: BookieProcess, history: History, chance: random.Rand
 
 
 async def last_look(process: BookieProcess, history: History) -> None:
-    """Everything ever acknowledged, and every fence."""
+    """Check every acknowledged entry and every fence."""
     process.start()
     peer = await BookiePeer.connect(process.address)
     await check(peer, history, sorted(history.acknowledged | history.in_doubt), history.fenced)
@@ -136,10 +136,10 @@ async def last_look(process: BookieProcess, history: History) -> None:
 
 
 def run(folder: Path, rounds: int, seed: int, *, is_quiet: bool = False) -> History:
-    """``rounds`` lives and a last look, after an orderly end once more.
+    """Run ``rounds`` lives and a last check, and another check after a clean stop.
 
     Raises:
-        AssertionError: something acknowledged is gone or changed, or a fence is.
+        AssertionError: an acknowledged entry is lost or changed, or a fence is lost.
     """
     chance = random.Random(seed)
     history = History(seed)
@@ -170,7 +170,7 @@ def run(folder: Path, rounds: int, seed: int, *, is_quiet: bool = False) -> Hist
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.bookie", description=__doc__)
     parser.add_argument("--rounds", type=int, default=200, help="kills")
     parser.add_argument("--seed", type=int, default=None, help="of an earlier run; a new one without")

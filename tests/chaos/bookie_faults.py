@@ -13,12 +13,12 @@ import time
 import traceback
 from collections import Counter
 
-from tests.cluster.test_bookie_faults import fail_each
+from tests.cluster.bookie.damage.test_faults import fail_each
 
 
 def main() -> int:
-    """The command line."""
-    logging.disable(logging.CRITICAL)  # every failure is meant
+    """Run the command line."""
+    logging.disable(logging.CRITICAL)  # every failure is injected
     for number in (errno.EIO, errno.ENOSPC):
         started = time.monotonic()
         try:

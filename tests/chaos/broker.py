@@ -1,8 +1,8 @@
-"""The broker that owns a topic, SIGKILLed under load, again and again: order holds, nothing acknowledged is lost, no
-acknowledgement that was confirmed is forgotten.
+"""The broker that owns a topic, killed under load, repeatedly: order holds, no acknowledged message is lost, no
+confirmed acknowledgement is lost.
 
-``python -m tests.chaos.broker --rounds 20`` prints a line for each kill and, at the end, how long publishing stood
-still. Exit code 1: a promise was broken, and the folder is kept.
+``python -m tests.chaos.broker --rounds 20`` prints a line for each kill and, at the end, how long publishing
+stopped. Exit code 1: a promise was broken, and the directory is kept.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from pathlib import Path
 import pulsar
 
 import heliograph
-from heliograph.errors import HeliographError
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.model import NamespacePolicies
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import split
-from metadata.model import NamespacePolicies
 from tests.chaos.broker_cluster import BrokerProcess, ProcessCluster, process_cluster
 from tests.chaos.broker_host import SESSION_TIMEOUT_MS
-from tests.cluster.raw_peer import RawPeer
+from tests.cluster.support.raw_peer import RawPeer
 
 TOPIC = "chaos"
 LEDGER_ENTRIES_MAX = 2_000
 PENDING_MAX = 200
 RESUME_SECONDS_MAX = 120.0
 DRAIN_SECONDS_MAX = 120.0
-QUIET_SECONDS = 1.0  # at the end: time for what was acknowledged to come again, which it must not
+QUIET_SECONDS = 1.0  # at the end: time for acknowledged messages to be delivered again, which must not happen
 _T = pb.BaseCommand
 
 
 @dataclass
 class History:
-    """What was confirmed to the publisher and to the consumer, as it happened."""
+    """The confirmations that the publisher and the consumer got."""
 
     confirmed: list[int] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class History:
 
 
 class Publisher:
-    """A stock client that sends numbers, pipelined, until it is told to stop."""
+    """A stock client that sends numbers, pipelined, until it is stopped."""
 
     def __init__(self, client: pulsar.Client, history: History) -> None:
         self._history = history
@@ -71,7 +71,7 @@ class Publisher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait until everything sent has its receipt."""
+        """Wait until every message has its receipt."""
         self._stop.set()
         self._thread.join(DRAIN_SECONDS_MAX)
         assert not self._thread.is_alive(), "every publish has its receipt"
@@ -96,10 +96,10 @@ class Publisher:
 
 
 class Acknowledger:
-    """Our client in a thread: it acknowledges most messages, each confirmed by the broker, and leaves holes for later.
+    """Our client in a thread: it acknowledges most messages, each confirmed by the broker, and leaves holes.
 
-    An acknowledgement that was confirmed before a kill may not be undone by it: its message must not come again. (What
-    is confirmed later may have been pushed a second time before that.)
+    An acknowledgement that was confirmed before a kill must survive it: its message must not come again. (A message
+    whose acknowledgement is confirmed later may have been delivered a second time before that.)
     """
 
     def __init__(self, service_url: str, history: History, seed: int) -> None:
@@ -115,7 +115,7 @@ class Acknowledger:
         self._thread.start()
 
     def finish(self, sent: int) -> None:
-        """Acknowledge what is left of so many messages, and stop."""
+        """Acknowledge the remaining ones of a number of messages, and stop."""
         self._sent = sent
         self._finished.set()
         self._thread.join(DRAIN_SECONDS_MAX)
@@ -164,7 +164,7 @@ class Acknowledger:
 
 
 def check(client: pulsar.Client, history: History, sent: int) -> list[int]:
-    """Read the topic from the start and compare it with what was promised.
+    """Read the topic from the start and compare it with the confirmations.
 
     Raises:
         AssertionError: a promise was broken.
@@ -183,7 +183,7 @@ def check(client: pulsar.Client, history: History, sent: int) -> list[int]:
 
 
 def read_all(client: pulsar.Client) -> list[int]:
-    """Every entry of the topic."""
+    """Return every entry of the topic."""
     reader = client.create_reader(TOPIC, pulsar.MessageId.earliest, receiver_queue_size=5_000)
     numbers = []
     while reader.has_message_available():
@@ -193,7 +193,7 @@ def read_all(client: pulsar.Client) -> list[int]:
 
 
 def resumed(history: History, killed_at: float) -> float:
-    """Seconds from a kill to the first receipt of a publish that was not on its way before."""
+    """Return the seconds from a kill to the first receipt of a message that was sent after it."""
     deadline = killed_at + RESUME_SECONDS_MAX
     while time.monotonic() < deadline:
         known = history.confirmed_at[-1] if history.confirmed_at else 0.0
@@ -206,7 +206,7 @@ def resumed(history: History, killed_at: float) -> float:
 
 
 def served_after(cluster: ProcessCluster, killed_at: float) -> float:
-    """Seconds from a kill until a client that does not wait between its attempts is a producer of the topic."""
+    """Return the seconds from a kill until a client that retries without pauses has a producer."""
     topic = f"persistent://public/default/{TOPIC}"
     while time.monotonic() < killed_at + RESUME_SECONDS_MAX:
         for broker in cluster.brokers:
@@ -219,7 +219,7 @@ def served_after(cluster: ProcessCluster, killed_at: float) -> float:
 
 @contextmanager
 def stock_client(cluster: ProcessCluster) -> Iterator[pulsar.Client]:
-    """A client that knows all brokers."""
+    """Return a client that knows all brokers."""
     client = pulsar.Client(
         cluster.service_url, operation_timeout_seconds=60, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     )
@@ -230,7 +230,7 @@ def stock_client(cluster: ProcessCluster) -> Iterator[pulsar.Client]:
 
 
 def run(folder: Path, rounds: int, seed: int, *, say: Callable[[str], None] = lambda line: None) -> History:
-    """``rounds`` kills of the owner under load, and a look at everything.
+    """Kill the owner ``rounds`` times under load, then check everything.
 
     Raises:
         AssertionError: a promise was broken.
@@ -239,7 +239,7 @@ def run(folder: Path, rounds: int, seed: int, *, say: Callable[[str], None] = la
     history = History()
     policies = NamespacePolicies(ledger_entries_max=LEDGER_ENTRIES_MAX)
     with process_cluster(folder, policies) as cluster, stock_client(cluster) as client:
-        # When a promise is broken, nobody waits for the load's own end: it may never come.
+        # When a promise is broken, the load may never end, so it is not waited for.
         publisher = Publisher(client, history)
         acknowledger = Acknowledger(cluster.service_url, history, seed)
         for number in range(1, rounds + 1):
@@ -249,7 +249,7 @@ def run(folder: Path, rounds: int, seed: int, *, say: Callable[[str], None] = la
             killed_at = time.monotonic()
             acknowledger.killed_at = killed_at
             owner.kill()
-            restart = threading.Thread(target=owner.start)  # as Ray brings an actor back
+            restart = threading.Thread(target=owner.start)  # as Ray restarts an actor
             restart.start()
             history.served.append(served_after(cluster, killed_at))
             history.gaps.append(resumed(history, killed_at))
@@ -263,7 +263,7 @@ def run(folder: Path, rounds: int, seed: int, *, say: Callable[[str], None] = la
 
 
 def wait_for_more(history: History, count: int) -> None:
-    """Wait for so many more receipts."""
+    """Wait for a number of further receipts."""
     deadline, before = time.monotonic() + RESUME_SECONDS_MAX, len(history.confirmed)
     while len(history.confirmed) < before + count:
         assert time.monotonic() < deadline, "publishing goes on"
@@ -271,10 +271,10 @@ def wait_for_more(history: History, count: int) -> None:
 
 
 def freeze_the_owner(folder: Path) -> None:
-    """SIGSTOP the owner for longer than its session, SIGCONT it: what it is sent meanwhile gets no receipt (I13).
+    """Stop the owner for longer than its session, then continue it: messages sent to it meanwhile get no receipt (I13).
 
     Raises:
-        AssertionError: it was acknowledged, or is in the topic out of turn.
+        AssertionError: such a message was acknowledged, or is in the topic out of order.
     """
     with process_cluster(folder, NamespacePolicies()) as cluster, stock_client(cluster) as client:
         topic = f"persistent://public/default/{TOPIC}"
@@ -298,7 +298,7 @@ def freeze_the_owner(folder: Path) -> None:
                     command, section = peer.next()
                     answers.append((command, section))
             except OSError:
-                pass  # it hung up, or has nothing to say
+                pass  # it closed the connection, or does not answer
             late = [command for command, _ in answers if command.type == _T.SEND_RECEIPT]
             assert late == [], f"the old owner acknowledged: {late}"
             pushed = [section for command, section in answers if command.type == _T.MESSAGE and section is not None]
@@ -307,7 +307,7 @@ def freeze_the_owner(folder: Path) -> None:
 
 
 def publish_elsewhere(cluster: ProcessCluster, frozen: BrokerProcess) -> BrokerProcess:
-    """Publish at the broker that is left."""
+    """Publish at the remaining broker."""
     other = next(broker for broker in cluster.brokers if broker is not frozen)
     client = pulsar.Client(
         other.url, operation_timeout_seconds=60, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -320,7 +320,7 @@ def publish_elsewhere(cluster: ProcessCluster, frozen: BrokerProcess) -> BrokerP
 
 
 def read_bytes(client: pulsar.Client) -> list[bytes]:
-    """Every message of the topic."""
+    """Return every message of the topic."""
     reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
@@ -329,13 +329,13 @@ def read_bytes(client: pulsar.Client) -> list[bytes]:
 
 
 def percentiles(seconds: list[float]) -> str:
-    """Median and 99th percentile, for people."""
+    """Return median and 99th percentile as text."""
     ordered = sorted(seconds)
     return f"{statistics.median(ordered):.2f} s (p50), {ordered[int(0.99 * (len(ordered) - 1) + 0.5)]:.2f} s (p99)"
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.broker", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="kills")
     parser.add_argument("--seed", type=int, default=None, help="of an earlier run; a new one without")

@@ -1,4 +1,4 @@
-"""Brokers that are processes, to be killed and stopped; metadata and bookies live in a thread and are left alone."""
+"""Brokers as processes that can be killed and stopped; metadata and bookies run in a thread."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors.bookie.bookie import Bookie
-from actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.config import BookieConfig
 from heliograph.cluster.ports import pick_free
+from heliograph.metadata import codec, paths
+from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.model import NamespacePolicies
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.store import MetadataStore
 from heliograph.protocol import pulsar_pb2 as pb
-from metadata import codec, paths
-from metadata.cluster_init import initialise
-from metadata.connect import connect_store
-from metadata.embedded.server import EmbeddedServer
-from metadata.model import NamespacePolicies
-from metadata.store import MetadataStore
 from tests.bench.process import Child
-from tests.cluster.raw_peer import RawPeer
+from tests.cluster.support.raw_peer import RawPeer
 
 T = TypeVar("T")
 BOOKIES, BROKERS = 3, 2
@@ -30,7 +30,7 @@ CALL_SECONDS_MAX = 120.0
 
 
 class BrokerProcess:
-    """One broker; it comes back under the same id and port."""
+    """One broker; it restarts under the same id and port."""
 
     def __init__(self, metadata_url: str, number: int) -> None:
         port = pick_free()
@@ -38,29 +38,29 @@ class BrokerProcess:
         self._child = Child("tests.chaos.broker_host", metadata_url, f"broker-{number}", port)
 
     def start(self) -> None:
-        """Start and wait until it serves."""
+        """Start the broker and wait until it serves."""
         self._child.start()
         assert self._child.said() == self.url
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._child.kill()
 
     def stop(self) -> None:
-        """End in good order."""
+        """Stop the broker cleanly."""
         self._child.stop()
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay, it answers nothing."""
+        """Send SIGSTOP: its connections stay open, it answers nothing."""
         os.kill(self._child.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self._child.pid, signal.SIGCONT)
 
 
 class ProcessCluster:
-    """Made by ``process_cluster``."""
+    """A cluster that ``process_cluster`` creates."""
 
     def __init__(self, folder: Path) -> None:
         self.brokers: list[BrokerProcess] = []
@@ -74,7 +74,7 @@ class ProcessCluster:
 
     @property
     def service_url(self) -> str:
-        """All brokers, dead or alive."""
+        """Return all brokers, running or not."""
         return "pulsar://" + ",".join(broker.url.removeprefix("pulsar://") for broker in self.brokers)
 
     def start(self, policies: NamespacePolicies) -> None:
@@ -84,7 +84,7 @@ class ProcessCluster:
             self.brokers[-1].start()
 
     def owner_of(self, topic: str) -> BrokerProcess:
-        """Who serves a topic, as any live broker tells."""
+        """Return the owner of a topic, by a lookup on any live broker."""
         for broker in self.brokers:
             with contextlib.suppress(OSError, AssertionError), RawPeer(broker.url) as peer:
                 peer.send(lookup=pb.CommandLookup(topic=f"persistent://public/default/{topic}", request_id=1))
@@ -131,7 +131,7 @@ class ProcessCluster:
 
 @contextlib.contextmanager
 def process_cluster(folder: Path, policies: NamespacePolicies) -> Iterator[ProcessCluster]:
-    """A running cluster."""
+    """Run a cluster for the duration of the block."""
     cluster = ProcessCluster(folder)
     try:
         cluster.start(policies)

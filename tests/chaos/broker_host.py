@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 
-from actors.broker.config import BrokerConfig
-from actors.broker.session import BrokerSessions
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.session import BrokerSessions
 from tests.bench.serving import serve
 
 SESSION_TIMEOUT_MS = 4_000
 
 
 async def start() -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Start and give the service URL."""
+    """Start the broker and return its service URL."""
     metadata_url, broker_id, port = sys.argv[1:]
     config = BrokerConfig(
         broker_id, port=int(port), housekeeping_seconds=1.0, session_timeout_ms=SESSION_TIMEOUT_MS,

@@ -1,4 +1,4 @@
-"""Kills are about what is lost, not about how fast the machine is."""
+"""The kill tests check for losses, not for speed."""
 
 from __future__ import annotations
 

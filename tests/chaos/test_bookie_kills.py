@@ -1,4 +1,4 @@
-"""A few rounds of ``python -m tests.chaos.bookie``; ``make chaos-bookie`` plays 200."""
+"""A few rounds of ``python -m tests.chaos.bookie``; ``make chaos-bookie`` runs 200."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few rounds of ``python -m tests.chaos.broker``; ``make chaos-broker`` plays 20."""
+"""A few rounds of ``python -m tests.chaos.broker``; ``make chaos-broker`` runs 20."""
 
 from __future__ import annotations
 

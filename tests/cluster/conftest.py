@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.live_cluster import LiveCluster, start
+from tests.cluster.support.live_cluster import LiveCluster, start
 from tests.patience import patience
 
 

@@ -1,4 +1,4 @@
-"""What the tests of every metadata backend are given."""
+"""The fixtures of the tests of every metadata backend."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.metadata_backends import BACKENDS, Run, backends_here, run_on
+from tests.contracts.metadata.backends import BACKENDS, Run, backends_here, run_on
 
 
 @pytest.fixture(params=backends_here())

@@ -1,14 +1,16 @@
-"""The product's source as the rules see it: files, their imports and their functions, read with ``ast``."""
+"""The product's sources for the rules: files, their imports and their functions, read with ``ast``."""
 
 from __future__ import annotations
 
 import ast
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("heliograph", "metadata", "actors", "gateway", "pipelines")
+FOLDERS = ("heliograph", "metadata", "actors", "gateway", "pipelines")  # where the package's modules are kept
+LINKED = ("metadata", "actors", "gateway", "pipelines")  # imported as heliograph.<folder>, through symbolic links
 GENERATED = {"heliograph/protocol/pulsar_pb2.py"}
 
 
@@ -25,11 +27,18 @@ class SourceFile:
 
     @property
     def module(self) -> str:
+        """Return the module name of the file."""
         parts = self.name.removesuffix(".py").split("/")
+        if parts[0] in LINKED:
+            parts.insert(0, "heliograph")
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
+    @property
+    def is_package(self) -> bool:
+        return self.name.endswith("__init__.py")
+
     def imports(self) -> set[str]:
-        """Absolute names of all modules that the file imports, wherever the import stands."""
+        """Return the absolute names of all modules that the file imports, also inside functions."""
         names: set[str] = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -42,21 +51,32 @@ class SourceFile:
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         return [n for n in ast.walk(self.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
 
+    def classes(self) -> list[ast.ClassDef]:
+        return [n for n in ast.walk(self.tree) if isinstance(n, ast.ClassDef)]
+
+
+def files_below(folder: str, *suffixes: str) -> list[SourceFile]:
+    """Return every file below a folder whose name ends in one of ``suffixes``; symbolic links are not followed."""
+    found = []
+    for path, folders, names in os.walk(ROOT / folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(names):
+            full = Path(path, name)
+            if full.suffix in suffixes:
+                found.append(SourceFile(full.relative_to(ROOT).as_posix(), full.read_text()))
+    return found
+
 
 def product_files() -> list[SourceFile]:
-    """Every file of the product that a person wrote."""
-    return [
-        SourceFile(path.relative_to(ROOT).as_posix(), path.read_text())
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        if path.relative_to(ROOT).as_posix() not in GENERATED
-    ]
+    """Return every file of the product that is not generated."""
+    return [file for folder in FOLDERS for file in files_below(folder, ".py") if file.name not in GENERATED]
+
+
+def example_files() -> list[SourceFile]:
+    """Return every file of the examples, which are not in the wheel."""
+    return files_below("examples", ".py")
 
 
 def files_of_tests() -> list[SourceFile]:
-    """Every test file but the rules themselves."""
-    return [
-        SourceFile(path.relative_to(ROOT).as_posix(), path.read_text())
-        for path in sorted((ROOT / "tests").rglob("*"))
-        if path.suffix in {".py", ".txt"} and "rules" not in path.parts
-    ]
+    """Return every test file except the rules themselves."""
+    return [file for file in files_below("tests", ".py", ".txt") if "/rules/" not in file.name]

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tests.rules.source import ROOT, files_of_tests, product_files
+from tests.rules.source import ROOT, files_of_tests
 
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *sorted(
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(
     path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")
 )]  # fmt: skip
 PATH = re.compile(r"`([A-Za-z_.][\w./-]*/[\w.-]+\.(?:py|md|toml|txt|json|proto|lock)|[\w-]+\.(?:md|toml|lock))`")
@@ -58,7 +58,5 @@ def test_readme_is_short() -> None:
     assert (ROOT / "README.md").read_text().count("\n") < 150
 
 
-def test_no_product_file_is_empty_of_types() -> None:
-    markers = {file.name.split("/")[0] for file in product_files()}
-    missing = [package for package in sorted(markers) if not (ROOT / package / "py.typed").exists()]
-    assert not missing
+def test_the_package_is_marked_as_typed() -> None:
+    assert (ROOT / "heliograph" / "py.typed").exists()

@@ -1,16 +1,21 @@
-"""Files and functions that fit in the head; packages whose ``__init__`` only exports; errors in one tree."""
+"""The limits on files and functions; packages whose ``__init__`` only exports; errors in one tree."""
 
 from __future__ import annotations
 
 import ast
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.rules.source import SourceFile, product_files
+from tests.rules.source import LINKED, ROOT, SourceFile, product_files
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
-OUTSIDE_THE_TREE = {"SystemExit"}
+RULER = re.compile(r"\s*# ?[-=*#]{2,}")
+SECTION = re.compile(r"\s*# -- \S")
 
 
 @pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
@@ -22,8 +27,11 @@ def test_sizes(file: SourceFile) -> None:
         assert length <= FUNCTION_LINES_MAX, f"{file.name}: {function.name} has {length} lines"
 
 
+FACADE = "heliograph/__init__.py"  # loads its public names at first use
+
+
 @pytest.mark.parametrize(
-    "file", [f for f in product_files() if f.name.endswith("__init__.py")], ids=lambda file: file.name
+    "file", [f for f in product_files() if f.is_package and f.name != FACADE], ids=lambda file: file.name
 )
 def test_packages_only_export(file: SourceFile) -> None:
     for node in file.tree.body:
@@ -31,7 +39,47 @@ def test_packages_only_export(file: SourceFile) -> None:
         is_all = isinstance(node, ast.Assign) and all(
             isinstance(target, ast.Name) and target.id.startswith("__") for target in node.targets
         )
-        assert is_docstring or is_all or isinstance(node, ast.Import | ast.ImportFrom), f"{file.name}:{node.lineno}"
+        is_guard = isinstance(node, ast.If) and file.name in {f"{folder}/__init__.py" for folder in LINKED}
+        is_import = isinstance(node, ast.Import | ast.ImportFrom)
+        assert is_docstring or is_all or is_guard or is_import, f"{file.name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("folder", LINKED)
+def test_a_folder_imported_under_its_short_name_names_the_right_import(folder: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.rstrip().endswith(
+        f"ImportError: '{folder}' is a folder of Heliograph: import heliograph.{folder} instead"
+    )
+
+
+@pytest.mark.parametrize("folder", LINKED)
+def test_the_folders_stand_in_the_package_as_links(folder: str) -> None:
+    link = ROOT / "heliograph" / folder
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{folder}"
+
+
+def test_class_names_are_unique_in_the_program() -> None:
+    homes: dict[str, list[str]] = {}
+    for file in product_files():
+        for node in file.tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(file.name)
+    twice = {name: files for name, files in homes.items() if len(files) > 1}
+    assert not twice
+
+
+@pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
+def test_loggers_and_rulers_have_one_idiom(file: SourceFile) -> None:
+    """``log = logging.getLogger(__name__)``; a section of a long class begins with ``# -- its title``."""
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "logging.getLogger(__name__)":
+            assert [ast.unparse(target) for target in node.targets] == ["log"], f"{file.name}:{node.lineno}"
+    wrong = [line for line in file.text.splitlines() if RULER.match(line) and not SECTION.match(line)]
+    assert not wrong, f"{file.name}: {wrong}"
 
 
 @pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
@@ -53,4 +101,4 @@ def test_errors_form_one_tree() -> None:
             break
         known |= more
     strays = [name for name in classes if name.endswith("Error") and name not in known]
-    assert not strays, f"these errors are outside the tree of heliograph/errors.py: {strays}"
+    assert not strays, f"these errors are outside the tree of heliograph/base/errors.py: {strays}"

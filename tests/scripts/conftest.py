@@ -1,4 +1,4 @@
-"""``pytest tests/scripts --rewrite`` writes the traces anew; the diff is what gets reviewed."""
+"""``pytest tests/scripts --rewrite`` writes the expected traces again. Review the diff."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", default=False, help="write the expected traces of scripts anew")
+    parser.addoption("--rewrite", action="store_true", default=False, help="write the expected traces of scripts again")

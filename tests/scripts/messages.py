@@ -1,4 +1,4 @@
-"""Messages under way in a script: every effect that asks something of the world becomes one for each target."""
+"""Messages under way in a script: one for each target of each request effect."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from actors.ledger.effects import (
+from heliograph.actors.ledger.effects import (
     DeleteMetadata,
     Effect,
     ListEntries,
-    PollLac,
     ReadBatch,
     ReadEntry,
     ReadLac,
@@ -29,14 +28,14 @@ STORE = "store"
 
 @dataclass
 class Message:
-    """One request, later with its result, and what to do with the answer."""
+    """One request, later with its result, and the function that takes the answer."""
 
     sender: str
     target: str
-    what: str  # kind and number, as the trace shows it
+    what: str  # kind and number, as in the trace
     at_target: Callable[[], Any]
     on_answer: Callable[[Any], list[Effect]]
-    unknown: Any  # the result when nothing comes back
+    unknown: Any  # the result if there is no answer
     result: Any = None
     has_arrived: bool = False
     tags: set[str] = field(default_factory=set)
@@ -48,7 +47,7 @@ class Message:
 def messages_of(
     sender: str, core: Any, effect: Effect, bookies: dict[str, ScriptBookie], store: ScriptStore, now: Callable[[], int]
 ) -> Iterator[Message]:
-    """The messages that an effect sends; none for reports."""
+    """Return the messages that an effect sends, none for a report."""
     match effect:
         case SendAdd():
             for position, bookie_id in effect.targets:
@@ -73,15 +72,13 @@ def messages_of(
             for bookie_id in effect.bookies:
                 told = partial(_tell, bookies[bookie_id], effect.last_add_confirmed)
                 yield Message(sender, bookie_id, f"lac {effect.last_add_confirmed}", told, lambda _: [], Reply.UNKNOWN)
-        case ReadLac() | PollLac():
-            fence = isinstance(effect, ReadLac) and effect.fence
-            targets = effect.targets if isinstance(effect, ReadLac) else (effect.target,)
-            for position, bookie_id in targets:
+        case ReadLac():
+            for position, bookie_id in effect.targets:
                 yield Message(
                     sender,
                     bookie_id,
-                    "fence" if fence else "read-lac",
-                    partial(bookies[bookie_id].read_lac, fence),
+                    "fence" if effect.fence else "read-lac",
+                    partial(bookies[bookie_id].read_lac, effect.fence),
                     partial(_on_lac, core, position, now),
                     (Reply.UNKNOWN, -1, None),
                 )

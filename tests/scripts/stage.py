@@ -1,7 +1,7 @@
-"""The language of ledger scripts, and the stage that plays them with the real cores.
+"""The language of ledger scripts, and the stage that runs them with the real cores.
 
-A script is commands, one a line, then ``---``, then the trace that they must give. ``#`` starts a comment. Nothing
-happens by itself: a message stays under way until a command delivers or drops it.
+A script has one command a line, then ``---``, then the trace that the commands must give. ``#`` starts a comment.
+Nothing happens by itself: a message stays under way until a command delivers or drops it.
 
     cluster B... [e=3] [w=3] [a=2] [delay=0] [lac=0] [wait=10000] [room=10000]
                         bookies; ledger 1 on the first E of them, its writer ``w``; times in ms, room in entries
@@ -17,18 +17,18 @@ happens by itself: a message stays under way until a command delivers or drops i
                         it). Reads share what they see of bookies.
     begin WHO           start what ``sync`` prepared
     deliver [TAG...]    let messages with all these tags arrive, and their answers too, until none is left;
-                        tags: who sends, target (a bookie or ``store``), kind (add copy lac fence read-lac read batch
+                        tags: sender, target (a bookie or ``store``), kind (add copy lac fence read-lac read batch
                         list write read-record delete), number
     arrive [TAG...]     let requests arrive; their answers stay under way
-    drop [TAG...]       lose the message, or its answer if it arrived: the sender learns that there is none
-    repeat [TAG...]     let requests arrive once more than they will anyway
-    crash B / start B   a crashed bookie answers nothing; what it stored is there when it starts
+    drop [TAG...]       lose the message, or its answer if it arrived: the sender is told that there is none
+    repeat [TAG...]     let requests arrive once more
+    crash B / start B   a crashed bookie does not answer; its copies are there when it starts
     readonly B | limbo B | damage B N | forget B N     change a bookie
     register B / unregister B                           the writer's chooser may pick it or not; the writer is told
-    tick MS             time passes, all cores learn it
-    edit K POSITION B   somebody else changes a place of a segment in the store
-    status              the writer, the store, the messages under way
-    bookie B...         what bookies store
+    tick MS             let time pass; all cores are told
+    edit K POSITION B   let another client change a position of a segment in the store
+    status              show the writer, the store, the messages under way
+    bookie B...         show what bookies store
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from actors.ledger.deletion import DeletionCore
-from actors.ledger.effects import Effect, LedgerEntry
-from actors.ledger.health import BookieHealth
-from actors.ledger.inventory import CheckCore
-from actors.ledger.lac import LacReadCore
-from actors.ledger.limits import ReaderLimits, RecoveryLimits, WriterLimits
-from actors.ledger.reader import ReadCore
-from actors.ledger.recovery import RecoveryCore
-from actors.ledger.repair import RepairCore
-from actors.ledger.writer import WriterCore
-from heliograph.errors import HeliographError
-from metadata.model import LedgerMetadata, LedgerState, Segment
+from heliograph.actors.ledger.deletion import DeletionCore
+from heliograph.actors.ledger.effects import Effect, LedgerEntry
+from heliograph.actors.ledger.inventory import CheckCore
+from heliograph.actors.ledger.lac import LacReadCore
+from heliograph.actors.ledger.limits import ReaderLimits, RecoveryLimits, WriterLimits
+from heliograph.actors.ledger.placement.health import BookieHealth
+from heliograph.actors.ledger.reader import ReadCore
+from heliograph.actors.ledger.recovery import RecoveryCore
+from heliograph.actors.ledger.repair import RepairCore
+from heliograph.actors.ledger.writer import WriterCore
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 from tests.scripts.bookies import ScriptBookie, ScriptChooser, ScriptStore
 from tests.scripts.messages import STORE, Message, messages_of
 from tests.scripts.trace import describe, describe_record, describe_result
@@ -58,7 +58,7 @@ LEDGER_ID = 1
 
 
 class Stage:
-    """Plays one script."""
+    """Runs one script."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -72,7 +72,7 @@ class Stage:
         self._prepared: dict[str, RecoveryCore] = {}
 
     def play(self, commands: str) -> str:
-        """The trace of some commands."""
+        """Return the trace of some commands."""
         for line in commands.splitlines():
             words = line.partition("#")[0].split()
             if words:
@@ -82,7 +82,7 @@ class Stage:
                 command(*[word for word in words[1:] if "=" not in word], **options)
         return "\n".join(self.lines) + "\n"
 
-    # Setting up
+    # -- set-up
 
     def do_cluster(
         self,
@@ -117,7 +117,7 @@ class Stage:
             last_entry_id=int(last),
             length=int(length),
         )
-        del self.cores["w"]  # it would not know
+        del self.cores["w"]  # it would not know the new record
 
     def do_store(self, names: str, number: str, lac: str | None = None, length: str | None = None) -> None:
         entry_id = int(number)
@@ -126,7 +126,7 @@ class Stage:
         for name in names.split(","):
             self.bookies[name].entries[entry_id] = entry
 
-    # Cores
+    # -- cores
 
     def do_append(self, count: str = "1") -> None:
         for _ in range(int(count)):
@@ -177,7 +177,7 @@ class Stage:
     def do_delete(self, who: str) -> None:
         self._start(who, DeletionCore(LEDGER_ID))
 
-    # Messages
+    # -- messages
 
     def do_deliver(self, *tags: str) -> None:
         for _ in range(STEPS_MAX):
@@ -200,7 +200,7 @@ class Stage:
         for message in [m for m in self.under_way if m.tags.issuperset(tags)]:
             message.at_target()
 
-    # Bookies, time, the store
+    # -- bookies, time, the store
 
     def do_crash(self, name: str) -> None:
         self.bookies[name].is_up = False
@@ -267,7 +267,7 @@ class Stage:
             stored = " ".join(str(entry_id) for entry_id in sorted(bookie.entries)) or "nothing"
             self.lines.append(f"{name}{fenced} lac={bookie.last_add_confirmed} stores {stored}")
 
-    # Within
+    # -- internals
 
     def _start(self, who: str, core: Any) -> None:
         assert who not in self.cores, "a name is used once"

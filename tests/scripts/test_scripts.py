@@ -1,4 +1,4 @@
-"""Every script gives the trace that is written below its ``---``."""
+"""Every script gives the trace below its ``---``."""
 
 from __future__ import annotations
 

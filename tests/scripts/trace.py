@@ -1,10 +1,10 @@
-"""How effects, results and records look in a trace: one short line each."""
+"""The form of effects, results and records in a trace: one short line each."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from actors.ledger.effects import (
+from heliograph.actors.ledger.effects import (
     AddsConfirmed,
     AddsFailed,
     CheckFinished,
@@ -18,7 +18,6 @@ from actors.ledger.effects import (
     LacFound,
     LedgerEntry,
     ListEntries,
-    PollLac,
     ReadBatch,
     ReadEntry,
     ReadFinished,
@@ -35,11 +34,11 @@ from actors.ledger.effects import (
     WriterClosed,
     WriterFailed,
 )
-from metadata.model import LedgerMetadata, LedgerState, Versioned
+from heliograph.metadata.model import LedgerMetadata, LedgerState, Versioned
 
 
 def describe(effect: Effect) -> str:
-    """An effect, after the name of the core that has it."""
+    """Return the line of an effect, after the name of its core."""
     match effect:
         case SendAdd():
             flag = " recovery" if effect.recovery else ""
@@ -57,8 +56,6 @@ def describe(effect: Effect) -> str:
             return "deletes the record"
         case ReadLac():
             return f"{'fences' if effect.fence else 'asks for the lac of'} {_names(effect.targets)}"
-        case PollLac():
-            return f"waits for a lac above {effect.after} at {effect.target[1]}"
         case ReadEntry():
             return f"reads {effect.entry_id}{' fencing' if effect.fence else ''} from {_names(effect.targets)}"
         case ReadBatch():
@@ -105,14 +102,14 @@ def _report(effect: Effect) -> str:
 
 
 def describe_record(record: LedgerMetadata) -> str:
-    """State, end and segments."""
+    """Return state, end and segments of a record."""
     segments = " ".join(f"{s.first_entry_id}:{','.join(s.bookies)}" for s in record.segments)
     end = f" last={record.last_entry_id} length={record.length}" if record.state is LedgerState.CLOSED else ""
     return f"{record.state.value}{end} {segments}"
 
 
 def describe_result(result: Any) -> str:
-    """What came back."""
+    """Return the line of a result."""
     match result:
         case Reply():
             return result.value

@@ -1,6 +1,6 @@
 """``python -m tests.simulation``: run seeds, replay one of them, or try mutants.
 
-Exit codes: 0 all well (with --mutant and --mutants: all were caught), 1 a promise was broken, a mutant was not caught
+Exit codes: 0 success (with --mutant and --mutants: all were caught), 1 an invariant was broken, a mutant was not caught
 or a kind of fault never happened, 2 wrong arguments.
 """
 
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Collection
 
 from tests.simulation.campaign import MUTANT_SEEDS_MAX, Hunt, hunt, run_plan, run_seeds, spread, table
-from tests.simulation.judge import OUTCOMES
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.checkers.judge import OUTCOMES
+from tests.simulation.mutants.mutants import MUTANTS
 from tests.simulation.profile import LEDGER, MESSAGES_MAX, NUISANCES, WORLDS, Plan
 from tests.simulation.report import Report
 from tests.simulation.shrink import Shrinker, relevant
@@ -21,11 +21,11 @@ from tests.simulation.worlds import KINDS_OF
 
 SEEDS = 50
 FAILURES_SHOWN_MAX = 10
-STARTS = (0, 100_000, 200_000, 300_000, 400_000)  # of the hunts for each mutant
+STARTS = (0, 100_000, 200_000, 300_000, 400_000)  # first seeds of the hunts for each mutant
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the arguments say; returns the exit code."""
+    """Run the command, and return the exit code."""
     options = _parsed(arguments)
     watched = OUTCOMES if options.outcomes else None
     if options.mutants:
@@ -84,7 +84,7 @@ def _replay(options: argparse.Namespace, watched: Collection[str] | None) -> int
 
 
 def _explain(report: Report, mutant: str, watched: Collection[str] | None) -> None:
-    """Shrink a failure; print what broke, the trace that is left, and how to see it again."""
+    """Shrink a failure, and print the broken invariant, the trace of the small run, and the command that repeats it."""
     shrinker = Shrinker(report, watched)
     with_mutant = f" --mutant {mutant}" if mutant else ""
     if mutant:

@@ -1,4 +1,4 @@
-"""Many runs: over seeds, over processes, over mutants."""
+"""Campaigns: many runs over seeds, processes and mutants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from statistics import median
 from typing import TypeVar
 
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants.mutants import MUTANTS
 from tests.simulation.profile import LEDGER, TOPIC, Plan
 from tests.simulation.report import Report
 from tests.simulation.worlds import KINDS_OF, execute
@@ -20,15 +20,14 @@ from tests.simulation.worlds import KINDS_OF, execute
 T = TypeVar("T")
 R = TypeVar("R")
 BATCH_SEEDS = 10
-MUTANT_SEEDS_MAX = 2_000  # each mutant must be caught within as many
-SEEDS_FOR_EVERY_KIND = 200  # with as many seeds or more, every kind must have happened
+MUTANT_SEEDS_MAX = 2_000  # within which each mutant must be caught
+SEEDS_FOR_EVERY_KIND = 200  # from so many seeds on, every kind must have happened
 LEDGERS_SEE = (
     "bookie died with an unsynced entry",
     "bookie died with an unsynced fence",
     "bookie died with an unsynced recovered entry",
     "entry copied",
     "explicit LAC sent",
-    "LAC polled",
     "LAC read",
     "answer repeated late",
     "entry of a recovery or repair refused by a full disk",
@@ -70,7 +69,7 @@ TOPICS_SEE = (
     "topic lost, and its broker knows",
     "topic opened",
 )
-HAPPENS = {LEDGER: LEDGERS_SEE, TOPIC: TOPICS_SEE}  # besides the kinds of faults
+HAPPENS = {LEDGER: LEDGERS_SEE, TOPIC: TOPICS_SEE}  # events, besides the kinds of faults
 
 
 @dataclass
@@ -87,7 +86,7 @@ class Totals:
     failures: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, report: Report) -> None:
-        """Take a run in."""
+        """Add a run."""
         self.seeds += 1
         self.confirmed += report.confirmed
         self.steps += report.steps
@@ -97,7 +96,7 @@ class Totals:
             self.failures.append((report.plan.seed, report.failure))
 
     def merge(self, other: Totals) -> None:
-        """Take other sums in."""
+        """Add other sums."""
         self.seeds += other.seeds
         self.confirmed += other.confirmed
         self.steps += other.steps
@@ -106,14 +105,14 @@ class Totals:
         self.failures += other.failures
 
     def never_happened(self) -> list[str]:
-        """Kinds that a run of many seeds should have seen and did not."""
+        """Return the kinds that a campaign of many seeds must see and did not."""
         if self.seeds < SEEDS_FOR_EVERY_KIND:
             return []
         seen = {*HAPPENS[self.world], *(kind.name for kind in KINDS_OF[self.world])}
         return [name for name in sorted(seen) if not self.counts[name]]
 
     def lines(self) -> Iterator[str]:
-        """The summary, for people."""
+        """Return the lines of the summary."""
         for name, count in sorted(self.counts.items()):
             yield f"{count:>10,}  {name}"
         minutes = max(self.seconds, 1e-9) / 60
@@ -134,13 +133,13 @@ class Hunt:
     seeds_max: int = MUTANT_SEEDS_MAX
 
     def plan(self, count: int) -> Plan:
-        """What to run after ``count`` runs."""
+        """Return the plan after ``count`` runs."""
         return Plan(self.start + count, world=MUTANTS[self.mutant].world)
 
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """What a hunt found. ``seeds``: how many runs it took, 0 when none of them caught it."""
+    """The result of a hunt. ``seeds``: how many runs it took, 0 if none of them caught the mutant."""
 
     hunt: Hunt
     seeds: int
@@ -148,12 +147,12 @@ class Catch:
 
     @property
     def invariant(self) -> str:
-        """What was seen broken."""
+        """Return the invariant that was broken."""
         return self.failure.split(" ", 1)[0]
 
 
 def run_plan(plan: Plan, mutant: str = "", is_traced: bool = False, watched: Collection[str] | None = None) -> Report:
-    """Run one plan, with a sabotage or without."""
+    """Run one plan, with or without a sabotage."""
     with MUTANTS[mutant].sabotage() if mutant else nullcontext():
         return execute(plan, is_traced, watched)
 
@@ -181,7 +180,7 @@ def run_seeds(start: int, count: int, jobs: int, world: str = LEDGER) -> Totals:
 
 
 def spread(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> Iterator[R]:
-    """Results of tasks, in any order, from as many processes. Raises BrokenProcessPool when one of these dies."""
+    """Yield the results of tasks, in any order, from ``jobs`` processes. BrokenProcessPool: one of them died."""
     if jobs == 1:
         yield from map(function, tasks)
         return
@@ -191,7 +190,7 @@ def spread(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> Iterato
 
 
 def table(catches: Iterable[Catch]) -> list[str]:
-    """One line for each mutant: what caught it, and how many seeds it took from each starting point."""
+    """Return one line for each mutant: what caught it, and how many seeds it took from each start."""
     by_mutant: dict[str, list[Catch]] = {name: [] for name in MUTANTS}
     for catch in catches:
         by_mutant[catch.hunt.mutant].append(catch)

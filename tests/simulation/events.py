@@ -1,26 +1,26 @@
-"""Events that are no faults by themselves and do harm when they meet one: takeovers, recoveries, repairs, deletions."""
+"""Events that are not faults but may do harm together with one: takeovers, recoveries, repairs, deletions."""
 
 from __future__ import annotations
 
 from random import Random
 
-from metadata.model import TopicRecord
-from tests.simulation.deletion import Trimmer, collect_garbage
-from tests.simulation.fault import fault
-from tests.simulation.faults import REQUESTS
-from tests.simulation.nemesis import BROKERS_MAX, REPAIRERS_MAX, Nemesis
-from tests.simulation.network import ANYONE
+from heliograph.metadata.model import TopicRecord
+from tests.simulation.cluster.network import ANYONE
+from tests.simulation.faults.fault import fault
+from tests.simulation.faults.faults import REQUESTS
+from tests.simulation.faults.nemesis import BROKERS_MAX, REPAIRERS_MAX, Nemesis
+from tests.simulation.workload.deletion import Trimmer, collect_garbage
 
 
 @fault("takeover beside a live broker", 4)
 def take_over(nemesis: Nemesis, random: Random) -> bool:
-    """A new broker takes the topic over while the old one goes on, believing that it owns it."""
+    """Let a new broker take the topic over while the old one goes on as if it owned it."""
     return nemesis.take_over()
 
 
 @fault("takeover past a congested bookie", 2)
 def take_over_past_congestion(nemesis: Nemesis, random: Random) -> bool:
-    """One bookie of the ledger being written hears old writer and new owner late and in any order."""
+    """Delay and reorder messages to one bookie of the open ledger during a takeover."""
     ensemble = nemesis.ensemble()
     if not ensemble or not nemesis.can_take_over():
         return False
@@ -31,9 +31,9 @@ def take_over_past_congestion(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("handover among late requests", 6)
 def hand_over(nemesis: Nemesis, random: Random) -> bool:
-    """Producers move to a new broker while their last adds are under way, and requests overtake each other.
+    """Move producers to a new broker while their last adds are under way, and requests overtake each other.
 
-    The old broker goes on, and has nothing to send: what it learns of its last adds comes from late answers only.
+    The old broker goes on without anything to send: it learns about its last adds from late answers only.
     """
     ensemble = nemesis.ensemble()
     if not ensemble or not nemesis.can_take_over():
@@ -52,12 +52,12 @@ def hand_over(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("takeover among failing bookies", 8)
 def take_over_among_failures(nemesis: Nemesis, random: Random) -> bool:
-    """Bookies of the ledger being written fail before and while a new owner recovers it, maybe several times."""
+    """Fail bookies of the open ledger before and while a new owner recovers it, perhaps several times."""
     ensemble = nemesis.ensemble()
     if not ensemble or not nemesis.can_take_over():
         return False
     random.shuffle(ensemble)
-    if random.random() < 0.5:  # the old owner hears nothing: much is under way, and the recovery is long
+    if random.random() < 0.5:  # the old owner gets no answers: many adds are under way, and the recovery is long
         for bookie in ensemble:
             nemesis.delay_kind(bookie.name, ANYONE, 1_000, "SendAdd")
     delay = random.randrange(1_000)
@@ -73,7 +73,7 @@ def take_over_among_failures(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("ledger deleted behind its writer", 2)
 def delete_behind_writer(nemesis: Nemesis, random: Random) -> bool:
-    """A broker stands still until its ledger is closed, left behind, deleted and collected. Then it goes on."""
+    """Pause a broker until its ledger is closed, deleted and collected. Then it goes on."""
     if nemesis.brokers[-1].writer is None or len(nemesis.brokers) + 2 > BROKERS_MAX:
         return False
     nemesis.brokers[-1].paused_until = nemesis.world.now + 4_000
@@ -88,7 +88,7 @@ def delete_behind_writer(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("takeover in the middle of a rollover", 2)
 def take_over_rollover(nemesis: Nemesis, random: Random) -> bool:
-    """A broker that adds its next ledger to the topic is not told that it worked, and is replaced at that moment."""
+    """Replace a broker that appends its next ledger to the topic, and lose the answer to the append."""
     listeners = nemesis.cluster.store.on_topic
 
     def listen(before: TopicRecord, after: TopicRecord) -> None:
@@ -110,7 +110,7 @@ def take_over_rollover(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("recovery by a bystander", 3)
 def meddle(nemesis: Nemesis, random: Random) -> bool:
-    """Somebody recovers a ledger that is perhaps being written."""
+    """Let a client recover a ledger that may be being written."""
     ledgers = nemesis.cluster.store.topic().record.ledgers
     if not ledgers:
         return False
@@ -120,7 +120,7 @@ def meddle(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("repair started", 3)
 def repair(nemesis: Nemesis, random: Random) -> bool:
-    """A worker brings a ledger back to full replication; several may do so at once."""
+    """Let a worker repair a ledger. Several may do so at once."""
     ledgers = nemesis.cluster.store.topic().record.ledgers
     if not ledgers or len(nemesis.repairers) >= REPAIRERS_MAX:
         return False
@@ -132,7 +132,7 @@ def repair(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("checkpoint", 6)
 def checkpoint(nemesis: Nemesis, random: Random) -> bool:
-    """A bookie flushes and moves its mark."""
+    """Flush a bookie, so that it moves its mark."""
     up = nemesis.bookies_up()
     if not up:
         return False
@@ -142,19 +142,19 @@ def checkpoint(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("old ledgers deleted", 3)
 def trim(nemesis: Nemesis, random: Random) -> bool:
-    """Ledgers at the topic's head are deleted, beside whatever their owner and readers do."""
+    """Delete ledgers at the topic's head while its owner and readers go on."""
     Trimmer(nemesis.name_for("trimmer"), nemesis.cluster).trim()
     return True
 
 
 @fault("garbage collection", 3)
 def collect(nemesis: Nemesis, random: Random) -> bool:
-    """A bookie looks for ledgers that metadata does not have any more."""
+    """Let a bookie collect ledgers that metadata no longer has."""
     up = nemesis.bookies_up()
     if not up:
         return False
     bookie = random.choice(up)
-    if random.random() < 0.5:  # what it hears of metadata is old
+    if random.random() < 0.5:  # its list of metadata is old
         nemesis.delay_kind("store", bookie.name, random.choice((300, 750)), "metadata")
     collect_garbage(bookie, nemesis.cluster, nemesis.checkers)
     return True

@@ -1,11 +1,11 @@
-"""How hostile a run is, and which run it is. Every kind of fault is on by default; a seed draws how strong each is."""
+"""Plans and profiles of runs. Every kind of fault is on by default; the seed decides how strong each is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
 
-# (E, Qw, Qa) that runs draw from; with Qa = 1 no disk is lost, since one copy is all that was promised.
+# The quorums (E, Qw, Qa) of runs. With Qa = 1 no disk is lost, since only one copy is promised.
 QUORUMS = (
     *((3, 3, 2),) * 3,
     *((2, 2, 2),) * 2,
@@ -19,19 +19,19 @@ QUORUMS = (
 NUISANCES = ("loss", "duplication", "straggler", "reply_loss_metadata", "bursts")  # a plan may leave these out
 MESSAGES_MAX = 1_000_000
 LEDGER = "ledger"  # ledgers, and a chain of them
-TOPIC = "topic"  # a topic with all that a broker keeps of it
+TOPIC = "topic"  # a topic, with everything that a broker keeps for it
 WORLDS = (LEDGER, TOPIC)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run is to do: all of a seed, or less of it, as shrinking finds out.
+    """The plan of one run: all of a seed, or a part of it that shrinking chose.
 
     Args:
         seed: decides everything else.
         faults: numbers of the faults that happen, in the order of the seed's schedule; None for all of them.
         without: names of kinds of faults, and of ``NUISANCES``, that do not happen.
-        until_ms: when faults end, in simulated milliseconds; None for what the seed draws.
+        until_ms: when faults end, in simulated milliseconds; None: the seed decides.
         messages_max: how many messages brokers take while there are faults.
         world: what is simulated, one of ``WORLDS``.
     """
@@ -44,7 +44,7 @@ class Plan:
     world: str = LEDGER
 
     def arguments(self) -> str:
-        """The command-line arguments that replay this plan."""
+        """Return the command-line arguments that replay this plan."""
         words = [f"--seed {self.seed}"]
         if self.world != LEDGER:
             words.append(f"--world {self.world}")
@@ -62,7 +62,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Probabilities are per message or per chance, times in milliseconds."""
+    """The settings of a run. Probabilities are per message or per occasion, times in milliseconds."""
 
     ensemble_size: int
     write_quorum: int
@@ -87,7 +87,7 @@ class Profile:
 
     @classmethod
     def drawn(cls, random: Random) -> Profile:
-        """The profile of a seed."""
+        """Return the profile of a seed."""
         e, qw, qa = random.choice(QUORUMS)
         is_lossy = random.random() < 0.6
         return cls(
@@ -113,7 +113,7 @@ class Profile:
 
     @classmethod
     def of(cls, plan: Plan, random: Random) -> Profile:
-        """The profile of a plan's seed, less what the plan leaves out."""
+        """Return the profile of a plan's seed, without what the plan leaves out."""
         profile = cls.drawn(random)
         if plan.until_ms is not None:
             profile = replace(profile, faults_until_ms=plan.until_ms)
@@ -123,5 +123,5 @@ class Profile:
 
     @property
     def losable_bookies(self) -> int:
-        """How many bookies may lose their data for good without breaking a promise."""
+        """Return how many bookies may lose their data for good within what is promised."""
         return self.ack_quorum - 1

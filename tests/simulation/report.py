@@ -1,4 +1,4 @@
-"""How a run went."""
+"""Reports of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.profile import Plan
 
 @dataclass
 class Report:
-    """How a run went. ``failure`` is empty when every promise held."""
+    """The report of a run. ``failure`` is empty if every invariant held."""
 
     plan: Plan
     failure: str = ""
@@ -25,11 +25,11 @@ class Report:
 
     @property
     def invariant(self) -> str:
-        """The number that a failure begins with, or "assert" or "crash" when a core found out by itself."""
+        """Return the invariant that the failure begins with, or "assert" or "crash" if the product raised."""
         return self.failure.split(" ", 1)[0]
 
 
 def where() -> str:
-    """The innermost lines of the current exception's traceback."""
+    """Return the innermost lines of the current exception's traceback."""
     lines = traceback.format_exc().splitlines()[-4:-1]
     return " <- ".join(line.split("/")[-1].strip().replace('"', "") for line in lines)

@@ -1,37 +1,38 @@
-"""One run: a plan in, a report out."""
+"""One run of ledgers, from a plan to a report."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from actors.ledger.effects import CheckFinished, Effect
-from actors.ledger.inventory import CheckCore
-from tests.simulation import disasters, events, faults
-from tests.simulation.bookie import SimulatedBookie
-from tests.simulation.checkers import Checkers
-from tests.simulation.judge import LIVENESS, BrokenInvariantError, Judge
-from tests.simulation.nemesis import Nemesis
-from tests.simulation.network import Network
+from heliograph.actors.ledger.effects import CheckFinished, Effect
+from heliograph.actors.ledger.inventory import CheckCore
+from tests.simulation import events
+from tests.simulation.checkers.checkers import Checkers
+from tests.simulation.checkers.judge import LIVENESS, BrokenInvariantError, Judge
+from tests.simulation.checkers.record_checker import RecordChecker
+from tests.simulation.cluster.bookie import SimulatedBookie
+from tests.simulation.cluster.network import Network
+from tests.simulation.cluster.runner import Cluster, SimulatedRunner
+from tests.simulation.cluster.store import SimulatedStore
+from tests.simulation.faults import disasters, faults
+from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.profile import Plan, Profile
-from tests.simulation.reader import SimulatedReader
-from tests.simulation.record_checker import RecordChecker
-from tests.simulation.recoverer import Meddler
-from tests.simulation.repairer import SimulatedRepairer
 from tests.simulation.report import Report, where
-from tests.simulation.shell import Cluster, CoreShell
-from tests.simulation.store import SimulatedStore
-from tests.simulation.tailer import SimulatedTailer
+from tests.simulation.workload.reader import SimulatedReader
+from tests.simulation.workload.recoverer import Meddler
+from tests.simulation.workload.repairer import SimulatedRepairer
+from tests.simulation.workload.tailer import SimulatedTailer
 from tests.simulation.world import World
 
 STEPS_MAX = 400_000
-CALM_MS_MAX = 120_000  # once nothing fails any more, everything must be settled within this time
+CALM_MS_MAX = 120_000  # after the last fault, everything must recover within this time
 FINAL_MESSAGES = 5
 REPAIR_ROUNDS_MAX = 6
 KINDS_FROM = (faults, events, disasters)  # the kinds of faults register themselves
 
 
 class Run:
-    """The world of one plan."""
+    """A run of one plan."""
 
     def __init__(self, plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> None:
         self.plan = plan
@@ -52,7 +53,7 @@ class Run:
         self.tailer = SimulatedTailer("tailer", self.cluster, self.checkers)
 
     def execute(self) -> Report:
-        """Run to the end, or to the first broken promise."""
+        """Run to the end, or to the first broken invariant."""
         failure = ""
         try:
             self._faulty_part()
@@ -83,7 +84,7 @@ class Run:
             self._step()
 
     def _calm_part(self) -> None:
-        """Heal everything; a last broker takes over, writes and closes; every ledger is closed and repaired."""
+        """Heal everything, let a last broker take over, write and close, and close and repair every ledger."""
         deadline = self.world.now + CALM_MS_MAX
         self.world.note("no more faults")
         self.nemesis.end()
@@ -112,7 +113,7 @@ class Run:
                 self._step_until(deadline, f"ledger {ledger_id} could not be closed")
 
     def _repair(self, ledger_id: int, deadline: int) -> None:
-        """Repeat until a run finds nothing missing; then Qw copies of every entry are there."""
+        """Repair until nothing is missing, then check that every entry has Qw copies."""
         for _ in range(REPAIR_ROUNDS_MAX):
             repairer = SimulatedRepairer(self.nemesis.name_for("final-repairer"), self.cluster)
             repairer.repair(ledger_id)
@@ -130,24 +131,24 @@ class Run:
             )
 
     def _is_deleted(self, ledger_id: int) -> bool:
-        """Whether a trimming that a fault began has reached the ledger meanwhile: nobody misses its copies then."""
+        """Whether a deletion that a fault began has reached the ledger, so that its copies are not needed."""
         return self.store.ledger(ledger_id) is None
 
     def _check(self, ledger_id: int, deadline: int) -> None:
-        """The check that the auditor runs finds nothing missing either."""
+        """Check that the auditor's check finds nothing missing either."""
         core = CheckCore(self.store.history[ledger_id][-1])
         found: list[Effect] = []
-        shell = CoreShell(self.cluster, self.tailer, core, found.append)
-        shell.run(core.start(self.world.now))
+        runner = SimulatedRunner(self.cluster, self.tailer, core, found.append)
+        runner.run(core.start(self.world.now))
         while not found:
             self._step_until(deadline, f"the check of ledger {ledger_id} did not end")
-        shell.is_over = True
+        runner.is_over = True
         if self._is_deleted(ledger_id):
             return
         self.judge.require(found == [CheckFinished(())], LIVENESS, f"ledger {ledger_id} is repaired, and has {found}")
 
     def _leave_limbo(self) -> None:
-        """With everything back in its place, every bookie may say "no" again."""
+        """Check that every ledger leaves limbo now that all copies are in place."""
         for bookie in self.bookies.values():
             bookie.flush()
             named = self.store.ledgers_naming(bookie.name)
@@ -156,7 +157,7 @@ class Run:
             self.judge.require(not doubtful, LIVENESS, f"{bookie.name} has all of {doubtful}, and leaves them in limbo")
 
     def _follow(self, deadline: int) -> None:
-        """The reader that follows the topic gets to its end."""
+        """Check that the reader that follows the topic gets to its end."""
         last = self.store.topic().record.ledgers[-1].ledger_id
         end = self.store.history[last][-1].last_entry_id
         while (self.tailer.ledger_id, self.tailer.next_entry_id) != (last, end + 1):

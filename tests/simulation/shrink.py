@@ -1,4 +1,4 @@
-"""Making a failing run small: fewer faults, fewer nuisances, less time and fewer messages, the same broken promise."""
+"""Shrinking of a failing run: fewer faults and nuisances, less time and fewer messages, the same broken invariant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MESSAGES = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80, 130, 200)
 
 
 class Shrinker:
-    """Tries smaller plans and keeps one whenever it breaks the same invariant."""
+    """Tries smaller plans, and keeps those that break the same invariant."""
 
     def __init__(self, report: Report, watched: Collection[str] | None = None) -> None:
         assert report.failure, "a run without a failure cannot be shrunk"
@@ -26,7 +26,7 @@ class Shrinker:
 
     @property
     def plan(self) -> Plan:
-        """The smallest plan found."""
+        """Return the smallest plan found."""
         return self.report.plan
 
     def shrink(self) -> Report:
@@ -53,7 +53,7 @@ class Shrinker:
         return True
 
     def _leave_out_faults(self) -> None:
-        """Large parts first, then smaller ones, down to single faults."""
+        """Leave out faults: large parts first, then smaller ones, down to single faults."""
         part = max(1, len(self.plan.faults or ()) // 2)
         while True:
             numbers = sorted(self.plan.faults or ())
@@ -66,7 +66,7 @@ class Shrinker:
             part //= 2
 
     def _shorten(self) -> None:
-        """Let faults end earlier, as long as it helps."""
+        """Let faults end earlier, as long as the run still fails."""
         until = self.plan.until_ms or self.report.simulated_ms
         while until > 100 and self._try(replace(self.plan, until_ms=until // 2)):
             until //= 2
@@ -79,7 +79,7 @@ class Shrinker:
 
 
 def relevant(report: Report) -> list[str]:
-    """The last lines of a trace that tell of the ledger that a failure names, and of faults."""
+    """Return the last lines of a trace about the ledger that the failure names, and about faults."""
     found = re.search(r"(\d+):\d+|ledger (\d+)|\((\d+), \d+\)", report.failure)
     if found is None:
         return report.trace[-TRACE_LINES_MAX:]

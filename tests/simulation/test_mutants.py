@@ -1,4 +1,4 @@
-"""Every sabotage is caught, every checker catches one by itself, and the harm that rules prevent is really done."""
+"""Every sabotage is caught, every checker catches one alone, and sabotages do harm that users can observe."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 import pytest
 
 from tests.simulation.campaign import Hunt, hunt
-from tests.simulation.judge import LIVENESS, OUTCOMES
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.checkers.judge import LIVENESS, OUTCOMES
+from tests.simulation.mutants.mutants import MUTANTS
 
-# Which mutant each checker catches while no other one watches.
+# A mutant for each checker that it catches alone.
 BY_ITSELF = {
     "I1": "answer-adds-before-the-sync",
     "I2": "forget-outcomes",

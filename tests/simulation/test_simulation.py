@@ -1,4 +1,4 @@
-"""The simulator itself: disks, network, clock, that a seed decides everything; and seeds that must be clean."""
+"""Tests of the simulator: disks, network, clock, determinism; and seeds that must be clean."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.ledger.effects import LedgerEntry, Reply
-from metadata.model import LedgerMetadata, Segment
+from heliograph.actors.ledger.effects import Reply
+from heliograph.metadata.model import LedgerMetadata, Segment
 from tests.simulation.__main__ import main
-from tests.simulation.bookie import SimulatedBookie
 from tests.simulation.campaign import Totals, run_plan, spread
-from tests.simulation.disk import Copy
-from tests.simulation.fault import KINDS
-from tests.simulation.mutants import MUTANTS
-from tests.simulation.network import ANYONE, Network
+from tests.simulation.cluster.bookie import SimulatedBookie
+from tests.simulation.cluster.disk import Copy
+from tests.simulation.cluster.network import ANYONE, Network
+from tests.simulation.faults.fault import KINDS
+from tests.simulation.mutants.mutants import MUTANTS
 from tests.simulation.profile import LEDGER, MESSAGES_MAX, TOPIC, Plan, Profile
 from tests.simulation.run import Run
 from tests.simulation.shrink import Shrinker, relevant
@@ -41,7 +41,7 @@ print(digest(int(sys.argv[1])))
 
 
 def digest(seed: int) -> str:
-    """All that a run did, in short."""
+    """Return a digest of everything that a run did."""
     report = Run(Plan(seed), is_traced=True).execute()
     told = "\n".join([report.failure, str(report.steps), str(sorted(report.counts.items())), *report.trace])
     return hashlib.sha256(told.encode()).hexdigest()
@@ -308,21 +308,6 @@ def test_a_damaged_copy_is_told_apart_from_none() -> None:
     bookie.add(1, 0, copy(0), True, lambda reply: None)
     settle(world)
     assert read(bookie, 0) == [Reply.OK]
-
-
-def test_a_long_poll_is_answered_by_the_next_lac_or_by_time() -> None:
-    world, bookie = make_bookie()
-    answers: list[tuple[Reply, int, int]] = []
-
-    def answer(reply: Reply, lac: int, entry: LedgerEntry | None) -> None:
-        answers.append((reply, lac, world.now))
-
-    bookie.add(1, 0, copy(0), False, lambda reply: None)
-    bookie.poll_lac(1, -1, 400, answer)
-    bookie.poll_lac(1, 5, 400, answer)
-    world.after(100, lambda: bookie.write_lac(1, 0), bookie)
-    settle(world)
-    assert answers == [(Reply.OK, 0, 100), (Reply.OK, 0, 400)]
 
 
 def test_a_runs_list_is_told_when_it_is_durable() -> None:

@@ -1,4 +1,4 @@
-"""Topics in the simulator: a seed decides everything, seeds are clean, coroutines run in simulated time."""
+"""Tests of topics in the simulator: determinism, clean seeds, coroutines in simulated time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from actors.broker.position import Position
+from heliograph.actors.broker.records.position import Position
 from tests.simulation.__main__ import main
 from tests.simulation.campaign import run_plan
-from tests.simulation.fault import KINDS
+from tests.simulation.faults.fault import KINDS
 from tests.simulation.profile import TOPIC, Plan
 from tests.simulation.topic.checkers import Ack, Acked
 from tests.simulation.topic.faults import OWNERS_OWN, TOPIC_KINDS
@@ -31,7 +31,7 @@ print(digest(int(sys.argv[1])))
 
 
 def digest(seed: int) -> str:
-    """All that a run did, in short."""
+    """Return a digest of everything that a run did."""
     report = execute(Plan(seed, world=TOPIC), is_traced=True)
     told = "\n".join([report.failure, str(report.steps), str(sorted(report.counts.items())), *report.trace])
     return hashlib.sha256(told.encode()).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tests.simulation.fault import KINDS, Fault
+from tests.simulation.faults.fault import KINDS, Fault
 from tests.simulation.profile import LEDGER, TOPIC, Plan
 from tests.simulation.report import Report
 from tests.simulation.run import Run

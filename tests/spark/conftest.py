@@ -1,4 +1,4 @@
-"""One cluster and one Spark session for all Spark tests: a session of RayDP takes ten seconds to start."""
+"""The cluster and the Spark session of all Spark tests: a session of RayDP takes ten seconds to start."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from heliograph.config import ClusterConfig
-from tests.cluster.small_cluster import small_cluster
+from heliograph.cluster.config import ClusterConfig
+from tests.cluster.support.small_cluster import small_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterConfig]
 
 @pytest.fixture(scope="session")
 def spark(cluster: ClusterConfig) -> Iterator[SparkSession]:
-    from pipelines.spark_session import spark_session
+    from heliograph.pipelines.spark.session import spark_session
 
     with spark_session("heliograph-tests") as session:
         yield session

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import heliograph
-from heliograph.admin import AdminSync
-from heliograph.errors import BadRequestError, TopicNotFoundError
+from heliograph.base.errors import BadRequestError, TopicNotFoundError
+from heliograph.client.admin.admin import AdminSync
+from heliograph.pipelines.reading.columns import ALL_COLUMNS
+from heliograph.pipelines.spark.dataframe import topic_dataframe, write_dataframe
+from heliograph.pipelines.streaming.stream import stream
 from heliograph.protocol.message_id import MessageId
-from pipelines.columns import ALL_COLUMNS
-from pipelines.dataframe import topic_dataframe, write_dataframe
-from pipelines.stream import stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore"),  # Spark and Ray warn of their own ways
+    pytest.mark.filterwarnings("ignore"),  # warnings of Spark and Ray themselves
 ]
 
 ROWS = 2_000
@@ -78,7 +78,7 @@ def test_a_frame_is_a_moment_of_the_topic(spark: SparkSession, topic: str) -> No
     publish("moment", range(10, 15))
     first, second = frame.collect(), frame.collect()
     assert len(first) == 10
-    assert sorted(first) == sorted(second)  # computed twice, the same rows
+    assert sorted(first) == sorted(second)  # a second computation gives the same rows
     assert topic_dataframe(spark, "moment").count() == 15
 
 

@@ -1,10 +1,13 @@
-"""The one shell around the ledger cores: sockets, metadata store, clock. Nothing else is a client of bookies."""
+"""Runs the ledger cores over sockets, the metadata store and a clock. Nothing else is a client of bookies.
 
-from actors.ledger.driver.client import LedgerClient
-from actors.ledger.driver.config import LedgerClientConfig
-from actors.ledger.driver.detached import DetachedReader
-from actors.ledger.driver.reader import LedgerReader
-from actors.ledger.driver.writer import LedgerWriter
-from actors.ledger.effects import LedgerEntry
+Bounds its queues and retries (I15), and acknowledges in entry order (I2).
+"""
+
+from heliograph.actors.ledger.driver.client import LedgerClient
+from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.actors.ledger.driver.detached import DetachedReader
+from heliograph.actors.ledger.driver.reader import LedgerReader
+from heliograph.actors.ledger.driver.writer import LedgerWriter
+from heliograph.actors.ledger.effects import LedgerEntry
 
 __all__ = ["DetachedReader", "LedgerClient", "LedgerClientConfig", "LedgerEntry", "LedgerReader", "LedgerWriter"]

@@ -1,4 +1,4 @@
-"""Answers of bookies, as they came over the wire, turned into what cores understand."""
+"""Conversion of bookies' answers from the wire into what cores take. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import msgpack
 
-from actors.errors import BookieError, EntryDamagedError, FrameError
-from actors.ledger.effects import LedgerEntry, Reply
-from actors.wire.entry import decode_entry
-from actors.wire.frame import decode_batch
-from actors.wire.messages import Answer, Status
+from heliograph.actors.errors import BookieError, EntryDamagedError, FrameError
+from heliograph.actors.ledger.effects import LedgerEntry, Reply
+from heliograph.actors.wire.entry import decode_entry
+from heliograph.actors.wire.frame import decode_batch
+from heliograph.actors.wire.messages import Answer, Status
 
 REPLIES = {
     Status.OK: Reply.OK,
@@ -23,24 +23,24 @@ REPLIES = {
 
 
 def reply_of(answer: Answer | BookieError) -> Reply:
-    """Everything that is not clear is UNKNOWN (I7)."""
+    """Return the kind of an answer. Whatever is not clear is UNKNOWN (I7)."""
     if isinstance(answer, BookieError):
         return Reply.UNKNOWN
     return REPLIES.get(answer.status, Reply.UNKNOWN)
 
 
 def copy_reply_of(answer: Answer | BookieError) -> Reply:
-    """For reads of entries: a bookie that cannot read its copy has a bad one. No verdict rests on it either (I7)."""
+    """Return the kind of an answer to a read: DAMAGED if the bookie cannot read its copy. It proves nothing (I7)."""
     if not isinstance(answer, BookieError) and answer.status in (Status.STORAGE_ERROR, Status.DAMAGED):
         return Reply.DAMAGED
     return reply_of(answer)
 
 
 def entry_in(body: memoryview | bytes, ledger_id: int) -> LedgerEntry:
-    """The checked entry in an answer.
+    """Decode and check the entry in an answer.
 
     Raises:
-        EntryDamagedError: its checksum is wrong, or it is an entry of another ledger.
+        EntryDamagedError: its checksum is wrong, or it belongs to another ledger.
     """
     entry = decode_entry(body)
     if entry.ledger_id != ledger_id:
@@ -51,7 +51,7 @@ def entry_in(body: memoryview | bytes, ledger_id: int) -> LedgerEntry:
 def one_entry(
     answer: Answer | BookieError, body: memoryview, ledger_id: int, entry_id: int
 ) -> tuple[Reply, LedgerEntry | None]:
-    """Outcome of a READ."""
+    """Return the outcome of a READ."""
     reply = copy_reply_of(answer)
     if reply is not Reply.OK:
         return reply, None
@@ -65,7 +65,7 @@ def one_entry(
 def batch_of_entries(
     answer: Answer | BookieError, body: memoryview, ledger_id: int, first_entry_id: int
 ) -> tuple[Reply, list[LedgerEntry]]:
-    """Outcome of a READ_BATCH: what is consecutive and undamaged from the first entry on."""
+    """Return the outcome of a READ_BATCH: the consecutive undamaged entries from the first one on."""
     reply = copy_reply_of(answer)
     entries: list[LedgerEntry] = []
     if reply is not Reply.OK:
@@ -77,12 +77,12 @@ def batch_of_entries(
                 break
             entries.append(entry)
     except (EntryDamagedError, FrameError):
-        pass  # what came before the damage is good
+        pass  # the entries before the damage are good
     return (Reply.OK, entries) if entries else (Reply.DAMAGED, entries)
 
 
 def lac_of(answer: Answer | BookieError, body: memoryview, ledger_id: int) -> tuple[Reply, int, LedgerEntry | None]:
-    """Outcome of a READ_LAC: the greater of the bookie's LAC and the one in the entry that came along."""
+    """Return the outcome of a READ_LAC: the greater one of the bookie's LAC and that of the entry in the answer."""
     reply = reply_of(answer)
     if isinstance(answer, BookieError):
         return reply, -1, None
@@ -96,12 +96,13 @@ def lac_of(answer: Answer | BookieError, body: memoryview, ledger_id: int) -> tu
 
 
 def runs_of(answer: Answer | BookieError, body: memoryview) -> tuple[Reply, tuple[tuple[int, int], ...]]:
-    """Outcome of a LIST_ENTRIES: sorted, disjoint runs of entry ids."""
+    """Return the outcome of a LIST_ENTRIES: sorted runs of entry ids. A run that ends before it begins is UNKNOWN."""
     reply = reply_of(answer)
     if reply is not Reply.OK:
         return reply, ()
     try:
         listed: list[Any] = msgpack.unpackb(body) if body else []
-        return reply, tuple(sorted((int(first), int(last)) for first, last in listed))
+        runs = tuple(sorted((int(first), int(last)) for first, last in listed))
+        return (reply, runs) if all(first <= last for first, last in runs) else (Reply.UNKNOWN, ())
     except (ValueError, TypeError, msgpack.UnpackException):
         return Reply.UNKNOWN, ()

@@ -1,16 +1,24 @@
-"""Settings of a ledger client."""
+"""Settings of a ledger client, and the loading of placement policies."""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
 
-from actors.ledger.limits import MIB, QuarantineLimits, ReaderLimits, RecoveryLimits, RepairLimits, WriterLimits
-from actors.ledger.placement import Placement, RackAwarePlacement, RandomPlacement
-from actors.wire.entry import ENTRY_HEADER_BYTES
-from actors.wire.frame import FRAME_BYTES_MAX, FRAME_SLACK_BYTES
-from actors.wire.handshake import check_secret
-from heliograph.errors import InvalidConfigError
+from heliograph.actors.ledger.limits import (
+    MIB,
+    QuarantineLimits,
+    ReaderLimits,
+    RecoveryLimits,
+    RepairLimits,
+    WriterLimits,
+)
+from heliograph.actors.ledger.placement.placement import Placement, RackAwarePlacement, RandomPlacement
+from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES
+from heliograph.actors.wire.frame import FRAME_BYTES_MAX, FRAME_SLACK_BYTES
+from heliograph.actors.wire.handshake import check_secret
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.settings import check_limits, described, setting
 
 BUILT_IN = ("random", "rack", "random-weighted", "rack-weighted")
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES - ENTRY_HEADER_BYTES  # payload that a frame has room for
@@ -18,28 +26,25 @@ ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES - ENTRY_HEADER_BYTES  # pa
 
 @dataclass(frozen=True, slots=True)
 class LedgerClientConfig:
-    """How one process uses ledgers.
+    """Settings of one process's ledger client."""
 
-    Args:
-        request_timeout_ms: silence after which a request to a bookie counts as unanswered.
-        tick_ms: how often cores that wait for something learn the time, and timeouts are looked for.
-        waiting_adds_max: adds of one writer that wait for room in its window, before ``add`` refuses more.
-        waiting_bytes_max: their payload bytes.
-        placement: ``random``, ``rack``, ``random-weighted``, ``rack-weighted``, or the dotted name of a class of the
-            user's that follows ``actors.ledger.placement.Placement``.
-        hole_search_delay_ms: pause after a recovery before bookies are asked what the dead writer left them without.
-        is_upkeep: for processes that keep other people's ledgers whole: they need no ledger passwords.
-        cluster_secret: what bookies ask for; None where they are open.
-    """
-
-    request_timeout_ms: int = 5_000
-    tick_ms: int = 50
-    waiting_adds_max: int = 100_000
-    waiting_bytes_max: int = 64 * MIB
-    placement: str = "rack"
-    hole_search_delay_ms: int = 1_000
-    is_upkeep: bool = False
-    cluster_secret: str | None = field(default=None, repr=False)
+    request_timeout_ms: int = setting(5_000, "silence after which a request to a bookie has failed", least=1)
+    tick_ms: int = setting(50, "time between two checks of timeouts; the cores learn the time as often", least=1)
+    waiting_adds_max: int = setting(
+        100_000, "adds of one writer that wait for room in its window, above which it refuses more", least=1
+    )
+    waiting_bytes_max: int = setting(64 * MIB, "payload of the adds of one writer that wait for room", least=1)
+    placement: str = setting(
+        "rack",
+        "policy that chooses bookies: `random`, `rack`, `random-weighted`, `rack-weighted`, or the dotted name of a "
+        "class that follows `actors/ledger/placement/placement.py`",
+    )
+    hole_search_delay_ms: int = setting(
+        1_000, "pause after a recovery before bookies are asked which entries of the dead writer they lack", least=1
+    )
+    cluster_secret: str | None = field(
+        default=None, repr=False, metadata=described("secret of the bookies; None: they are open")
+    )
     writer: WriterLimits = field(default_factory=WriterLimits)
     recovery: RecoveryLimits = field(default_factory=RecoveryLimits)
     reader: ReaderLimits = field(default_factory=ReaderLimits)
@@ -47,10 +52,8 @@ class LedgerClientConfig:
     quarantine: QuarantineLimits = field(default_factory=QuarantineLimits)
 
     def __post_init__(self) -> None:
+        check_limits(self)
         check_secret(self.cluster_secret)
-        for name in ("request_timeout_ms", "tick_ms", "waiting_adds_max", "waiting_bytes_max", "hole_search_delay_ms"):
-            if getattr(self, name) < 1:
-                raise InvalidConfigError(f"{name} must be at least 1", field=name, limit="at least 1")
         if self.writer.entry_bytes_max > ENTRY_BYTES_MAX:
             raise InvalidConfigError(
                 f"entries of {self.writer.entry_bytes_max} bytes do not fit a frame of the bookie protocol",
@@ -59,14 +62,14 @@ class LedgerClientConfig:
             )
 
 
-PLACEMENT = "placement"  # property of a ledger whose bookies another policy chooses than the process's own
+PLACEMENT = "placement"  # property of a ledger whose placement policy is not the process's own
 
 
 def load_placement(name: str) -> Placement:
-    """The policy of that name.
+    """Return the placement policy of a name.
 
     Raises:
-        InvalidConfigError: there is no such policy, module or class, or the class cannot be made without arguments.
+        InvalidConfigError: there is no such policy, module or class, or the class does not follow the interface.
     """
     if name in ("random", "random-weighted"):
         return RandomPlacement(by_free_space=name.endswith("weighted"))

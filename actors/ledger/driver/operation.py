@@ -1,4 +1,4 @@
-"""Operations with one result: reads, recoveries, deletions, repairs. Each is a core run to its end."""
+"""Operations with one result: reads, recoveries, deletions, repairs, checks. Each runs a core to its end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from actors.ledger.driver.shell import Shell
-from actors.ledger.driver.world import BookieWorld
-from actors.ledger.effects import (
+from typing_extensions import override
+
+from heliograph.actors.ledger.driver.context import BookieContext
+from heliograph.actors.ledger.driver.effect_runner import EffectRunner
+from heliograph.actors.ledger.effects import (
     CheckFinished,
     CopiesMissing,
     CopyDamaged,
@@ -20,40 +22,41 @@ from actors.ledger.effects import (
     RecoveryFinished,
     RepairFinished,
 )
-from heliograph.errors import HeliographError
+from heliograph.base.errors import HeliographError
 
 
-class Operation(Shell):
-    """Runs one core until it reports an end."""
+class Operation(EffectRunner):
+    """Runs one core until it reports its end."""
 
-    def __init__(self, world: BookieWorld, core: Any) -> None:
-        super().__init__(world, core)
-        self.bookies_lacking: set[str] = set()  # bookies that were found to lack copies
-        self._end: asyncio.Future[Any] = world.loop.create_future()
+    def __init__(self, context: BookieContext, core: Any) -> None:
+        super().__init__(context, core)
+        self.bookies_lacking: set[str] = set()  # bookies found to lack copies
+        self._end: asyncio.Future[Any] = context.loop.create_future()
 
     async def result(self) -> Any:
         """Start the core and wait for the effect that ends it.
 
         Raises:
-            the error in ``Failed``.
-            AlreadyClosedError: the world ended.
+            HeliographError: the error that the core reported in ``Failed``.
+            AlreadyClosedError: the context was closed.
         """
-        world = self.world
-        world.check_open()
-        world.ticking[self] = None
+        context = self.context
+        context.check_open()
+        context.ticking[self] = None
         try:
-            self.run(self.core.start(world.now()))
+            self.run(self.core.start(context.now()))
             return await self._end
         finally:
-            world.ticking.pop(self, None)
+            context.ticking.pop(self, None)
 
+    @override
     def run(self, effects: Iterable[Effect]) -> None:
-        """Run effects in order, unless it ended: an operation whose caller left asks nothing more of anybody."""
+        """Run effects in order, unless the operation has ended: without its caller it sends no requests."""
         if not self._end.done():
             super().run(effects)
 
     def abort(self, error: HeliographError) -> None:
-        """End at once with ``error``; late answers are dropped by nobody waiting for them."""
+        """End at once with ``error``. Late answers are ignored."""
         if not self._end.done():
             self._end.set_exception(error)
 
@@ -68,7 +71,7 @@ class Operation(Shell):
         self.bookies_lacking.add(effect.bookie_id)
 
     handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
-        **Shell.handlers,
+        **EffectRunner.handlers,
         Failed: _on_failed,
         CopiesMissing: _on_lacking,
         CopyDamaged: _on_lacking,

@@ -1,4 +1,4 @@
-"""The driver's connections to bookies, over the simulated network: entries travel in the bytes of the real protocol."""
+"""The driver's connections to bookies, over the simulated network. Entries have the bytes of the real protocol."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import msgpack
 
-from actors.errors import BookieError, BookieUnavailableError
-from actors.ledger.driver.world import NO_BODY
-from actors.ledger.effects import LedgerEntry, Reply
-from actors.wire.entry import decode_entry, encode_entry
-from actors.wire.frame import encode_batch
-from actors.wire.messages import Answer, Flag, Op, Request, Status
-from tests.simulation.bookie import SimulatedBookie
-from tests.simulation.disk import Copy
-from tests.simulation.shell import Cluster
+from heliograph.actors.errors import BookieError, BookieUnavailableError
+from heliograph.actors.ledger.driver.context import NO_BODY
+from heliograph.actors.ledger.effects import LedgerEntry, Reply
+from heliograph.actors.wire.entry import decode_entry, encode_entry
+from heliograph.actors.wire.frame import encode_batch
+from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Flag, Status
+from tests.simulation.cluster.bookie import SimulatedBookie
+from tests.simulation.cluster.disk import Copy
+from tests.simulation.cluster.runner import Cluster
 from tests.simulation.topic.loop import SimulatedLoop
 from tests.simulation.world import Process
 
@@ -31,19 +31,18 @@ STATUSES = {
     Reply.DAMAGED: Status.DAMAGED,
     Reply.UNKNOWN: Status.STORAGE_ERROR,
 }
-KINDS = {  # as faults know requests
-    Op.ADD: "SendAdd",
-    Op.READ: "ReadEntry",
-    Op.READ_BATCH: "ReadBatch",
-    Op.READ_LAC: "ReadLac",
-    Op.LONG_POLL_LAC: "PollLac",
-    Op.WRITE_LAC: "SendLac",
-    Op.LIST_ENTRIES: "ListEntries",
+KINDS = {  # the names that faults use
+    BookieOp.ADD: "SendAdd",
+    BookieOp.READ: "ReadEntry",
+    BookieOp.READ_BATCH: "ReadBatch",
+    BookieOp.READ_LAC: "ReadLac",
+    BookieOp.WRITE_LAC: "SendLac",
+    BookieOp.LIST_ENTRIES: "ListEntries",
 }
 
 
 class SimulatedBookieClient:
-    """In the place of ``actors.wire.client.BookieClient``."""
+    """A stand-in for ``heliograph.actors.wire.client.BookieClient``."""
 
     def __init__(self, cluster: Cluster, process: Process, loop: SimulatedLoop) -> None:
         self.cluster = cluster
@@ -52,26 +51,25 @@ class SimulatedBookieClient:
         self._links = {name: SimulatedLink(self, bookie) for name, bookie in cluster.bookies.items()}
 
     def connection(self, bookie_id: str) -> SimulatedLink | None:
-        """Never None: every bookie was seen."""
+        """Return the connection to a bookie. There is one to every bookie."""
         return self._links[bookie_id]
 
     def expire(self, now: int) -> None:
-        """Deadlines are events of the world."""
+        """Do nothing: deadlines are events of the world."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no sockets."""
 
 
 class SimulatedLink:
-    """One process's way to one bookie."""
+    """The connection of one process to one bookie, a stand-in for ``BookieConnection``."""
 
     def __init__(self, client: SimulatedBookieClient, bookie: SimulatedBookie) -> None:
         self._client = client
         self._bookie = bookie
         self._random = client.cluster.world.stream(f"{client.process.name}|{bookie.name}")
 
-    def request(self, request: Request, body: bytes, on_answer: OnAnswer, context: Any, timeout_ms: int) -> None:
-        """See BookieConnection."""
+    def request(self, request: BookieRequest, body: bytes, on_answer: OnAnswer, context: Any, timeout_ms: int) -> None:
         self.send(
             int(request.op),
             request.ledger_id,
@@ -99,10 +97,10 @@ class SimulatedLink:
         deadline_ms: int,
         rest: bytes = b"",
     ) -> None:
-        """See BookieConnection. What is sent may be lost, late, repeated and out of order; one answer counts."""
+        """Send a request. It may be lost, late, repeated or out of order; the first answer counts."""
         client, bookie = self._client, self._bookie
         world, network, process = client.cluster.world, client.cluster.network, client.process
-        request = Request(Op(op), 0, ledger_id, entry_id, Flag(flags), limit, last_entry_id)
+        request = BookieRequest(BookieOp(op), 0, ledger_id, entry_id, Flag(flags), limit, last_entry_id)
         kind = KINDS[request.op]
         is_answered = False
 
@@ -117,19 +115,19 @@ class SimulatedLink:
             answer = Answer(0, STATUSES[reply], lac)
             network.send(bookie, process, lambda: deliver(answer, memoryview(data)), kind)
 
-        def give_up() -> None:
+        def on_timeout() -> None:
             deliver(BookieUnavailableError(f"bookie {bookie.name} gave no answer in time"), NO_BODY)
 
         if not bookie.is_up and self._random.random() < 0.5:  # connection refused
-            world.after(1, give_up, process)
+            world.after(1, on_timeout, process)
         else:
             data = bytes(body) + bytes(rest)
             network.send(process, bookie, lambda: serve(bookie, request, data, tell), kind)
-            world.after(max(0, deadline_ms - world.now - process.clock_ahead_ms), give_up, process)
+            world.after(max(0, deadline_ms - world.now - process.clock_ahead_ms), on_timeout, process)
 
 
-def serve(bookie: SimulatedBookie, request: Request, body: bytes, tell: Tell) -> None:
-    """Have a bookie do what a request asks."""
+def serve(bookie: SimulatedBookie, request: BookieRequest, body: bytes, tell: Tell) -> None:
+    """Let a bookie do a request."""
     ledger_id, entry_id = request.ledger_id, request.entry_id
     is_fencing = bool(request.flags & Flag.FENCE)
 
@@ -143,30 +141,28 @@ def serve(bookie: SimulatedBookie, request: Request, body: bytes, tell: Tell) ->
         tell(reply, -1, msgpack.packb(list(runs)))
 
     match request.op:
-        case Op.ADD:
+        case BookieOp.ADD:
             entry = decode_entry(body)
             copy = Copy(entry.last_add_confirmed, entry.length, bytes(entry.payload))
             bookie.add(ledger_id, entry_id, copy, bool(request.flags & Flag.RECOVERY), tell)
-        case Op.WRITE_LAC:
+        case BookieOp.WRITE_LAC:
             bookie.write_lac(ledger_id, entry_id)
             tell(Reply.OK)
-        case Op.READ:
+        case BookieOp.READ:
             bookie.read_entry(ledger_id, entry_id, is_fencing, tell_entry)
-        case Op.READ_BATCH:
+        case BookieOp.READ_BATCH:
             reply, found = bookie.read_batch(ledger_id, entry_id, request.last_entry_id)
             tell(reply, -1, encode_batch([encoded(ledger_id, entry) for entry in found]))
-        case Op.READ_LAC:
+        case BookieOp.READ_LAC:
             bookie.read_lac(ledger_id, is_fencing, tell_lac)
-        case Op.LONG_POLL_LAC:
-            bookie.poll_lac(ledger_id, entry_id, request.limit, tell_lac)
-        case Op.LIST_ENTRIES:
+        case BookieOp.LIST_ENTRIES:
             bookie.list_entries(ledger_id, tell_runs)
         case _:
             raise AssertionError(f"no driver sends {request.op}")
 
 
 def encoded(ledger_id: int, entry: LedgerEntry | None) -> bytes:
-    """An entry's bytes, none for none."""
+    """Return the bytes of an entry, no bytes for None."""
     if entry is None:
         return b""
     return encode_entry(ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, entry.payload)

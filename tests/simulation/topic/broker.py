@@ -1,8 +1,8 @@
 """A broker that takes one topic over and serves it: the product's own topic, on the product's own driver.
 
-Real are the ledger client with its cores, the managed ledger, the cursors with their logs, the subscriptions with their
-dispatchers. Simulated are time, the metadata session, the bookies, and the clients. As in ``tests/simulation/broker``,
-nobody tells a broker that it was replaced.
+The ledger client with its cores, the managed ledger, the cursors with their logs, and the subscriptions with their
+dispatchers are the product's. Time, the metadata session, the bookies and the clients are simulated. As in
+``tests/simulation/cluster/broker.py``, a broker is not told that it was replaced.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
-from actors.broker.publication import WriteState
-from actors.broker.tail_cache import TailCache
-from actors.broker.topic import Topic
-from actors.broker.topic_opening import open_managed_ledger
-from actors.broker.topic_reader import TopicReader
-from actors.ledger.chooser import BookieChooser
-from actors.ledger.driver import LedgerClient, LedgerClientConfig
-from actors.ledger.driver.world import World as DriverWorld
-from actors.ledger.limits import RecoveryLimits, WriterLimits
-from actors.ledger.placement import RandomPlacement
-from heliograph.errors import HeliographError, ServiceNotReadyError
+from heliograph.actors.broker.managed_ledger.reader import TopicReader
+from heliograph.actors.broker.managed_ledger.state import WriteState
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.topic.opening import open_managed_ledger
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.ledger.driver import LedgerClient, LedgerClientConfig
+from heliograph.actors.ledger.driver.context import DriverContext as DriverWorld
+from heliograph.actors.ledger.limits import RecoveryLimits, WriterLimits
+from heliograph.actors.ledger.placement.chooser import BookieChooser
+from heliograph.actors.ledger.placement.placement import RandomPlacement
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.metadata.model import BookieRegistration, Persistence, Policies
+from heliograph.metadata.store import SessionState
 from heliograph.protocol.topic_name import TopicName
-from metadata.model import BookieRegistration, Persistence, Policies
-from metadata.store import SessionState
+from tests.simulation.cluster.runner import Cluster
+from tests.simulation.cluster.store import TOPIC
 from tests.simulation.profile import Profile
-from tests.simulation.recoverer import METADATA_LIMITS
-from tests.simulation.shell import Cluster
-from tests.simulation.store import TOPIC
 from tests.simulation.topic.bookies import SimulatedBookieClient
 from tests.simulation.topic.checkers import TopicCheckers
 from tests.simulation.topic.loop import SimulatedLoop
 from tests.simulation.topic.session import SimulatedSession
+from tests.simulation.workload.recoverer import METADATA_LIMITS
 from tests.simulation.world import Process
 
 NAME = TopicName.parse("persistent://public/default/simulated")
 RETRY_MS = 300
 TICK_MS = 100
 REFRESH_MS = 200
-GONE_AFTER_MS = 500  # a broker that knows that it lost the topic is of no more interest
+GONE_AFTER_MS = 500  # after which a broker that knows that it lost the topic is stopped
 DEDUP_SNAPSHOT_ENTRIES = 6
-CACHE_BYTES = 3_000  # small: some of what is delivered comes from bookies
+CACHE_BYTES = 3_000  # small, so that some entries are read from bookies
 
 
 class Directory:
-    """The bookies that the store shows, a little late; in the place of ``actors.ledger.directory.BookieDirectory``."""
+    """A stand-in for ``BookieDirectory`` of the driver: the bookies that the store shows, a little late."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -54,15 +54,14 @@ class Directory:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again."""
+        """Read the registered bookies again."""
         self.writable = {bookie.bookie_id: bookie for bookie in self._cluster.registered()}
 
     def address_of(self, bookie_id: str) -> str:
-        """Any text: nobody connects."""
+        """Return any text: there are no sockets."""
         return bookie_id
 
     def is_registered(self, bookie_id: str) -> bool:
-        """See BookieDirectory."""
         return bookie_id in self.writable
 
 
@@ -71,13 +70,13 @@ class TopicBroker(Process):
 
     def __init__(self, name: str, cluster: Cluster, profile: Profile, checkers: TopicCheckers) -> None:
         super().__init__(name)
-        self.rank = 0  # of its takeover: the ledger that it began with; whoever took over later has a greater one
+        self.rank = 0  # the ledger that its takeover created: a later owner has a greater one
         self.cluster = cluster
         self.world = cluster.world
         self.profile = profile
         self.checkers = checkers
-        self.topic: Topic | None = None
-        self.is_lost = False  # and knows it
+        self.topic: BrokerTopic | None = None
+        self.is_lost = False  # and it knows that
         self.is_finished = False
         self.quiet_until = 0
         self.messages_left: int | None = None
@@ -91,12 +90,12 @@ class TopicBroker(Process):
 
     @property
     def writer(self) -> Any:
-        """The writer of the ledger that takes entries, None where there is no topic."""
+        """Return the writer of the open ledger, None if the topic is not open."""
         return self.topic.ledger.writer if self.is_serving and self.topic is not None else None
 
     @property
     def is_serving(self) -> bool:
-        """Whether it has the topic open, rightly or not."""
+        """Whether it has the topic open, as its owner or not."""
         return self.is_up and self.topic is not None and self.topic.ledger.state is not WriteState.CLOSED
 
     def start(self) -> None:
@@ -105,21 +104,21 @@ class TopicBroker(Process):
             self.loop.create_task(self._serve())
 
     def run(self, action: Callable[[], None]) -> None:
-        """Do something on the broker's loop, as when a frame came."""
+        """Do an action on the broker's loop, as when a frame came."""
         with self.loop.running():
             action()
 
     def crash(self) -> None:
-        """The process dies."""
+        """Kill the process."""
         if self.is_up:
             super().crash()
             self.loop.die()
 
     def retire(self) -> None:
-        """The run is over for this one."""
+        """Stop for good."""
         self.crash()
 
-    # Within
+    # -- internals
 
     def _client(self) -> LedgerClient:
         profile = self.profile
@@ -127,7 +126,7 @@ class TopicBroker(Process):
             request_timeout_ms=profile.request_timeout_ms,
             tick_ms=TICK_MS,
             writer=WriterLimits(
-                quorum_wait_ms=profile.request_timeout_ms,  # short: a failed writer is a case of its own
+                quorum_wait_ms=profile.request_timeout_ms,  # short, so that writers fail often
                 add_timeout_ms=2_500,
                 ensemble_change_delay_ms=profile.ensemble_change_delay_ms,
                 degraded_retry_ms=400,
@@ -142,7 +141,7 @@ class TopicBroker(Process):
             cast(Any, self.directory),
             chooser,
             config,
-            on_broken=lambda error: None,  # the loop makes a finding of it
+            on_broken=lambda error: None,  # the loop records a finding
         )
         driver.bookies = cast(Any, SimulatedBookieClient(self.cluster, self, self.loop))
         driver.spawn(driver.keep_time())
@@ -168,7 +167,7 @@ class TopicBroker(Process):
         self.world.note(self.name, "serves ledgers", topic.ledger.chain.ledger_ids)
         self.checkers.on_open(self)
 
-    async def _open(self) -> Topic:
+    async def _open(self) -> BrokerTopic:
         profile = self.profile
         policies = Policies(
             persistence=Persistence(profile.ensemble_size, profile.write_quorum, profile.ack_quorum),
@@ -181,7 +180,7 @@ class TopicBroker(Process):
         ledger = await open_managed_ledger(str(NAME), TOPIC, session, self.ledgers, cache, policies)
         self.rank = ledger.chain.last_ledger_id
         reader = TopicReader(ledger.chain, cache, self.ledgers)
-        topic = Topic(NAME, TOPIC, "/bundle", ledger, reader, session, self.ledgers, policies)
+        topic = BrokerTopic(NAME, TOPIC, "/bundle", ledger, reader, session, self.ledgers, policies)
         try:
             await topic.load_subscriptions()
         except BaseException:

@@ -1,7 +1,7 @@
-"""What must hold of a topic, its cursors and its dispatchers, after every step: I1, I2, I11, I12, I13, I14 and I16.
+"""Checks of a topic, its cursors and its dispatchers after every step: I1, I2, I11, I12, I13, I14 and I16.
 
-The checkers hear of what clients asked for and of what brokers told them, and look at the store and into the cursors.
-They share no code with the broker.
+The checkers are told what clients asked for and what brokers answered, and they read the store and the cursors. They
+share no code with the broker.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.broker.position import Position
-from actors.broker.topic_entry import TopicEntry
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.metadata.model import TopicRecord
 from heliograph.protocol.entry import split
-from metadata.model import TopicRecord
-from tests.simulation.judge import LIVENESS, Judge
-from tests.simulation.store import SimulatedStore
+from tests.simulation.checkers.judge import LIVENESS, Judge
+from tests.simulation.cluster.store import SimulatedStore
 
 if TYPE_CHECKING:
     from tests.simulation.topic.broker import TopicBroker
@@ -28,7 +28,7 @@ ALL = -1  # every message of an entry, as bits
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """An acknowledgement of an entry, of it and all before it, or, with ``left``, of all its messages but those."""
+    """An acknowledgement of an entry, of all entries up to it, or, with ``left``, of all its messages but those."""
 
     position: Position
     left: int
@@ -37,13 +37,13 @@ class Ack:
 
 @dataclass
 class Acked:
-    """What was acknowledged of one subscription: messages of entries as bits, and everything up to a place."""
+    """The acknowledgements of one subscription: messages of entries as bits, and a position up to which all are."""
 
     bits: defaultdict[Position, int] = field(default_factory=lambda: defaultdict(int))
     up_to: Position = NOWHERE
 
     def add(self, ack: Ack) -> None:
-        """Take one in."""
+        """Add an acknowledgement."""
         if not ack.is_cumulative:
             self.bits[ack.position] |= ~ack.left if ack.left else ALL
             return
@@ -53,13 +53,13 @@ class Acked:
             self.bits[ack.position] |= ~ack.left
 
     def covers(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged. Bits beyond a batch's end are 1 in every acknowledgement."""
+        """Whether the whole entry is acknowledged. Bits beyond the end of a batch are 1 in every acknowledgement."""
         return position <= self.up_to or self.bits.get(position, 0) == ALL
 
 
 @dataclass
 class Confirmed:
-    """What a broker said is durable. ``rank`` is that of the broker: those before it need not know of it."""
+    """An acknowledgement that a broker of ``rank`` confirmed. Brokers of a lower rank need not know of it."""
 
     ack: Ack
     rank: int
@@ -67,7 +67,7 @@ class Confirmed:
 
 @dataclass
 class Dispatched:
-    """Who holds what of one Key_Shared subscription at one broker."""
+    """The entries that the consumers of a Key_Shared subscription hold at one broker."""
 
     held: dict[Position, tuple[int, bytes]] = field(default_factory=dict)  # -> consumer, key
     returned: defaultdict[bytes, set[Position]] = field(default_factory=lambda: defaultdict(set))
@@ -76,7 +76,7 @@ class Dispatched:
 
 
 class TopicCheckers:
-    """Holds what happened and judges it."""
+    """The history of a topic, and the checks on it."""
 
     def __init__(
         self, store: SimulatedStore, judge: Judge, key_shared: Iterable[str], *, is_deduplicated: bool
@@ -84,13 +84,13 @@ class TopicCheckers:
         self.is_deduplicated = is_deduplicated
         self.store = store
         self.judge = judge
-        self.brokers: list[TopicBroker] = []  # those that opened the topic
+        self.brokers: list[TopicBroker] = []  # brokers that opened the topic
         self.confirmed_messages = 0
-        self.receipts: dict[Position, tuple[str, int, int]] = {}  # -> producer, its entry's number, rank of the broker
+        self.receipts: dict[Position, tuple[str, int, int]] = {}  # -> producer, number of its entry, rank of the broker
         self.asked: defaultdict[str, Acked] = defaultdict(Acked)  # by subscription
         self.confirmed: defaultdict[str, list[Confirmed]] = defaultdict(list)
         self._key_shared = frozenset(key_shared)
-        self._told: set[tuple[str, int]] = set()  # entries with a receipt that says "stored before"
+        self._told: set[tuple[str, int]] = set()  # entries whose receipt says "stored before"
         self._published: set[tuple[str, int]] = set()
         self._last_receipt: dict[Link, int] = {}
         self._dispatched: defaultdict[tuple[str, str], Dispatched] = defaultdict(Dispatched)
@@ -100,13 +100,13 @@ class TopicCheckers:
         store.on_topic.append(self.on_topic)
 
     def confirmed_to(self, ledger_id: int) -> int:
-        """The last entry of a ledger that a client got a receipt for; -1 for none."""
+        """Return the last entry of a ledger that a client got a receipt for, -1 for none."""
         return max((at.entry_id for at in self.receipts if at.ledger_id == ledger_id), default=-1)
 
-    # The chain
+    # -- the chain
 
     def on_topic(self, before: TopicRecord, after: TopicRecord) -> None:
-        """Ledgers join at the end with growing ids; at most two are not closed; only empty ones leave from between."""
+        """Check the list: ids grow, at most two ledgers are not closed, and only empty ones leave from its middle."""
         old, new = [info.ledger_id for info in before.ledgers], [info.ledger_id for info in after.ledgers]
         added = [ledger_id for ledger_id in new if ledger_id not in old]
         text = f"the topic went from {old} to {new}"
@@ -121,18 +121,18 @@ class TopicCheckers:
                 require(not used, "I14", f"{text}, and {info.ledger_id} has messages")
 
     def on_collect(self, bookie_id: str, ledger_ids: set[int]) -> None:
-        """A bookie deletes the data of ledgers."""
+        """Check that a bookie may delete the data of these ledgers."""
         kept = sorted(ledger_ids.intersection(self.store.ledgers()))
         self.judge.require(not kept, "I14", f"{bookie_id} deletes the data of ledgers {kept}, which exist")
 
-    # Publishing
+    # -- publishing
 
     def on_publish(self, producer: str, number: int) -> None:
-        """A producer sends an entry, perhaps again."""
+        """Note that a producer sends an entry, perhaps again."""
         self._published.add((producer, number))
 
     def on_receipt(self, broker: TopicBroker, link: Link, producer: str, number: int, position: Position) -> None:
-        """A broker tells a producer that its entry is durable."""
+        """Check a receipt that a broker sends."""
         require = self.judge.require
         name = f"{broker.name} confirms {producer}:{number} at {position.ledger_id}:{position.entry_id}"
         require(not broker.is_lost, "I13", f"{name} after it knew that the topic is lost")
@@ -153,10 +153,10 @@ class TopicCheckers:
         self.receipts[position] = producer, number, broker.rank
         self.confirmed_messages += 1
 
-    # Cursors
+    # -- cursors
 
     def on_open(self, broker: TopicBroker) -> None:
-        """A broker took the topic over: whatever was confirmed until now is there."""
+        """Check that a broker that took the topic over knows what was confirmed until now."""
         assert broker.topic is not None, "it has opened it"
         chain = broker.topic.ledger.chain
         for position, (producer, number, rank) in self.receipts.items():
@@ -173,11 +173,11 @@ class TopicCheckers:
         self.brokers.append(broker)
 
     def on_ack(self, subscription: str, ack: Ack) -> None:
-        """A client is done with something."""
+        """Note what a client acknowledges."""
         self.asked[subscription].add(ack)
 
     def on_ack_confirmed(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
-        """A broker says that an acknowledgement is durable: everybody who took over since knows it."""
+        """Check that brokers that took the topic over since know an acknowledgement that a broker confirms."""
         confirmed = Confirmed(ack, broker.rank)
         self.confirmed[subscription].append(confirmed)
         self._durable[subscription, ack.position].append(confirmed)
@@ -209,13 +209,13 @@ class TopicCheckers:
         self.judge.require(holds, "I11", text)
 
     def after_step(self) -> None:
-        """The marks of all cursors stop at what no client acknowledged."""
+        """Check that no cursor's mark passed an entry that no client acknowledged."""
         world = self.store.world
         if world.alarms:
             self.judge.hear(world.alarms)
         for broker in self.brokers:
             if world.last is not None and broker is not world.last:
-                continue  # its marks stand where they stood
+                continue  # its marks have not moved
             if not broker.is_serving or broker.topic is None:
                 continue
             for name, subscription in broker.topic.subscriptions.items():
@@ -234,7 +234,7 @@ class TopicCheckers:
             text = f"{broker.name}: {name} passed {position.ledger_id}:{position.entry_id}, which nobody acknowledged"
             self.judge.require(asked.covers(position), "I11", text)
 
-    # Dispatching
+    # -- dispatching
 
     def on_push(
         self,
@@ -245,7 +245,7 @@ class TopicCheckers:
         entry: TopicEntry,
         bits: int | None,
     ) -> None:
-        """A broker gives an entry to a consumer."""
+        """Check an entry that a broker sends to a consumer."""
         place = f"{position.ledger_id}:{position.entry_id}"
         name = f"{broker.name} gives {place} to consumer {consumer} of {subscription}"
         broker.world.note(name)
@@ -273,7 +273,7 @@ class TopicCheckers:
         state.held[position] = consumer, key
 
     def on_ack_arrived(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
-        """An acknowledgement is at the broker, which may give the next entries of the key to somebody else."""
+        """Note an acknowledgement that reached the broker, which may now send the key to another consumer."""
         if subscription not in self._key_shared or self.asked[subscription].bits[ack.position] != ALL:
             return
         state = self._dispatched[broker.name, subscription]
@@ -284,7 +284,7 @@ class TopicCheckers:
     def on_return(
         self, broker: TopicBroker, subscription: str, consumer: int, positions: Iterable[Position] | None
     ) -> None:
-        """A consumer holds these entries no more (None: any), and did not acknowledge them."""
+        """Note that a consumer gave these entries back (None: all), without an acknowledgement."""
         if subscription not in self._key_shared:
             return
         state = self._dispatched[broker.name, subscription]
@@ -295,10 +295,10 @@ class TopicCheckers:
                 del state.held[position]
                 state.returned[key].add(position)
 
-    # The end of a run
+    # -- the end of a run
 
     def at_end(self, broker: TopicBroker, contents: list[tuple[Position, bytes]]) -> None:
-        """Everything is healed: the chain, read from end to end, holds each producer's messages in order."""
+        """Check that the whole chain holds each producer's messages in order. Everything is healed."""
         require = self.judge.require
         found: dict[Position, str] = {}
         newest: dict[str, int] = {}

@@ -1,16 +1,16 @@
-"""A consumer: takes what it is given, acknowledges it in its own order and time, gives some back, comes and goes."""
+"""A consumer. It acknowledges entries at times and in an order of its own, gives some back, comes and goes."""
 
 from __future__ import annotations
 
 import asyncio
 
-from actors.broker.consumer import Consumer
-from actors.broker.position import Position
-from actors.broker.subscription import Subscription
-from actors.broker.subscription_type import SubscriptionType
-from actors.broker.topic import Topic
-from actors.broker.topic_entry import TopicEntry
-from heliograph.errors import ConsumerBusyError, HeliographError
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.errors import ConsumerBusyError, HeliographError
 from tests.simulation.topic.checkers import Ack
 from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
@@ -23,7 +23,7 @@ IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 
 
 class SimulatedConsumer(Client):
-    """One consumer's client."""
+    """The client of one consumer."""
 
     def __init__(self, name: str, subscription: str, kind: SubscriptionType, scene: Scene) -> None:
         super().__init__(name)
@@ -71,7 +71,7 @@ class SimulatedConsumer(Client):
             end.link.ask(lambda: end.flow(PERMITS))
 
     def _pushed(self, end: ConsumerEnd, position: Position, messages: int, bits: int | None) -> None:
-        """Handle one entry, in a while."""
+        """Handle one entry after a while."""
         slow = 1_500 if self.random.random() < 0.1 else 60
         open_bits = (1 << messages) - 1 if bits is None else bits
         self.world.after(self.random.randrange(slow), lambda: self._handle(end, position, messages, open_bits), self)
@@ -96,7 +96,7 @@ class SimulatedConsumer(Client):
             self.scene.checkers.on_ack(self.subscription, ack)
             end.link.ask(lambda: end.acknowledge(ack))
 
-    # At the broker
+    # -- at the broker
 
     def _at_broker(self, link: Link) -> None:
         topic = link.broker.topic
@@ -105,7 +105,7 @@ class SimulatedConsumer(Client):
         else:
             link.broker.loop.create_task(self._subscribe(link, topic))
 
-    async def _subscribe(self, link: Link, topic: Topic) -> None:
+    async def _subscribe(self, link: Link, topic: BrokerTopic) -> None:
         try:
             subscription = await topic.subscribe(self.subscription, start=0)
             if link.is_broken:
@@ -114,7 +114,7 @@ class SimulatedConsumer(Client):
             try:
                 subscription.add_consumer(end.consumer, self.kind)
             except ConsumerBusyError:
-                for rival in subscription.rivals(end.consumer, self.kind):
+                for rival in subscription.holders(end.consumer, self.kind):
                     rival.probe()
                 raise
         except HeliographError as error:
@@ -126,7 +126,7 @@ class SimulatedConsumer(Client):
 
 
 class ConsumerEnd:
-    """The broker's end of a consumer's connection; a ConsumerChannel."""
+    """The broker's end of a consumer's connection, a ConsumerChannel."""
 
     peer = client_version = "simulated"
 
@@ -134,57 +134,60 @@ class ConsumerEnd:
         self.client = client
         self.link = link
         self.subscription = subscription
-        self.consumer = Consumer(1, client.name, 0, -1, self)
+        self.consumer = SubscriptionConsumer(1, client.name, 0, -1, self)
         self.consumer.state.key = client.scene.next_key()  # a counter of the process would differ from run to run
         self.key = self.consumer.state.key
         self._checkers = client.scene.checkers
         self._is_closed = False
 
-    # ConsumerChannel
+    # -- ConsumerChannel
 
     def push(
-        self, consumer: Consumer, position: Position, entry: TopicEntry, redelivery_count: int, bits: int | None
+        self,
+        consumer: SubscriptionConsumer,
+        position: Position,
+        entry: TopicEntry,
+        redelivery_count: int,
+        bits: int | None,
     ) -> None:
-        """See ConsumerChannel."""
         broker, client = self.link.broker, self.client
         self._checkers.on_push(broker, client.subscription, self.key, position, entry, bits)
         messages = entry.messages
         self.link.tell(lambda: client._pushed(self, position, messages, bits))
 
-    def close_consumer(self, consumer: Consumer) -> None:
-        """See ConsumerChannel."""
+    def close_consumer(self, consumer: SubscriptionConsumer) -> None:
         self._forget()
         self.link.tell(lambda: self.client._broken(self.link))
 
     def probe(self) -> asyncio.Future[None]:
-        """See ConsumerChannel. A client that went elsewhere is found out; nobody waits for that here."""
+        """Notice that the client has another connection now. Nobody waits for the result here."""
         loop = self.link.broker.loop
         if self.client.link is not self.link:
             loop.call_soon(self.gone)
         return loop.create_future()
 
-    def reached_end(self, consumer: Consumer) -> None:
-        """See ConsumerChannel. No topic is terminated."""
+    def reached_end(self, consumer: SubscriptionConsumer) -> None:
+        """Do nothing: no topic is terminated."""
 
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """See ConsumerChannel."""
+    def active_changed(self, consumer: SubscriptionConsumer, is_active: bool) -> None:
+        """Do nothing: the simulated client does not ask which consumer is active."""
 
-    # Commands
+    # -- commands
 
     def flow(self, permits: int) -> None:
-        """The client takes more."""
+        """Take permits of the client."""
         if not self._is_closed:
             self.subscription.flow(self.consumer, permits)
 
     def give_back(self, position: Position) -> None:
-        """The client wants an entry again."""
+        """Take a negative acknowledgement of an entry."""
         if not self._is_closed:
             returned = [position] if self.client.kind not in IN_ORDER else None
             self._checkers.on_return(self.link.broker, self.client.subscription, self.key, returned)
             self.subscription.redeliver(self.consumer, [position])
 
     def acknowledge(self, ack: Ack) -> None:
-        """The client is done with something; it is told so once that is durable."""
+        """Take an acknowledgement, and tell the client once it is durable."""
         if self._is_closed:
             return
         broker, name = self.link.broker, self.client.subscription
@@ -198,7 +201,7 @@ class ConsumerEnd:
             durable.add_done_callback(lambda future: self._answered(ack, future))
 
     def gone(self) -> None:
-        """The connection is dead."""
+        """Remove the client: the connection is broken."""
         self._forget()
         self.subscription.remove_consumer(self.consumer)
 

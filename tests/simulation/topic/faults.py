@@ -1,4 +1,4 @@
-"""Faults of a topic's runs: those of ledgers, less what only the topic's owner may do, and some of clients' own."""
+"""Faults in runs of topics: those of ledgers without those that only an owner may cause, and faults of clients."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation import disasters, events, faults
-from tests.simulation.disasters import when_changed
-from tests.simulation.fault import KINDS, Fault, fault
-from tests.simulation.nemesis import Nemesis
+from tests.simulation import events
+from tests.simulation.faults import disasters, faults
+from tests.simulation.faults.disasters import when_changed
+from tests.simulation.faults.fault import KINDS, Fault, fault
+from tests.simulation.faults.nemesis import Nemesis
 
 if TYPE_CHECKING:
     from tests.simulation.topic.scene import Scene
 
-OWNERS_OWN = {"old ledgers deleted", "ledger deleted behind its writer"}  # trimming is the owner's, and in its record
+OWNERS_OWN = {"old ledgers deleted", "ledger deleted behind its writer"}  # only the owner trims
 KINDS_FROM = (faults, events, disasters)
 TOPIC_KINDS: list[Fault] = [kind for kind in KINDS if kind.name not in OWNERS_OWN]
 
 
 def scene_of(nemesis: Nemesis) -> Scene:
-    """Where the run's clients are."""
+    """Return the scene with the run's clients."""
     found: Any = nemesis.scene  # type: ignore[attr-defined]
     scene: Scene = found
     return scene
@@ -28,14 +29,14 @@ def scene_of(nemesis: Nemesis) -> Scene:
 
 @fault("consumer left", 8, TOPIC_KINDS)
 def consumer_left(nemesis: Nemesis, random: Random) -> bool:
-    """A consumer disconnects with what it holds, and comes back soon."""
+    """Disconnect a consumer with what it holds. It comes back soon."""
     random.choice(scene_of(nemesis).consumers).leave(random.choice((10, 300, 2_000)))
     return True
 
 
 @fault("connections of a broker broken", 3, TOPIC_KINDS)
 def break_connections(nemesis: Nemesis, random: Random) -> bool:
-    """Every client of the newest broker has to connect again."""
+    """Break the connections of all clients of the newest broker."""
     broken = False
     scene = scene_of(nemesis)
     for client in scene.clients:
@@ -47,7 +48,7 @@ def break_connections(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("broker lost its session", 3, TOPIC_KINDS)
 def lose_session(nemesis: Nemesis, random: Random) -> bool:
-    """The newest broker is told that its session is over, in the middle of its work; another takes over."""
+    """End the session of the newest broker during its work, and let another one take over."""
     broker = nemesis.brokers[-1]
     if not broker.is_up or broker.is_lost or not nemesis.can_take_over():
         return False
@@ -58,7 +59,7 @@ def lose_session(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("session lost between a write and its answer", 3, TOPIC_KINDS)
 def lose_session_at_write(nemesis: Nemesis, random: Random) -> bool:
-    """The newest broker changes a record, is told that its session is over, and never that the change was made."""
+    """End the session of the newest broker at a change of a record, whose answer it never gets."""
     broker = nemesis.brokers[-1]
     if not broker.is_up or broker.is_lost or not nemesis.can_take_over():
         return False
@@ -76,7 +77,7 @@ def lose_session_at_write(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("takeover while acknowledgements are being stored", 6, TOPIC_KINDS)
 def take_over_among_acks(nemesis: Nemesis, random: Random) -> bool:
-    """The newest broker hears late from the bookies and is then replaced, or dies, with acknowledgements under way."""
+    """Delay the bookies' answers to the newest broker, then replace or kill it with acknowledgements under way."""
     if not nemesis.can_take_over():
         return False
     old = nemesis.brokers[-1]
@@ -91,7 +92,7 @@ def take_over_among_acks(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("producers come back to a slow broker", 5, TOPIC_KINDS)
 def come_back(nemesis: Nemesis, random: Random) -> bool:
-    """Adds are late at the bookies; producers connect again and repeat what is under way; then the broker is gone."""
+    """Delay adds to bookies, make producers connect again and repeat them, then replace the broker."""
     if not nemesis.can_take_over():
         return False
     old = nemesis.brokers[-1]
@@ -114,9 +115,9 @@ def come_back(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("takeovers at different speeds", 4, TOPIC_KINDS)
 def race(nemesis: Nemesis, random: Random) -> bool:
-    """Two brokers take the topic over; the first one hears so late from the store that the second one overtakes it.
+    """Let two brokers take the topic over, the first one with a store so slow that the second one overtakes it.
 
-    Consumers are sent to the slow one.
+    Lookups of consumers lead to the slow one.
     """
     if not nemesis.take_over():
         return False

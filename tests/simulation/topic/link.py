@@ -1,25 +1,25 @@
-"""A client's connection to a broker: both directions in order; one lost message breaks it for good."""
+"""A client's connection to a broker. Both directions are in order, and one lost message breaks it for good."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.channel import Channel
-from tests.simulation.network import Network
+from tests.simulation.cluster.channel import Channel
+from tests.simulation.cluster.network import Network
 from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.world import Action, Process, World
 
-NOTICED_AFTER_MS = 400  # each end finds out by itself that the other is gone
+NOTICED_AFTER_MS = 400  # after which each end notices the break
 
 
 class Client(Process):
-    """Somebody with at most one connection at a time."""
+    """A client with at most one connection at a time."""
 
     link: Link | None = None
 
 
 class Link:
-    """``on_broken`` is the client's, ``on_gone`` the broker's: what to do once they notice."""
+    """One connection. The client calls ``on_broken`` and the broker ``on_gone`` when they notice a break."""
 
     def __init__(self, world: World, network: Network, client: Client, broker: TopicBroker) -> None:
         self.broker = broker
@@ -32,7 +32,7 @@ class Link:
         self._back = Channel(world, network, broker, client, "command")
 
     def ask(self, action: Action) -> None:
-        """From the client: have the broker do something."""
+        """Send an action from the client to the broker."""
 
         def at_broker() -> None:
             if not self.is_broken:
@@ -41,7 +41,7 @@ class Link:
         self._send(self._there, at_broker)
 
     def tell(self, action: Action) -> None:
-        """From the broker: have the client do something."""
+        """Send an action from the broker to the client."""
 
         def at_client() -> None:
             if not self.is_broken:
@@ -50,7 +50,7 @@ class Link:
         self._send(self._back, at_client)
 
     def cut(self) -> None:
-        """Break it."""
+        """Break the connection."""
         if self.is_broken:
             return
         self.is_broken = True
@@ -69,4 +69,4 @@ class Link:
 
 
 def _nothing() -> None:
-    """Nobody cares."""
+    """Do nothing."""

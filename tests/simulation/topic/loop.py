@@ -1,8 +1,7 @@
 """An event loop without a wall clock: the product's own coroutines run in simulated time, as events of one process.
 
-A turn of the loop is one event of the world, so a paused process gets its turns late, and one that crashes gets none:
-its coroutines end where they stand. Tasks are numbered and hashed by their number, so that sets of them have the same
-order in every process.
+A turn of the loop is one event of the world: a paused process gets its turns late, and the coroutines of a process that
+crashed never go on. Tasks are hashed by a number, so that sets of them have the same order in every process.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, cast
 
-from heliograph.errors import HeliographError
+from heliograph.base.errors import HeliographError
 from tests.simulation.world import Process, World
 
-EXPECTED_ERRORS = (HeliographError, TimeoutError)  # what tasks of the product may end with
+EXPECTED_ERRORS = (HeliographError, TimeoutError)  # errors that tasks of the product may end with
 
 
 class SimulatedTask(asyncio.Task[Any]):
-    """A task that is the same in every process."""
+    """A task with a hash that is the same in every process."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: SimulatedLoop, number: int) -> None:
         self.number = number
@@ -34,7 +33,7 @@ class SimulatedTask(asyncio.Task[Any]):
 
 
 class SimulatedLoop:
-    """The loop of one process: as much of ``asyncio.AbstractEventLoop`` as coroutines without I/O need."""
+    """The event loop of one process: the part of ``asyncio.AbstractEventLoop`` that coroutines without I/O need."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
@@ -47,7 +46,7 @@ class SimulatedLoop:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Code in the block runs on this loop."""
+        """Run the code in the block on this loop."""
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(cast(Any, self))
         try:
@@ -56,23 +55,22 @@ class SimulatedLoop:
             asyncio._set_running_loop(before)
 
     def die(self) -> None:
-        """The process crashed: nothing runs any more. Coroutines are closed, so that none is left behind half done."""
+        """Stop for good: the process crashed. Close all coroutines, so that none is left unfinished."""
         with self.running():
             while self._tasks:  # a coroutine that is closed may start others
                 tasks, self._tasks = self._tasks, {}
                 for coroutine in tasks.values():
-                    with suppress(RuntimeError):  # it wants to wait for something while it is being closed
+                    with suppress(RuntimeError):  # it awaits something while it is being closed
                         coroutine.close()
         self._ready.clear()
 
-    # asyncio.AbstractEventLoop
+    # -- asyncio.AbstractEventLoop
 
     def time(self) -> float:
-        """Seconds of the simulated clock."""
+        """Return the seconds of the simulated clock."""
         return self._now / 1000
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        """See AbstractEventLoop."""
         handle = asyncio.Handle(callback, args, cast(Any, self), context)
         self._ready.append(handle)
         if not self._is_turn_due:
@@ -85,24 +83,20 @@ class SimulatedLoop:
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """See AbstractEventLoop."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """See AbstractEventLoop."""
         handle = asyncio.TimerHandle(when, callback, args, cast(Any, self), context)
         delay_ms = max(0, math.ceil(when * 1000 - 1e-6) - self._now)
         self._world.after(delay_ms, lambda: self._due(handle), self._process)
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
-        """See AbstractEventLoop."""
         return asyncio.Future(loop=cast(Any, self))
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> SimulatedTask:
-        """See AbstractEventLoop."""
         self._made += 1
         task = SimulatedTask(coro, self, self._made)
         self._tasks[task] = coro
@@ -110,26 +104,23 @@ class SimulatedLoop:
         return task
 
     def get_debug(self) -> bool:
-        """See AbstractEventLoop."""
         return False
 
     def is_running(self) -> bool:
-        """See AbstractEventLoop."""
         return True
 
     def is_closed(self) -> bool:
-        """See AbstractEventLoop."""
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback raised: that is a finding. What nobody looked at is none."""
+        """Record an error that a callback raised as a finding. A result that was never retrieved is none."""
         if "handle" in context:
             self._failure = context["exception"]
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Its event comes, and finds it cancelled."""
+        """Do nothing: the event of the timer finds it cancelled."""
 
-    # Within
+    # -- internals
 
     @property
     def _now(self) -> int:

@@ -1,29 +1,29 @@
-"""A producer: sends its messages in order, and after a broken connection all that have no receipt again."""
+"""A producer. It sends its messages in order, and those without a receipt again over each new connection."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
 
-from actors.broker.position import Position
-from actors.broker.producer import Producer, Send
-from actors.broker.topic import Topic
-from actors.broker.topic_entry import TopicEntry
-from heliograph.errors import HeliographError
+from heliograph.actors.broker.producers.producer import PublishRequest, TopicProducer
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.errors import HeliographError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
 from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
 
 IN_FLIGHT_MAX = 8
-PATIENCE_MS = 2_500  # without a receipt, before it connects anew
+PATIENCE_MS = 2_500  # without a receipt, after which it connects again
 PAUSE_MS = 100
 KEYS = ("red", "green", "blue", "black", "white")
 
 
 @dataclass(slots=True)
 class Message:
-    """An entry of one or several messages, whose sequence ids go from ``first`` to ``last``."""
+    """An entry of one or several messages with the sequence ids ``first`` to ``last``."""
 
     number: int
     first: int
@@ -32,7 +32,7 @@ class Message:
 
 
 class SimulatedProducer(Client):
-    """One producer's client; it goes wherever the topic is said to be."""
+    """The client of one producer. It connects to the broker that a lookup leads to."""
 
     def __init__(self, name: str, scene: Scene) -> None:
         super().__init__(name)
@@ -50,7 +50,7 @@ class SimulatedProducer(Client):
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything it sent has its receipt."""
+        """Whether every message that it sent has its receipt."""
         return not self.waiting
 
     def _go_on(self) -> None:
@@ -94,7 +94,7 @@ class SimulatedProducer(Client):
         link = self.link
         link.ask(lambda: self._at_broker_send(link, message))
 
-    # Connecting
+    # -- connection
 
     def _connect(self) -> None:
         broker = self.scene.broker_for(self.random)
@@ -131,7 +131,7 @@ class SimulatedProducer(Client):
         while self.waiting and self.waiting[0].number <= number:
             self.waiting.popleft()
 
-    # At the broker
+    # -- at the broker
 
     def _at_broker_connect(self, link: Link) -> None:
         topic = link.broker.topic
@@ -140,10 +140,10 @@ class SimulatedProducer(Client):
             return
         link.broker.loop.create_task(self._join(link, topic))
 
-    async def _join(self, link: Link, topic: Topic) -> None:
+    async def _join(self, link: Link, topic: BrokerTopic) -> None:
         end = ProducerEnd(self, link, topic)
         try:
-            await topic.write_side.admit(end.producer, "simulated")
+            await topic.admission.admit(end.producer, "simulated")
         except HeliographError as error:
             self.world.note(self.name, "is not admitted:", error)
             link.tell(lambda: self._broken(link))
@@ -160,8 +160,8 @@ class SimulatedProducer(Client):
         if end is not None and not end.producer.is_closed:
             end.numbers[message.first] = message.number
             entry = TopicEntry.read(message.section, check=True)
-            send = Send(end.producer, message.first, message.last, entry.messages, len(message.section))
-            end.topic.write_side.send(entry, send)
+            send = PublishRequest(end.producer, message.first, message.last, entry.messages, len(message.section))
+            end.topic.admission.send(entry, send)
 
     @property
     def _ends(self) -> dict[Link, ProducerEnd]:
@@ -169,49 +169,47 @@ class SimulatedProducer(Client):
 
 
 class ProducerEnd:
-    """The broker's end of a producer's connection; a ProducerChannel."""
+    """The broker's end of a producer's connection, a ProducerChannel."""
 
     peer = client_version = "simulated"
 
-    def __init__(self, client: SimulatedProducer, link: Link, topic: Topic) -> None:
+    def __init__(self, client: SimulatedProducer, link: Link, topic: BrokerTopic) -> None:
         self.client = client
         self.link = link
         self.topic = topic
-        self.producer = Producer(1, client.name, 0, self)
+        self.producer = TopicProducer(1, client.name, 0, self)
         self.numbers: dict[int, int] = {}  # first sequence id of an entry -> its number
         self._checkers = client.scene.checkers
 
-    def receipt(self, producer: Producer, sequence_id: int, highest: int, position: Position) -> None:
-        """See ProducerChannel."""
+    def receipt(self, producer: TopicProducer, sequence_id: int, highest: int, position: Position) -> None:
         number = self.numbers[sequence_id]
         self._checkers.on_receipt(self.link.broker, self.link, self.client.name, number, position)
         self.link.tell(lambda: self.client._received(self.link, number))
 
-    def settled(self, producer: Producer, size: int) -> None:
-        """See ProducerChannel."""
+    def settled(self, producer: TopicProducer, size: int) -> None:
+        """Do nothing: the connection has no bound on bytes."""
 
     def probe(self) -> None:
-        """See ProducerChannel. A client that went elsewhere is found out."""
+        """Notice that the client has another connection now."""
         if self.client.link is not self.link:
             self.link.broker.loop.call_soon(self.gone)
 
     def gone(self) -> None:
-        """The connection is dead."""
-        self.topic.write_side.members.remove(self.producer)
+        """Remove the client: the connection is broken."""
+        self.topic.admission.producers.remove(self.producer)
 
     def throttle(self, seconds: float) -> None:
-        """See ProducerChannel. The topic has no limits on rates."""
+        """Do nothing: the topic has no rate limits."""
 
-    def send_refused(self, producer: Producer, sequence_id: int, error: HeliographError) -> None:
-        """See ProducerChannel. Nothing that it sends is unacceptable."""
+    def send_refused(self, producer: TopicProducer, sequence_id: int, error: HeliographError) -> None:
+        """Do nothing: every message of the producer is acceptable."""
 
-    def became_ready(self, producer: Producer) -> None:
-        """See ProducerChannel. It shares the topic, and never waits."""
+    def became_ready(self, producer: TopicProducer) -> None:
+        """Do nothing: the producer shares the topic and never waits."""
 
-    def refused(self, producer: Producer, error: HeliographError) -> None:
-        """See ProducerChannel."""
+    def refused(self, producer: TopicProducer, error: HeliographError) -> None:
+        """Do nothing: the producer never waits for the topic."""
 
-    def close_producer(self, producer: Producer) -> None:
-        """See ProducerChannel."""
+    def close_producer(self, producer: TopicProducer) -> None:
         producer.is_closed = True
         self.link.tell(lambda: self.client._broken(self.link))

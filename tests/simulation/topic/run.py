@@ -1,4 +1,4 @@
-"""One run of a topic: brokers take it over from each other while clients publish, consume and acknowledge."""
+"""One run of a topic. Brokers take it over from each other while clients publish, consume and acknowledge."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from actors.broker import cursor_log, cursor_record, managed_ledger, topic_reader
-from actors.broker.position import Position
-from actors.broker.subscription_type import SubscriptionType
-from heliograph.errors import HeliographError
-from tests.simulation.bookie import SimulatedBookie
-from tests.simulation.judge import LIVENESS, BrokenInvariantError, Judge
-from tests.simulation.nemesis import Nemesis
-from tests.simulation.network import Network
+from heliograph.actors.broker.cursor import log as cursor_log
+from heliograph.actors.broker.cursor import record as cursor_record
+from heliograph.actors.broker.managed_ledger import managed_ledger
+from heliograph.actors.broker.managed_ledger import reader as topic_reader
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.base.errors import HeliographError
+from tests.simulation.checkers.judge import LIVENESS, BrokenInvariantError, Judge
+from tests.simulation.cluster.bookie import SimulatedBookie
+from tests.simulation.cluster.network import Network
+from tests.simulation.cluster.runner import Cluster
+from tests.simulation.cluster.store import SimulatedStore
+from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.profile import Plan, Profile
 from tests.simulation.report import Report, where
-from tests.simulation.shell import Cluster
-from tests.simulation.store import SimulatedStore
 from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.checkers import TopicCheckers
 from tests.simulation.topic.consumer import SimulatedConsumer
@@ -31,7 +34,7 @@ STEPS_MAX = 1_500_000
 CALM_MS_MAX = 120_000
 FINAL_MESSAGES = 6
 PRODUCERS = 2
-ENTRIES_MAX = 150  # published while there are faults: what a run costs grows with it
+ENTRIES_MAX = 150  # published while there are faults; the cost of a run grows with it
 READ_BYTES = 1 << 20
 KINDS = {
     "keys": (SubscriptionType.KEY_SHARED, 3),
@@ -42,22 +45,22 @@ KINDS = {
 
 
 class Clock:
-    """In the place of the module ``time`` where the product measures how long something took."""
+    """A stand-in for the module ``time``, where the product measures durations."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def monotonic(self) -> float:
-        """Seconds of the simulated clock."""
+        """Return the seconds of the simulated clock."""
         return self._world.now / 1000
 
     def time_ns(self) -> int:
-        """The same in nanoseconds, from 1970 on."""
+        """Return the simulated clock in nanoseconds, from 1970 on."""
         return self._world.now * 1_000_000
 
 
 class TopicRun:
-    """The world of one plan."""
+    """A run of one plan."""
 
     def __init__(self, plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> None:
         self.plan = plan
@@ -87,7 +90,7 @@ class TopicRun:
         }
 
     def execute(self) -> Report:
-        """Run to the end, or to the first broken promise."""
+        """Run to the end, or to the first broken invariant."""
         failure = ""
         with self._surroundings():
             try:
@@ -114,7 +117,7 @@ class TopicRun:
             world.trace or [],
         )
 
-    # Parts
+    # -- parts
 
     def _faulty_part(self) -> None:
         self.nemesis.begin()
@@ -130,7 +133,7 @@ class TopicRun:
             self._step()
 
     def _calm_part(self) -> None:
-        """Heal everything; a last broker takes over; every message is sent, delivered and acknowledged."""
+        """Heal everything, let a last broker take over, and let every message be sent, delivered and acknowledged."""
         deadline = self.world.now + CALM_MS_MAX
         self.world.note("no more faults")
         self.nemesis.end()
@@ -158,7 +161,7 @@ class TopicRun:
         return served and all(one.cursor.mark == topic.ledger.chain.end for one in topic.subscriptions.values())
 
     def _contents(self, broker: TopicBroker, deadline: int) -> list[tuple[Position, bytes]]:
-        """Everything in the chain, read from the bookies."""
+        """Return all entries of the chain, read from the bookies."""
         found: list[tuple[Position, bytes]] = []
         topic = broker.topic
         assert topic is not None, "it serves it"
@@ -181,14 +184,14 @@ class TopicRun:
             self._step_until(deadline, "the topic cannot be read")
         return found
 
-    # Within
+    # -- internals
 
     def _broker(self, name: str) -> TopicBroker:
         return TopicBroker(name, self.cluster, self.profile, self.checkers)
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
-        """Small limits, so that little work reaches them, simulated time, and no log lines of what is expected."""
+        """Set small limits that little work reaches, simulated time, and no log lines of expected errors."""
         logger = logging.getLogger("actors")
         level = logger.level
         logger.setLevel(logging.CRITICAL + 1)

@@ -1,14 +1,14 @@
-"""What the clients of a run share."""
+"""The state that the clients of a run share."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.nemesis import Nemesis
-from tests.simulation.network import Network
+from tests.simulation.cluster.network import Network
+from tests.simulation.cluster.runner import Cluster
+from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.profile import Profile
-from tests.simulation.shell import Cluster
 from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.checkers import TopicCheckers
 
@@ -21,7 +21,7 @@ STALE_LOOKUP = 0.15  # how often a client is sent to a broker that may have been
 
 
 class Scene:
-    """The cluster, the clients, and where these think that the topic is."""
+    """The cluster, the clients, and the brokers that lookups lead to."""
 
     def __init__(
         self, cluster: Cluster, network: Network, profile: Profile, checkers: TopicCheckers, nemesis: Nemesis
@@ -37,15 +37,15 @@ class Scene:
         self.messages_taken = 0
         self.messages_max = profile.messages_max
         self._keys = 0
-        self._misled: tuple[TopicBroker, int] | None = None  # where lookups lead for a while, and until when
+        self._misled: tuple[TopicBroker, int] | None = None  # the broker that lookups lead to, and until when
 
     @property
     def clients(self) -> list[Client]:
-        """Everybody who connects."""
+        """Return all clients."""
         return [*self.producers, *self.consumers]
 
     def broker_for(self, random: Random, *, is_consumer: bool = False) -> TopicBroker:
-        """Where a lookup leads: to the newest broker, sometimes to an older one."""
+        """Return the broker that a lookup leads to: the newest one, sometimes an older one."""
         if (
             is_consumer
             and self._misled is not None
@@ -59,11 +59,11 @@ class Scene:
         return brokers[-1]
 
     def mislead(self, broker: TopicBroker, milliseconds: int) -> None:
-        """Have most lookups of consumers lead to a broker for a while, whoever owns the topic."""
+        """Let most lookups of consumers lead to a broker for a while, whether or not it owns the topic."""
         self._misled = broker, self.cluster.world.now + milliseconds
 
     def next_key(self) -> int:
-        """A number for one more consumer of some broker."""
+        """Return a number for a new consumer of a broker."""
         self._keys += 1
         return self._keys
 

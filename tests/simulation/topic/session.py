@@ -1,4 +1,4 @@
-"""A broker's session with the simulated metadata store: in order, each request done once or not at all."""
+"""A broker's session with the simulated metadata store. Requests are done in order, each once or not at all."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError
-from metadata.store import ANY_VERSION, Create, Delete, Operation, SessionListener, SessionState, Set, Stat, Watcher
-from metadata.znode import parent_of
-from tests.simulation.channel import Channel
-from tests.simulation.store import REQUEST_TIMEOUT_MS, Author, SimulatedStore
+from heliograph.metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError
+from heliograph.metadata.store import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    Operation,
+    SessionListener,
+    SessionState,
+    Set,
+    Stat,
+    Watcher,
+)
+from heliograph.metadata.znode import parent_of
+from tests.simulation.cluster.channel import Channel
+from tests.simulation.cluster.store import REQUEST_TIMEOUT_MS, Author, SimulatedStore
 from tests.simulation.topic.loop import SimulatedLoop
 from tests.simulation.world import Process
 
 
 class SimulatedSession:
-    """As much of ``metadata.store.MetadataStore`` as topics and their ledgers use."""
+    """The part of ``heliograph.metadata.store.MetadataStore`` that topics and their ledgers use."""
 
     session_token = ""
 
@@ -32,15 +42,13 @@ class SimulatedSession:
         self._back = Channel(store.world, store.network, store, process, "metadata")
 
     def add_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
         self._listeners.append(listener)
 
     def remove_session_listener(self, listener: SessionListener) -> None:
-        """See MetadataStore."""
         self._listeners.remove(listener)
 
     def lose(self) -> None:
-        """The session is over."""
+        """End the session."""
         self.state = SessionState.LOST
         with self._loop.running():
             for listener in self._listeners:
@@ -49,14 +57,12 @@ class SimulatedSession:
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
     ) -> str:
-        """See MetadataStore."""
         missing = parent_of(path)
         if parents and await self.exists(missing) is None:
             await self._make(missing)
         return str(await self._apply(Create(path, value, ephemeral, sequence)))
 
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
-        """See MetadataStore."""
 
         def execute() -> tuple[bytes, Stat]:
             node = self._store.tree.node(path)
@@ -66,17 +72,14 @@ class SimulatedSession:
         return found
 
     async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        """See MetadataStore."""
         stat = await self._apply(Set(path, value, version))
         assert isinstance(stat, Stat), "that is what a set gives"
         return stat
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """See MetadataStore."""
         await self._apply(Delete(path, version))
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        """See MetadataStore."""
 
         def execute() -> Stat | None:
             node = self._store.tree.find(path)
@@ -86,14 +89,13 @@ class SimulatedSession:
         return found
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        """See MetadataStore."""
         found: list[str] = await self._call(lambda: self._store.tree.children(path))
         return found
 
-    # Within
+    # -- internals
 
     async def _make(self, path: str) -> None:
-        """Like a create of parents: what is there already is fine."""
+        """Create a node and its parents, if they are missing."""
 
         def execute() -> None:
             self._store.make_parents(f"{path}/any")
@@ -104,7 +106,7 @@ class SimulatedSession:
         return await self._call(lambda: self._store.change(self._author, operation))
 
     def _call(self, execute: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Send a request. ConnectionLossError: it may be done by now, later, or never."""
+        """Send a request. After a ConnectionLossError it may be done now, later, or never."""
         future = self._loop.create_future()
         if self.state is SessionState.LOST:
             future.set_exception(SessionExpiredError("the session is over"))
@@ -127,9 +129,9 @@ class SimulatedSession:
             if not self._store.loses_reply():
                 self._back.send(lambda: answer(result, error))
 
-        def give_up() -> None:
+        def on_timeout() -> None:
             answer(None, ConnectionLossError("the metadata store did not answer"))
 
         self._there.send(at_store)
-        self._store.world.after(REQUEST_TIMEOUT_MS, give_up, self._process)
+        self._store.world.after(REQUEST_TIMEOUT_MS, on_timeout, self._process)
         return future

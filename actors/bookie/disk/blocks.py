@@ -1,0 +1,38 @@
+"""Memory for whole blocks, aligned as reads and writes past the page cache require.
+
+It is shared anonymous memory, so a fork during a read does not replace the pages that the read fills.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+BLOCK_BYTES = 4096
+
+
+class BlockBuffer:
+    """A growing buffer on a block boundary. A view of ``memory`` shows the old memory after the buffer has grown."""
+
+    def __init__(self, capacity: int) -> None:
+        self.memory = mmap.mmap(-1, up_to_block(capacity))
+
+    def reserve(self, size: int, kept: int = 0) -> None:
+        """Grow to ``size`` bytes if needed; the first ``kept`` bytes stay."""
+        if size <= len(self.memory):
+            return
+        old, self.memory = self.memory, mmap.mmap(-1, up_to_block(max(size, 2 * len(self.memory))))
+        self.memory[:kept] = old[:kept]  # the old memory is freed with its last view
+
+    def view(self, size: int) -> memoryview:
+        """Return the first ``size`` bytes. The caller drops the view after writing it."""
+        return memoryview(self.memory)[:size]
+
+
+def own_memory(size: int) -> memoryview:
+    """Return new memory on a block boundary, for one use."""
+    return memoryview(mmap.mmap(-1, max(size, 1)))[:size]
+
+
+def up_to_block(size: int) -> int:
+    """Return ``size`` rounded up to whole blocks."""
+    return size + -size % BLOCK_BYTES

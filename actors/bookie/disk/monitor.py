@@ -1,0 +1,74 @@
+"""The disk monitor: it makes a bookie read-only before a disk is full.
+
+A disk is full when its used share reaches ``full_share`` and less than ``headroom_bytes`` are free. It is usable again
+when its used share falls below ``writable_share`` or ``headroom_bytes`` are free; two thresholds keep a bookie from
+flapping. One full disk makes the bookie read-only, and it becomes writable when all disks are usable. Adds of
+recoveries are taken while every disk has ``recovery_headroom_bytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.disk.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Free and total bytes of one file system."""
+
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def used_share(self) -> float:
+        """The used share of the file system, from 0 to 1."""
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
+
+
+class DiskMonitor:
+    """Decides whether adds are refused. ``refuses`` runs for every add and only reads flags; ``update`` sets them.
+
+    Attributes:
+        is_draining: the bookie is to leave the cluster; ``update`` takes it into account.
+        is_unlisted: the session that registered this bookie is lost, so no reader would find what it stored now (I13).
+    """
+
+    def __init__(self, config: BookieConfig) -> None:
+        self._config = config
+        self.is_read_only = False
+        self.is_draining = False
+        self.is_unlisted = False
+        self.refuses_recovery = False
+        self.free_bytes = 0
+        self.total_bytes = 0
+
+    def refuses(self, *, is_recovery: bool) -> bool:
+        """Return whether an add is to be answered with READ_ONLY."""
+        if self.is_unlisted:  # I13
+            return True
+        return self.is_read_only and (not is_recovery or self.refuses_recovery)
+
+    def update(self, usages: Sequence[DiskUsage]) -> None:
+        """Set the flags from the usage of all disks and from ``is_draining``."""
+        assert usages, "a bookie has disks"
+        config = self._config
+        limit = config.writable_share if self.is_read_only else config.full_share
+        self.is_read_only = self.is_draining or any(
+            usage.used_share >= limit and usage.free_bytes < config.headroom_bytes for usage in usages
+        )
+        self.refuses_recovery = any(usage.free_bytes < config.recovery_headroom_bytes for usage in usages)
+        self.free_bytes = min(usage.free_bytes for usage in usages)
+        self.total_bytes = min(usage.total_bytes for usage in usages)
+
+
+def measure(disk: Disk, directories: Sequence[Path]) -> list[DiskUsage]:
+    """Return the usage of the directories' file systems. Blocks briefly.
+
+    Raises:
+        BookieStorageError: the usage of one file system cannot be read.
+    """
+    return [DiskUsage(*disk.space(directory)) for directory in directories]

@@ -1,0 +1,116 @@
+"""The files of one journal directory: how they are named, made, used and recycled.
+
+``<16 hex digits>.journal`` is in use or ready for use. ``<16 hex digits>.spare`` lies completely before the mark and is
+kept to be used again under a new, higher id: overwriting a written file syncs twice as fast as growing one.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+from heliograph.actors.bookie.config import JOURNAL_SPARE_FILES_MAX
+from heliograph.actors.bookie.disk.blocks import BlockBuffer
+from heliograph.actors.bookie.disk.disk import Disk, DiskFile
+from heliograph.actors.bookie.disk.io_priority import IoPriority
+
+_USED = ".journal"
+_SPARE = ".spare"
+_DRAFT = ".draft"
+_NAME = re.compile(r"[0-9a-f]{16}")
+_FILL_BYTES = 1 << 20
+
+
+class JournalFiles:
+    """One journal directory. Safe to use from several threads."""
+
+    def __init__(self, disk: Disk, directory: Path, file_bytes: int, first_id: int) -> None:
+        """
+        Args:
+            file_bytes: size of a file when it is made.
+            first_id: lowest id to give out, so that no id is used again that a mark may name.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._lock = threading.Lock()
+        self._next_id = max([first_id, *(file_id + 1 for file_id in used_ids(disk, directory))])
+        for name in _names(disk, directory, _DRAFT):
+            disk.remove(directory / name)
+
+    @property
+    def io_priority(self) -> IoPriority:
+        """The priority that journals have over readers of the same disk."""
+        return self._disk.io_priority
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next file gets."""
+        return self._next_id
+
+    def make_ready(self) -> tuple[int, DiskFile]:
+        """Return a file with a new id whose blocks are written and whose name is durable; a spare is used first.
+
+        Raises:
+            BookieStorageError: there is no room. Nothing changed that matters.
+        """
+        with self._lock:
+            file_id = self._next_id
+            path = used_path(self._directory, file_id)
+            spares = _names(self._disk, self._directory, _SPARE)
+            if spares:
+                self._disk.rename(self._directory / spares[0], path)
+            else:
+                self._disk.rename(self._fill(file_id), path)
+            self._disk.sync_directory(self._directory)
+            file = self._disk.open(path, is_direct=True)
+            self._next_id = file_id + 1  # last: an id without a written file would be a gap for the replay
+            return file_id, file
+
+    def recycle_below(self, file_id: int) -> int:
+        """Turn the files with a lower id into spares; return how many. All their records must be stored elsewhere."""
+        with self._lock:
+            spares = len(_names(self._disk, self._directory, _SPARE))
+            done = [old for old in used_ids(self._disk, self._directory) if old < file_id]
+            for old in done:
+                path = used_path(self._directory, old)
+                if spares < JOURNAL_SPARE_FILES_MAX:
+                    self._disk.rename(path, path.with_suffix(_SPARE))
+                    spares += 1
+                else:
+                    self._disk.remove(path)
+            return len(done)
+
+    def _fill(self, file_id: int) -> Path:
+        draft = self._directory / f"{file_id:016x}{_DRAFT}"
+        self._disk.remove(draft)
+        zeros = BlockBuffer(_FILL_BYTES)
+        file = self._disk.open(draft, create=True, is_direct=True)
+        try:
+            for offset in range(0, self._file_bytes, _FILL_BYTES):
+                file.write_at(offset, zeros.view(min(_FILL_BYTES, self._file_bytes - offset)))
+            file.sync()
+        except BaseException:
+            file.close()
+            if not self._disk.is_poisoned:
+                self._disk.remove(draft)
+            raise
+        file.close()
+        return draft
+
+
+def used_path(directory: Path, file_id: int) -> Path:
+    """Return the path of a journal file."""
+    return directory / f"{file_id:016x}{_USED}"
+
+
+def used_ids(disk: Disk, directory: Path) -> list[int]:
+    """Return the ids of the journal files in a directory, ascending."""
+    return sorted(int(name.removesuffix(_USED), 16) for name in _names(disk, directory, _USED))
+
+
+def _names(disk: Disk, directory: Path, kind: str) -> list[str]:
+    """Return the names of the journal's files of one kind, ascending. Other files in the directory are ignored."""
+    names = disk.names(directory)
+    return [name for name in names if name.endswith(kind) and _NAME.fullmatch(name.removesuffix(kind))]

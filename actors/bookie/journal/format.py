@@ -1,0 +1,159 @@
+"""The bytes of journal files: pure functions (docs/formats-bookie.md, "Journal").
+
+A file is a header block and then batches. A batch is what one sync made durable. It starts and ends on a block
+boundary, so no later write touches a block that holds acknowledged records. Files are recycled, so old content follows
+the valid end; each record therefore names its file, its sequence number and its batch:
+
+    offset  size  field
+    0       4     CRC32C of everything from offset 4 to the end of the payload
+    4       4     payload length
+    8       8     file id
+    16      8     sequence, one more than the record before, over all files of the journal
+    24      4     batch, from 1 in each file
+    28      1     kind
+    29      3     zero
+    32      -     payload
+
+The last record of a batch is END, whose payload is zeros up to the next block boundary.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import crc32c
+
+from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, up_to_block
+from heliograph.actors.errors import JournalCorruptError
+
+JOURNAL_VERSION = 1
+RECORD_HEADER_BYTES = 32
+_MAGIC = b"HELIOJNL"
+# magic, version, CRC32C of the block with this field zero, id, first sequence, bytes of the file when it was begun
+_FILE_HEADER = struct.Struct(">8sIIQQQ")
+CHECKSUM_BYTES = 4
+_REST = struct.Struct(">IQQIB3x")
+RECORD = struct.Struct(">IIQQIB3x")
+_LEDGER = struct.Struct(">q")
+_LEDGER_LAC = struct.Struct(">qq")
+
+assert RECORD.size == RECORD_HEADER_BYTES == CHECKSUM_BYTES + _REST.size
+
+
+class Kind(enum.IntEnum):
+    """The kinds of records, by their payload."""
+
+    ENTRY = 1  # an entry, actors/wire/entry.py
+    FENCE = 2  # i64 ledger id
+    LAC = 3  # i64 ledger id, i64 LAC set explicitly
+    END = 4  # zeros: the batch is complete
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFileHeader:
+    """The first block of a file. A file shorter than ``file_bytes`` was cut off; 0: the size was not noted."""
+
+    file_id: int
+    first_sequence: int
+    file_bytes: int
+
+
+def encode_file_header(file_id: int, first_sequence: int, file_bytes: int) -> bytes:
+    """Encode the header block."""
+    block = bytearray(BLOCK_BYTES)
+    _FILE_HEADER.pack_into(block, 0, _MAGIC, JOURNAL_VERSION, 0, file_id, first_sequence, file_bytes)
+    checksum = crc32c.crc32c(bytes(block))
+    _FILE_HEADER.pack_into(block, 0, _MAGIC, JOURNAL_VERSION, checksum, file_id, first_sequence, file_bytes)
+    return bytes(block)
+
+
+def decode_file_header(data: bytes | memoryview, name: str) -> JournalFileHeader | None:
+    """Decode the header; return None if the block holds no sound header.
+
+    Raises:
+        JournalCorruptError: the header is sound, and of a version that this program does not read.
+    """
+    block = bytearray(data[:BLOCK_BYTES])
+    if len(block) < BLOCK_BYTES:
+        return None
+    magic, version, checksum, *fields = _FILE_HEADER.unpack_from(block)
+    _FILE_HEADER.pack_into(block, 0, magic, version, 0, *fields)
+    if magic != _MAGIC or crc32c.crc32c(bytes(block)) != checksum:
+        return None
+    if version != JOURNAL_VERSION:
+        raise JournalCorruptError(f"{name}: journal format {version}, this program reads {JOURNAL_VERSION}")
+    return JournalFileHeader(*fields)
+
+
+def batch_bytes(records: Sequence[Sequence[Any]]) -> int:
+    """Return the size of a batch with END and padding. The payload is the second item of each record."""
+    size = sum([len(record[1]) for record in records])
+    return up_to_block(size + RECORD_HEADER_BYTES * (len(records) + 1))
+
+
+def encode_batch(
+    memory: mmap.mmap | bytearray, start: int, records: Iterable[Sequence[Any]], file_id: int, sequence: int, batch: int
+) -> tuple[int, int]:
+    """Encode one batch into ``memory`` from ``start``; return its end and the sequence of the next record.
+
+    Args:
+        memory: has room for ``batch_bytes(records)``.
+        records: kind and payload are the first two items of each; further items are ignored.
+        sequence: sequence of the first record.
+    """
+    pack, pack_all, crc = _REST.pack, RECORD.pack_into, crc32c.crc32c
+    at = start
+    for kind, payload, *_ in records:
+        size = len(payload)
+        checksum = crc(payload, crc(pack(size, file_id, sequence, batch, kind)))
+        pack_all(memory, at, checksum, size, file_id, sequence, batch, kind)
+        at += RECORD_HEADER_BYTES
+        memory[at : at + size] = payload
+        at += size
+        sequence += 1
+    padding = bytes(-(at - start + RECORD_HEADER_BYTES) % BLOCK_BYTES)
+    checksum = crc(padding, crc(pack(len(padding), file_id, sequence, batch, Kind.END)))
+    pack_all(memory, at, checksum, len(padding), file_id, sequence, batch, Kind.END)
+    at += RECORD_HEADER_BYTES
+    memory[at : at + len(padding)] = padding
+    return at + len(padding), sequence + 1
+
+
+def encode_fence(ledger_id: int) -> bytes:
+    """Encode the payload of a FENCE record."""
+    return _LEDGER.pack(ledger_id)
+
+
+def decode_fence(payload: bytes | memoryview) -> int:
+    """Decode the ledger id of a FENCE record.
+
+    Raises:
+        JournalCorruptError: the payload holds no ledger id.
+    """
+    if len(payload) != _LEDGER.size or (ledger_id := _LEDGER.unpack(payload)[0]) < 0:
+        raise JournalCorruptError(f"a fence of {len(payload)} bytes holds no ledger id")
+    return int(ledger_id)
+
+
+def encode_lac(ledger_id: int, last_add_confirmed: int) -> bytes:
+    """Encode the payload of a LAC record."""
+    return _LEDGER_LAC.pack(ledger_id, last_add_confirmed)
+
+
+def decode_lac(payload: bytes | memoryview) -> tuple[int, int]:
+    """Decode ledger id and LAC of a LAC record.
+
+    Raises:
+        JournalCorruptError: the payload holds no valid pair.
+    """
+    if len(payload) != _LEDGER_LAC.size:
+        raise JournalCorruptError(f"an explicit LAC of {len(payload)} bytes")
+    ledger_id, last_add_confirmed = _LEDGER_LAC.unpack(payload)
+    if ledger_id < 0 or last_add_confirmed < -1:
+        raise JournalCorruptError(f"an explicit LAC of {last_add_confirmed} of ledger {ledger_id}")
+    return ledger_id, last_add_confirmed

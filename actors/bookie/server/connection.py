@@ -1,0 +1,353 @@
+"""One client's connection: frames in, answers out, and bounds on the memory that a client can use.
+
+Adds take a short path: check, cache, journal queue. They are answered when their batch is durable, with one write for
+all answers of a batch. The socket is not read while the client has too many unanswered requests or does not take its
+answers, or while the write cache is nearly full (I15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from heliograph.actors.bookie.config import (
+    CONNECTION_ADDS_BYTES_MAX,
+    CONNECTION_BODIES_MAX,
+    CONNECTION_OUT_BYTES_MAX,
+    CONNECTION_REQUESTS_MAX,
+    ENTRY_BYTES_MAX,
+    GREETING_BYTES_MAX,
+    GREETING_SECONDS_MAX,
+    SLOW_CLIENT_SECONDS_MAX,
+)
+from heliograph.actors.bookie.journal.format import Kind
+from heliograph.actors.bookie.journal.journal import Journal, JournalItem
+from heliograph.actors.bookie.server.receiving import FrameReceiver
+from heliograph.actors.bookie.server.response_writer import ResponseWriter
+from heliograph.actors.bookie.store.payloads import NO_BODY, PART_BYTES, EntryPayload
+from heliograph.actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError, FrameError
+from heliograph.actors.wire.entry import check_entry
+from heliograph.actors.wire.frame import FRAME_BYTES_MAX, decode_request, encode_answer_head, encode_head
+from heliograph.actors.wire.greeting import Greeting
+from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Flag, Status
+from heliograph.base.peer import peer_name
+
+if TYPE_CHECKING:
+    from heliograph.actors.bookie.server.reads import Reply
+    from heliograph.actors.bookie.server.server import BookieServer
+
+log = logging.getLogger(__name__)
+_ADD, _READ, _OK = int(BookieOp.ADD), int(BookieOp.READ), int(Status.OK)
+_RECOVERY = int(Flag.RECOVERY)
+_ENTRY = int(Kind.ENTRY)
+_ID_MAX = (1 << 63) - 1
+_WITHOUT_ENTRY_ID = {BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
+_AT_ONCE_BYTES_MAX = CONNECTION_OUT_BYTES_MAX  # unsent answers, above which even cached entries are answered in turn
+_WITH_BODY = {BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
+
+
+class BookieClientConnection(asyncio.BufferedProtocol):
+    """The bookie's side of one connection, and the journal's waiter for the adds of that connection."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server = server
+        self._storage = server.storage
+        self._receiver = FrameReceiver(
+            server.receive_memory, FRAME_BYTES_MAX if server.cluster_secret is None else GREETING_BYTES_MAX
+        )
+        self._transport: asyncio.Transport | None = None
+        self._is_greeted = False
+        self._greeting: Greeting | None = None if server.cluster_secret is None else Greeting(server.cluster_secret)
+        self._greeting_timer: asyncio.TimerHandle | None = None
+        self._greeting_bytes = 0
+        self._add_bytes = 0
+        self._adds_answered = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_reading = True
+        self._is_draining = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._bodies = asyncio.Semaphore(CONNECTION_BODIES_MAX)
+        self._writer = ResponseWriter()
+        self._frame = asyncio.Lock()  # held while a frame is sent in parts
+        self._held: list[bytes] | None = None  # frames that wait until that frame is sent
+        self._slow_timer: asyncio.TimerHandle | None = None
+
+    # -- called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=CONNECTION_OUT_BYTES_MAX)
+        if not self._server.admit(self):
+            self._transport.abort()
+        elif self._greeting is not None:  # a client that has not proved the secret gets little time
+            self._greeting_timer = asyncio.get_running_loop().call_later(GREETING_SECONDS_MAX, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._writer.close()
+        self._server.leave(self)
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+        if self._greeting_timer is not None:
+            self._greeting_timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        loop = asyncio.get_running_loop()
+        self._slow_timer = loop.call_later(SLOW_CLIENT_SECONDS_MAX, self.abort)
+        self.regulate()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
+        self.regulate()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._greeting is not None:
+            self._greeting_bytes += nbytes
+            if self._greeting_bytes > GREETING_BYTES_MAX:
+                self.abort()
+                return
+        pending: dict[Journal, tuple[list[JournalItem], int]] = {}
+        try:
+            for header, body in self._receiver.received(nbytes):
+                if self._is_greeted and header and header[0] == _ADD:
+                    self._add(header, body, pending)
+                else:
+                    self._request(decode_request(header), body)
+        except FrameError as error:
+            log.warning("closed the connection from %s: %s", peer_name(self._transport), error)
+            self.abort()
+        except Exception as error:  # a bug of ours, not the client's; the event loop would only log it
+            self._server.fail(error)
+            self.abort()
+            return
+        for journal, (items, size) in pending.items():
+            journal.append(items, size)
+        self.regulate()
+
+    # -- called by the server and the journal
+
+    def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
+        """Answer adds whose records are durable (I1) or could not be written."""
+        for _, size in tokens:
+            self._add_bytes -= size
+        if self._add_bytes == 0:
+            self._adds_answered.set()
+        if error is not None:
+            self._storage.write_cache.note_refusal()
+        if self._transport is not None:
+            if error is None:
+                self._write(b"".join([encode_head([request_id, _OK, -1, ""], 0) for request_id, _ in tokens]))
+            else:
+                for request_id, _ in tokens:
+                    self._send(Answer(request_id, Status.STORAGE_ERROR, text=str(error)))
+            self.regulate()
+
+    def regulate(self) -> None:
+        """Start or stop reading from the socket, as the bounds require."""
+        wanted = (
+            self._writable.is_set()
+            and not self._is_draining
+            and self._add_bytes <= CONNECTION_ADDS_BYTES_MAX
+            and len(self._tasks) <= CONNECTION_REQUESTS_MAX
+            and not self._server.is_crowded
+        )
+        if wanted is self._is_reading or self._transport is None or self._transport.is_closing():
+            return
+        self._is_reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def abort(self) -> None:
+        """Abort the connection. Running requests are not answered."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def drain(self) -> None:
+        """Stop reading, answer the running requests, then close."""
+        self._is_draining = True
+        self.regulate()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._add_bytes > 0:
+            await self._adds_answered.wait()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- requests
+
+    def _add(self, header: list[Any], body: memoryview, pending: dict[Journal, tuple[list[JournalItem], int]]) -> None:
+        try:
+            _, request_id, ledger_id, entry_id, flags, _, _ = header
+            is_recovery = bool(flags & _RECOVERY)
+        except (ValueError, TypeError) as error:
+            raise FrameError(f"not an ADD: {header!r:.200}") from error
+        try:
+            # The checksum is verified before anything is stored.
+            named_ledger_id, named_entry_id, last_add_confirmed = check_entry(body)
+        except EntryDamagedError as error:
+            self._refuse(request_id, Status.DAMAGED, str(error))
+            return
+        if named_ledger_id != ledger_id or named_entry_id != entry_id or ledger_id < 0 or entry_id < 0:
+            self._refuse(request_id, Status.BAD_REQUEST, f"entry {named_ledger_id}:{named_entry_id} under other ids")
+            return
+        size = len(body)
+        if size > ENTRY_BYTES_MAX:
+            self._refuse(request_id, Status.BAD_REQUEST, f"an entry of {size} bytes; the limit is {ENTRY_BYTES_MAX}")
+            return
+        if self._server.space.refuses(is_recovery=is_recovery):
+            self._refuse(request_id, Status.READ_ONLY)
+            return
+        data = bytes(body)
+        status = self._storage.add(ledger_id, entry_id, last_add_confirmed, data, is_recovery=is_recovery)
+        if status is not Status.OK:
+            self._refuse(request_id, status)
+            return
+        self._add_bytes += size
+        self._adds_answered.clear()
+        journal = self._storage.journal_of(ledger_id)
+        items, total = pending.get(journal) or ([], 0)
+        items.append((_ENTRY, data, self, (request_id, size)))
+        pending[journal] = (items, total + size)
+
+    def _refuse(self, request_id: object, status: Status, text: str = "") -> None:
+        if type(request_id) is not int:
+            raise FrameError(f"ADD has request id {request_id!r:.200}, an integer is required")
+        self._server.adds_refused += 1
+        self._send(Answer(request_id, status, text=text))
+
+    def _request(self, request: BookieRequest, body: memoryview) -> None:
+        if not self._is_greeted:
+            self._greet(request, bytes(body))
+            return
+        if not _are_ids_sane(request):
+            text = f"ledger {request.ledger_id}, entry {request.entry_id}: ids are from 0 to 2**63 - 1"
+            self._send(Answer(request.request_id, Status.BAD_REQUEST, text=text))
+            return
+        if request.op is BookieOp.READ and self._may_answer_at_once():
+            data = self._server.reads.read_cached(request.ledger_id, request.entry_id, request.flags)
+            if data is not None:
+                lac = self._storage.last_add_confirmed(request.ledger_id)
+                self._send(Answer(request.request_id, Status.OK, lac), EntryPayload((data,)))
+                return
+        task = asyncio.get_running_loop().create_task(self._serve(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _may_answer_at_once(self) -> bool:
+        """Return whether an entry may be sent before earlier answers are (I15)."""
+        transport = self._transport
+        return self._held is None and transport is not None and transport.get_write_buffer_size() < _AT_ONCE_BYTES_MAX
+
+    def _greet(self, request: BookieRequest, body: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return  # the client was refused; frames after its HELLO are ignored
+        if request.op is not BookieOp.HELLO:
+            raise FrameError("the first frame is not a HELLO")
+        if request.ledger_id != PROTOCOL_VERSION:
+            text = f"protocol {request.ledger_id}; this bookie speaks {PROTOCOL_VERSION}"
+            self._send(Answer(request.request_id, Status.BAD_VERSION, text=text))
+            self._transport.close()
+            return
+        status, answer_body = (
+            (Status.OK, b"") if self._greeting is None else self._greeting.answer(body, self._server.bookie_id)
+        )
+        self._send(Answer(request.request_id, status, text=self._server.bookie_id), EntryPayload((answer_body,)))
+        if status is Status.UNAUTHORIZED:
+            self._server.clients_refused += 1
+            log.warning(
+                "refused the connection from %s: it does not know the cluster's secret", peer_name(self._transport)
+            )
+            self._transport.close()
+        elif status is Status.OK:
+            self._is_greeted, self._greeting = True, None
+            self._receiver.frame_bytes_max = FRAME_BYTES_MAX
+            if self._greeting_timer is not None:
+                self._greeting_timer.cancel()
+
+    async def _serve(self, request: BookieRequest) -> None:
+        if request.op not in _WITH_BODY:
+            self._send(*await self._answer(request))
+            return
+        async with self._bodies:  # I15: payloads that a client does not take stay on the disk
+            await self._writable.wait()
+            answer, body = await self._answer(request)
+            try:
+                await self._send_in_parts(answer, body)
+            finally:
+                body.release()
+
+    async def _answer(self, request: BookieRequest) -> Reply:
+        try:
+            return await self._server.serve(request)
+        except BookieUnavailableError as error:
+            return Answer(request.request_id, Status.TOO_MANY_REQUESTS, text=str(error)), NO_BODY
+        except BookieStorageError as error:
+            return Answer(request.request_id, Status.STORAGE_ERROR, text=str(error)), NO_BODY  # I6: not a negative
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.regulate()
+        if not task.cancelled() and task.exception() is not None:
+            self._server.fail(cast(BaseException, task.exception()))
+
+    def _send(self, answer: Answer, body: EntryPayload = NO_BODY) -> None:
+        self._write(b"".join([encode_answer_head(answer, body.size), *body.parts()]))
+
+    async def _send_in_parts(self, answer: Answer, body: EntryPayload) -> None:
+        """Send a frame in parts, between which the event loop runs other work."""
+        if body.size <= PART_BYTES:
+            self._send(answer, body)
+            return
+        async with self._frame:
+            if self._transport is None:
+                return
+            self._held = []
+            try:
+                frame = EntryPayload((encode_answer_head(answer, body.size), *body.pieces))
+                for part in frame.parts(await self._send_at_once(frame, body)):
+                    if self._transport is None:
+                        return
+                    self._transport.write(part)
+                    await asyncio.sleep(0)
+            finally:
+                held, self._held = self._held, None
+                self._write(b"".join(held))
+
+    async def _send_at_once(self, frame: EntryPayload, lender: EntryPayload) -> int:
+        """Write as much of the frame as the kernel takes, on a thread; return the number of bytes."""
+        assert self._transport is not None, "the caller has checked"
+        writing = self._writer.write(self._transport, self._server.send_thread, frame.pieces)
+        if writing is None:
+            return 0
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            lender.release_after(writing)  # the thread may still read the memory
+            raise
+
+    def _write(self, frames: bytes) -> None:
+        """Write whole frames, after a frame that is being sent in parts."""
+        if self._held is not None:
+            self._held.append(frames)
+        elif self._transport is not None and frames:
+            self._transport.write(frames)
+
+
+def _are_ids_sane(request: BookieRequest) -> bool:
+    if request.op is BookieOp.STATISTICS:
+        return True
+    least = -1 if request.op in _WITHOUT_ENTRY_ID else 0
+    return 0 <= request.ledger_id <= _ID_MAX and least <= request.entry_id <= _ID_MAX

@@ -1,0 +1,124 @@
+"""Read-ahead: the next batch of a sequential reader is read while the previous one is being sent.
+
+It serves readers that go through a ledger in order, and only while no other read waits for a thread. Entries never
+change, so a batch may be read early. Read-ahead never answers "no" and never reports an error (I6): if it holds
+nothing, the disk is read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from heliograph.actors.bookie.config import READ_AHEAD_SECONDS_MAX, READ_AHEADS_MAX
+from heliograph.actors.bookie.store.data_directory import Records
+from heliograph.actors.bookie.store.payloads import EntryPayload, ReadBuffer
+from heliograph.actors.errors import BookieStorageError, EntryDamagedError
+
+READERS_MAX = 256  # readers whose next place is remembered
+
+Read = Callable[[int, int, int, int, ReadBuffer], list[Records]]  # ledger, first, last, bytes wanted, memory
+Place = tuple[int, int]  # ledger and entry
+
+
+class _AheadBatch:
+    """One batch that is being read or was read. Its buffer is free once the batch is read and not needed."""
+
+    def __init__(self, future: asyncio.Future[list[Records]], buffer: ReadBuffer) -> None:
+        self.future = future
+        self.buffer = buffer
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class RangeReadAhead:
+    """Holds at most READ_AHEADS_MAX batches, each for READ_AHEAD_SECONDS_MAX (I15). Used on the event loop only."""
+
+    def __init__(self, read: Read, threads: Executor) -> None:
+        """
+        Args:
+            read: reads a batch; it blocks and runs on one of ``threads``.
+        """
+        self._read = read
+        self._threads = threads
+        self._free = [ReadBuffer() for _ in range(READ_AHEADS_MAX)]
+        self._batches: dict[Place, _AheadBatch] = {}
+        self._places: OrderedDict[Place, None] = OrderedDict()  # where batches ended, and readers will continue
+        self.begun = 0
+        self.hits = 0
+
+    def continues(self, place: Place) -> bool:
+        """Return whether a batch from ``place`` on continues an earlier batch or begins its ledger."""
+        if place in self._places:
+            del self._places[place]
+            return True
+        return place[1] == 0
+
+    def ended_at(self, place: Place) -> None:
+        """Note that a batch was answered and ``place`` is the entry after it."""
+        self._places[place] = None
+        if len(self._places) > READERS_MAX:
+            self._places.popitem(last=False)
+
+    def begin(self, place: Place, last: int, bytes_wanted: int) -> None:
+        """Start reading the batch from ``place`` on, unless all buffers are in use."""
+        if not self._free or place in self._batches:
+            return
+        loop = asyncio.get_running_loop()
+        buffer = self._free.pop()
+        read = partial(self._read, *place, last, bytes_wanted, buffer)
+        batch = _AheadBatch(loop.run_in_executor(self._threads, read), buffer)
+        batch.timer = loop.call_later(READ_AHEAD_SECONDS_MAX, self._drop, place)
+        self._batches[place] = batch
+        self.begun += 1
+
+    async def take(self, place: Place, last: int, bytes_wanted: int) -> tuple[EntryPayload, int] | None:
+        """Return what was read ahead from ``place`` on, cut to the request, and its number of entries."""
+        batch = self._batches.pop(place, None)
+        if batch is None:
+            return None
+        assert batch.timer is not None, "the timer was set when the read began"
+        batch.timer.cancel()
+        try:
+            records = await asyncio.shield(batch.future)
+        except (BookieStorageError, EntryDamagedError):
+            records = []  # the disk is read again, and that read reports the error
+        except asyncio.CancelledError:
+            self._give_back_after(batch)
+            raise
+        if not records:
+            self._give_back(batch.buffer)
+            return None
+        self.hits += 1
+        pieces, count = cut(records, last - place[1] + 1, bytes_wanted)
+        return EntryPayload(pieces, partial(self._give_back, batch.buffer)), count
+
+    def _drop(self, place: Place) -> None:
+        self._give_back_after(self._batches.pop(place))
+
+    def _give_back_after(self, batch: _AheadBatch) -> None:
+        batch.future.add_done_callback(partial(self._give_back_done, batch.buffer))
+
+    def _give_back_done(self, buffer: ReadBuffer, future: asyncio.Future[list[Records]]) -> None:
+        future.exception()  # retrieved, so that asyncio does not log it
+        self._give_back(buffer)
+
+    def _give_back(self, buffer: ReadBuffer) -> None:
+        buffer.reset()
+        self._free.append(buffer)
+
+
+def cut(records: list[Records], count: int, bytes_wanted: int) -> tuple[list[memoryview], int]:
+    """Cut to ``count`` records and ``bytes_wanted`` bytes, one record at least; return pieces and their count."""
+    pieces: list[memoryview] = []
+    taken, size = 0, 0
+    for sizes, data in records:
+        end = 0
+        for each in sizes:
+            if taken >= count or (taken and size + each > bytes_wanted):
+                return [*pieces, data[:end]], taken
+            taken, size, end = taken + 1, size + each, end + each
+        pieces.append(data)
+    return pieces, taken

@@ -1,0 +1,262 @@
+"""Reading requests, one coroutine each: the fence first if requested, then the caches, then the disk on a thread.
+
+A fencing read is answered only after its fence is durable, and "no" is answered only if the ledger's state allows it
+(I4, I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import msgpack
+
+from heliograph.actors.bookie.config import DISK_READS_MAX, READ_BATCH_BYTES_MAX
+from heliograph.actors.bookie.server.read_ahead import RangeReadAhead
+from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES
+from heliograph.actors.bookie.store.index import merge_runs
+from heliograph.actors.bookie.store.payloads import NO_BODY, EntryPayload, ReadBuffer
+from heliograph.actors.bookie.store.storage import ENTRY_ID_MAX, BookieStorage
+from heliograph.actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError
+from heliograph.actors.wire.messages import LIST_RUNS_MAX, Answer, BookieRequest, Flag, Status
+
+log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+READ_BUFFERS_BESIDE = 2  # buffers beyond one for each thread, for answers that are being sent
+Reply = tuple[Answer, EntryPayload]
+
+
+@dataclass(slots=True)
+class ReadStatistics:
+    """Sums since the start."""
+
+    reads: int = 0
+    batch_reads: int = 0
+    write_cache_hits: int = 0
+    read_cache_hits: int = 0
+    disk_reads: int = 0
+    bytes_read: int = 0
+    damaged: int = 0
+    failed: int = 0
+
+
+class EntryReads:
+    """Serves READ, READ_BATCH, READ_LAC and LIST_ENTRIES."""
+
+    def __init__(self, storage: BookieStorage, threads: ThreadPoolExecutor) -> None:
+        self._storage = storage
+        self._threads = threads
+        self._disk_reads = 0
+        self._buffers: asyncio.Queue[ReadBuffer] = asyncio.Queue()
+        for _ in range(storage.config.read_threads + READ_BUFFERS_BESIDE):
+            self._buffers.put_nowait(ReadBuffer())
+        self.ahead = RangeReadAhead(storage.read_batch_disk, threads)
+        self.statistics = ReadStatistics()
+
+    def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> bytes | None:
+        """Return the entry if it can be answered at once: a cache holds it and no fence is pending."""
+        if flags & Flag.FENCE and not self._storage.is_fence_durable(ledger_id):
+            return None
+        if not self._storage.has_ledger(ledger_id):
+            return None  # a cache may still hold entries of a deleted ledger
+        data = self._storage.write_cache.get(ledger_id, entry_id)
+        if data is not None:
+            self.statistics.write_cache_hits += 1
+        else:
+            data = self._storage.read_cache.get(ledger_id, entry_id)
+            if data is None:
+                return None
+            self.statistics.read_cache_hits += 1
+        self.statistics.reads += 1
+        self.statistics.bytes_read += len(data)
+        return data
+
+    async def read(self, request: BookieRequest) -> Reply:
+        """Serve READ: the entry, a negative, or STORAGE_ERROR."""
+        await self._fence_first(request)
+        data = self.read_cached(request.ledger_id, request.entry_id, 0)
+        if data is not None:
+            return self._answer(request, Status.OK), EntryPayload((data,))
+        data = await self._from_disk(request.ledger_id, request.entry_id)
+        if data is None:
+            return self._answer(request, self._storage.negative(request.ledger_id)), NO_BODY
+        self.statistics.reads += 1
+        self.statistics.bytes_read += len(data)
+        return self._answer(request, Status.OK), EntryPayload((data,))
+
+    async def read_batch(self, request: BookieRequest) -> Reply:
+        """Serve READ_BATCH: consecutive entries up to the last one wanted, the first missing one, or ``limit`` bytes.
+
+        The answer holds one entry at least. A negative is about the first entry.
+        """
+        await self._fence_first(request)
+        ledger_id, first = request.ledger_id, request.entry_id
+        last = request.last_entry_id if request.last_entry_id >= 0 else ENTRY_ID_MAX
+        if first > last:
+            return self._answer(request, Status.BAD_REQUEST, f"entries {first} to {last}"), NO_BODY
+        if not self._storage.has_ledger(ledger_id):
+            return self._answer(request, self._storage.negative(ledger_id)), NO_BODY
+        limit = max(1, min(request.limit or READ_BATCH_BYTES_MAX, READ_BATCH_BYTES_MAX))
+        body = self._cached_batch(ledger_id, first, last, limit)
+        if not body.size:
+            body = await self._stored_batch(ledger_id, first, last, limit)
+        if not body.size:
+            body.release()
+            body = self._cached_batch(ledger_id, first, last, limit)  # it may have been added meanwhile
+        if not body.size:
+            return self._answer(request, self._storage.negative(ledger_id)), NO_BODY
+        self.statistics.batch_reads += 1
+        self.statistics.bytes_read += body.size
+        return self._answer(request, Status.OK), body
+
+    async def read_lac(self, request: BookieRequest) -> Reply:
+        """Serve READ_LAC: the highest LAC known, and the stored entry with the greatest id, if there is one.
+
+        An entry that cannot be read is left out. The fence is durable nevertheless, and a recovery that needs the
+        answer may have no other bookie to ask.
+        """
+        await self._fence_first(request)
+        ledger_id = request.ledger_id
+        state = self._storage.ledgers.get(ledger_id)
+        if state is None:
+            return self._answer(request, self._storage.negative(ledger_id)), NO_BODY
+        if state.last_entry_id < 0:
+            is_known = state.last_add_confirmed >= 0 and not state.is_limbo
+            return self._answer(request, Status.OK if is_known else self._storage.negative(ledger_id)), NO_BODY
+        data = self._storage.cached(ledger_id, state.last_entry_id)
+        if data is None:
+            try:
+                data = await self._from_disk(ledger_id, state.last_entry_id)
+            except (BookieStorageError, EntryDamagedError):
+                return self._answer(request, Status.OK), NO_BODY
+        if data is None:
+            text = f"entry {ledger_id}:{state.last_entry_id} was stored and is not found"
+            return self._answer(request, Status.STORAGE_ERROR, text), NO_BODY  # I6: not a negative
+        return self._answer(request, Status.OK), EntryPayload((data,))
+
+    async def list_entries(self, request: BookieRequest) -> Reply:
+        """Serve LIST_ENTRIES: spans of stored entry ids from ``entry_id`` (or 0) to ``last_entry_id`` (or the end).
+
+        At most LIST_RUNS_MAX spans are listed; the client asks for the rest. An entry that is not listed may still
+        exist. Listed entries are durable, because a crash must not undo a repair that relies on the list (I10).
+        """
+        await self._fence_first(request)
+        ledger_id, storage = request.ledger_id, self._storage
+        if not storage.has_ledger(ledger_id):
+            return self._answer(request, storage.negative(ledger_id)), NO_BODY
+        first = max(request.entry_id, 0)
+        last = request.last_entry_id if request.last_entry_id >= 0 else ENTRY_ID_MAX
+        cached = [(n, n) for n in storage.write_cache.entry_ids(ledger_id) if first <= n <= last]  # before the disk
+        on_disk = await self._on_thread(storage.spans_on_disk, ledger_id, first, last)
+        if cached:
+            await storage.settle(ledger_id)
+            if not storage.write_cache.is_journaled:  # checked last: a refusal is notified before later records
+                cached = []
+        spans = merge_runs([*cached, *on_disk])[:LIST_RUNS_MAX]
+        return self._answer(request, Status.OK), EntryPayload((msgpack.packb(spans),))
+
+    async def _fence_first(self, request: BookieRequest) -> None:
+        if request.flags & Flag.FENCE:
+            await self._storage.fence(request.ledger_id)  # I4, I6: durable before any answer
+
+    async def _from_disk(self, ledger_id: int, entry_id: int) -> bytes | None:
+        storage = self._storage
+        if not storage.has_ledger(ledger_id):
+            return None
+        found = await self._on_thread(storage.read_disk, ledger_id, entry_id)
+        if not found:
+            return storage.cached(ledger_id, entry_id)  # it may have been added meanwhile
+        for number, data in found:
+            storage.read_cache.put(ledger_id, number, data)
+        return found[0][1]
+
+    async def _on_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._counted():
+            return await self._run(partial(function, *args, **kwargs))
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        except EntryDamagedError as error:
+            self.statistics.damaged += 1
+            log.error("a stored entry is damaged; its ledger can be repaired from other bookies: %s", error)
+            raise BookieStorageError(str(error)) from error
+        except BookieStorageError as error:
+            self.statistics.failed += 1
+            log.error("a read failed: %s", error)
+            raise
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._disk_reads >= DISK_READS_MAX:
+            raise BookieUnavailableError(f"{DISK_READS_MAX} reads are already waiting for the disk")  # I15
+        self._disk_reads += 1
+        self.statistics.disk_reads += 1
+        try:
+            yield
+        finally:
+            self._disk_reads -= 1
+
+    async def _stored_batch(self, ledger_id: int, first: int, last: int, limit: int) -> EntryPayload:
+        """Return a batch from read-ahead or from the disk; start the next read-ahead for a sequential reader."""
+        place, ahead = (ledger_id, first), self.ahead
+        is_sequential = ahead.continues(place)
+        found = await ahead.take(place, last, limit)
+        body, count = found or await self._batch_from_disk(ledger_id, first, last, limit)
+        if count:
+            following = first + count
+            ahead.ended_at((ledger_id, following))
+            has_thread = self._disk_reads < self._storage.config.read_threads
+            if is_sequential and has_thread and self._is_stored(ledger_id, following):
+                ahead.begin((ledger_id, following), min(following + last - first, ENTRY_ID_MAX), limit)
+        return body
+
+    def _is_stored(self, ledger_id: int, entry_id: int) -> bool:
+        """Return whether an entry is probably on the disk and in no cache."""
+        state = self._storage.ledgers.get(ledger_id)
+        if state is None or entry_id > state.last_entry_id:
+            return False
+        return self._storage.write_cache.get(ledger_id, entry_id) is None
+
+    async def _batch_from_disk(self, ledger_id: int, first: int, last: int, limit: int) -> tuple[EntryPayload, int]:
+        """Read a batch; return it and its number of entries."""
+        with self._counted():
+            buffer = await self._buffers.get()
+            read = partial(self._storage.read_batch_disk, ledger_id, first, last, limit, buffer)
+            try:
+                records = await self._run(read)
+            except asyncio.CancelledError:
+                self._give_back(ReadBuffer())  # a new one: the thread may still write to the old one
+                raise
+            except BaseException:
+                self._give_back(buffer)
+                raise
+        pieces = [data for _, data in records]
+        return EntryPayload(pieces, lambda: self._give_back(buffer)), sum([len(sizes) for sizes, _ in records])
+
+    def _give_back(self, buffer: ReadBuffer) -> None:
+        buffer.reset()
+        self._buffers.put_nowait(buffer)
+
+    def _cached_batch(self, ledger_id: int, first: int, last: int, limit: int) -> EntryPayload:
+        pieces: list[bytes] = []
+        size = 0
+        for entry_id in range(first, last + 1):
+            data = self._storage.write_cache.get(ledger_id, entry_id)
+            if data is None or (pieces and size + len(data) + LENGTH_BYTES > limit):
+                break
+            pieces += (len(data).to_bytes(LENGTH_BYTES, "big"), data)
+            size += len(data) + LENGTH_BYTES
+        self.statistics.write_cache_hits += bool(pieces)
+        return EntryPayload(pieces)
+
+    def _answer(self, request: BookieRequest, status: Status, text: str = "") -> Answer:
+        lac = self._storage.last_add_confirmed(request.ledger_id)
+        return Answer(request.request_id, status, lac, text)

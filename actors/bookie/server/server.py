@@ -1,0 +1,146 @@
+"""The bookie's listener: its connections, and the part that serves each kind of request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgpack
+
+from heliograph.actors.bookie.config import CONNECTIONS_MAX, RECEIVE_BYTES
+from heliograph.actors.bookie.disk.monitor import DiskMonitor
+from heliograph.actors.bookie.server.connection import BookieClientConnection
+from heliograph.actors.bookie.server.reads import EntryReads, Reply
+from heliograph.actors.bookie.store.payloads import NO_BODY, EntryPayload
+from heliograph.actors.bookie.store.storage import BookieStorage
+from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
+from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
+from heliograph.base.errors import ResourceError
+
+_DRAIN_SECONDS_MAX = 5.0
+
+
+class BookieServer:
+    """Accepts connections and passes requests to ``storage`` and ``reads``."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        cluster_secret: str | None,
+        storage: BookieStorage,
+        reads: EntryReads,
+        checkpointer: Checkpointer,
+        space: DiskMonitor,
+        statistics: Callable[[], dict[str, object]],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.bookie_id = bookie_id
+        self.cluster_secret = cluster_secret
+        self.storage = storage
+        self.reads = reads
+        self.space = space
+        self.receive_memory = memoryview(bytearray(RECEIVE_BYTES))  # shared: one read is processed before the next
+        self.send_thread = ThreadPoolExecutor(1, "bookie-send")  # writes one large payload at a time
+        self._checkpointer = checkpointer
+        self.adds_refused = 0
+        self.clients_refused = 0
+        self._statistics = statistics
+        self._on_failure = on_failure
+        self._connections: set[BookieClientConnection] = set()
+        self._listener: asyncio.Server | None = None
+        self._serving = {
+            BookieOp.READ: reads.read,
+            BookieOp.READ_BATCH: reads.read_batch,
+            BookieOp.READ_LAC: reads.read_lac,
+            BookieOp.LIST_ENTRIES: reads.list_entries,
+            BookieOp.WRITE_LAC: self._write_lac,
+            BookieOp.STATISTICS: self._answer_statistics,
+        }
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether sockets should wait for a flush. False when flushes fail: adds are then refused, and reads go on."""
+        return self.storage.write_cache.is_crowded and not self._checkpointer.is_failing
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port.
+
+        Raises:
+            ResourceError: the address cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(lambda: BookieClientConnection(self), host, port, backlog=512)
+        except OSError as error:
+            raise ResourceError(
+                f"bookie {self.bookie_id} cannot listen on {host}:{port}: {error}", field="host,port"
+            ) from error
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Accept no more connections and requests, answer the running requests, close."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS_MAX):
+                await asyncio.gather(*(connection.drain() for connection in tuple(self._connections)))
+        except TimeoutError:
+            self.abort()
+        await self._listener.wait_closed()
+        self._listener = None
+        self.send_thread.shutdown()
+
+    def abort(self) -> None:
+        """Close the listener and abort all connections."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def admit(self, connection: BookieClientConnection) -> bool:
+        """Register a new connection; return False if there are too many (I15)."""
+        if len(self._connections) >= CONNECTIONS_MAX:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def leave(self, connection: BookieClientConnection) -> None:
+        """Remove a lost connection."""
+        self._connections.discard(connection)
+
+    def regulate(self) -> None:
+        """Have every connection check its bounds again, after a flush or a failed flush."""
+        for connection in self._connections:
+            connection.regulate()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the bookie, because an assertion or another promise of our own code failed."""
+        self._on_failure(error)
+
+    async def serve(self, request: BookieRequest) -> Reply:
+        """Serve any request but HELLO and ADD.
+
+        Raises:
+            BookieStorageError: the answer is STORAGE_ERROR.
+            BookieUnavailableError: the answer is TOO_MANY_REQUESTS.
+        """
+        serving = self._serving.get(request.op)
+        if serving is None:
+            return Answer(
+                request.request_id, Status.BAD_REQUEST, text=f"{request.op.name} is not allowed here"
+            ), NO_BODY
+        return await serving(request)
+
+    async def _write_lac(self, request: BookieRequest) -> Reply:
+        status = await self.storage.write_lac(request.ledger_id, request.entry_id)
+        return Answer(request.request_id, status, self.storage.last_add_confirmed(request.ledger_id)), NO_BODY
+
+    async def _answer_statistics(self, request: BookieRequest) -> Reply:
+        return Answer(request.request_id, Status.OK), EntryPayload((msgpack.packb(self._statistics()),))

@@ -1,0 +1,421 @@
+"""Entry logs: the files that hold entries, in order of ledger and entry (docs/formats-bookie.md, "Entry log").
+
+A log is a header and then records (u32 length, entry). A full log ends with a map that tells how many bytes of it each
+ledger has. An entry carries its ids and its checksum, so every read is verified. The records of a run are the body of a
+READ_BATCH answer, byte for byte.
+
+The data of one sync is padded with zeros to a block boundary, so no later write touches a block that holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, count
+from pathlib import Path
+from threading import Lock
+
+import crc32c
+
+from heliograph.actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
+from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer, own_memory, up_to_block
+from heliograph.actors.bookie.disk.disk import Disk, DiskFile
+from heliograph.actors.errors import BookieStorageError, EntryDamagedError
+from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES, check_entry, entry_head
+
+ENTRY_LOG_VERSION = 2
+_VERSIONS_READ = (1, 2)  # version 1 had no zeros between records
+HEADER_BYTES = 32
+RUN_ENTRIES_MAX = 256  # entries of one row of the index
+_LOG_NAME = re.compile(r"[0-9a-f]{8}\.log")
+_MAGIC = b"HELIOELG"
+_HEADER = struct.Struct(">8sIIQ8x")  # magic, version, CRC32C of magic, version and id, id
+_CHECKED = struct.Struct(">8sIQ")
+_SIZE = struct.Struct(">I")
+_MAP_MAGIC = b"HELIOMAP"
+_MAP_HEAD = struct.Struct(">8sII")  # magic, count, CRC32C of the pairs
+_MAP_PAIR = struct.Struct(">qQ")
+_MAP_TAIL = struct.Struct(">Q8s")  # offset of the map, magic
+_MAP_END = b"HELIOEND"
+_WRITE_BYTES = 1 << 20  # size of one write, which a journal on the same disk may have to wait for
+_SMALL_BYTES = 4 << 10  # entries up to this size are joined before they are copied into the buffer
+_SCAN_BYTES = 4 << 20
+_DIRECT_BYTES_MIN = 128 << 10  # smaller reads go through the page cache, which then holds the neighbouring entries
+
+assert int.from_bytes(_MAP_MAGIC[:4], "big") > ENTRY_BYTES_MAX, "a map cannot be taken for a record"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRun:
+    """Entries with consecutive ids, stored one after another. ``sizes`` are those of their records, length included."""
+
+    ledger_id: int
+    first_entry_id: int
+    log_id: int
+    offset: int
+    sizes: tuple[int, ...]
+
+
+class EntryLogWriter:
+    """Appends to the newest log of a directory. Used by one thread at a time."""
+
+    def __init__(self, disk: Disk, directory: Path, log_bytes: int, first_id: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._log_bytes = log_bytes
+        self._next_id = first_id
+        self._file: DiskFile | None = None
+        self._offset = 0  # where the buffer begins in the file
+        self._synced = 0
+        self._buffer = BlockBuffer(_WRITE_BYTES)
+        self._buffered = 0
+        self._usage: dict[int, int] = {}
+        self.log_id = -1
+
+    def append(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> list[EntryRun]:
+        """Write entries of one ledger in ascending order; return where they are. They are durable after ``sync``."""
+        return [
+            self._append_run(ledger_id, row[start : start + RUN_ENTRIES_MAX])
+            for row in _rows(entries)
+            for start in range(0, len(row), RUN_ENTRIES_MAX)
+        ]
+
+    def sync(self) -> None:
+        """Make everything that was appended durable."""
+        if self._file is not None and self._offset + self._buffered > self._synced:
+            self._fill_block()
+            self._write_out()
+            self._file.sync()
+            self._synced = self._offset
+
+    def abandon(self) -> None:
+        """Cut the log off after its last sync and use another log next. Called after an error, and to close.
+
+        Cutting keeps repeated failures from filling the disk.
+        """
+        file, self._file = self._file, None
+        self._buffered = 0
+        if file is not None:
+            with contextlib.suppress(BookieStorageError):  # what stays is garbage that no index row names
+                file.truncate(self._synced)
+            file.close()
+
+    def close(self) -> None:
+        """Write the map of the log in use and close the log."""
+        if self._file is not None:
+            self._seal()
+
+    def usage(self) -> dict[int, int]:
+        """Return the bytes of each ledger in the log that is being written."""
+        return dict(self._usage)
+
+    def _append_run(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> EntryRun:
+        if self._file is None or self._offset + self._buffered >= self._log_bytes:
+            self._rotate()
+        offset = self._offset + self._buffered
+        sizes = [_SIZE.size + len(data) for _, data in entries]
+        parts: list[bytes] = []
+        for _, data in entries:
+            parts += (_SIZE.pack(len(data)), data)
+        if sum(sizes) <= len(sizes) * _SMALL_BYTES:
+            parts = [
+                b"".join(parts)
+            ]  # far faster than copying small pieces one by one; large entries are copied only once
+        for part in parts:
+            self._put(part)
+            if self._buffered >= _WRITE_BYTES:
+                self._write_out()
+        self._usage[ledger_id] = self._usage.get(ledger_id, 0) + sum(sizes)
+        return EntryRun(ledger_id, entries[0][0], self.log_id, offset, tuple(sizes))
+
+    def _rotate(self) -> None:
+        if self._file is not None:
+            self._seal()
+        log_id = self._next_id
+        self._next_id += 1  # first: an id is never used twice, even if this fails
+        file = self._disk.open(log_path(self._directory, log_id), create=True, is_direct=True)
+        checksum = crc32c.crc32c(_CHECKED.pack(_MAGIC, ENTRY_LOG_VERSION, log_id))
+        self.log_id = log_id
+        self._file, self._usage = file, {}
+        self._offset, self._synced, self._buffered = 0, 0, 0
+        self._put(_HEADER.pack(_MAGIC, ENTRY_LOG_VERSION, checksum, log_id))
+        self._disk.sync_directory(self._directory)
+
+    def _seal(self) -> None:
+        assert self._file is not None, "there is a log to seal"
+        offset = self._offset + self._buffered
+        pairs = b"".join(_MAP_PAIR.pack(*pair) for pair in sorted(self._usage.items()))
+        self._put(_MAP_HEAD.pack(_MAP_MAGIC, len(self._usage), crc32c.crc32c(pairs)))
+        self._put(pairs)
+        self._fill_block(_MAP_TAIL.size)
+        self._put(_MAP_TAIL.pack(offset, _MAP_END))
+        self._write_out()
+        self._file.sync()
+        self._file.close()
+        self._file = None
+
+    def _put(self, data: bytes) -> None:
+        start, end = self._buffered, self._buffered + len(data)
+        self._buffer.reserve(end, kept=start)
+        self._buffer.memory[start:end] = data
+        self._buffered = end
+
+    def _fill_block(self, left: int = 0) -> None:
+        """Append zeros up to ``left`` bytes before a block boundary."""
+        self._put(bytes(-(self._buffered + left) % BLOCK_BYTES))
+
+    def _write_out(self) -> None:
+        """Write the whole blocks of the buffer and keep the rest in it."""
+        rest = self._buffered % BLOCK_BYTES
+        whole = self._buffered - rest
+        if whole:
+            assert self._file is not None, "there is a log to write to"
+            self._file.write_at(self._offset, self._buffer.view(whole))
+            memory = self._buffer.memory
+            memory[:rest] = memory[whole : whole + rest]
+            self._offset, self._buffered = self._offset + whole, rest
+
+
+class EntryLogReader:
+    """Reads the logs of one directory. Safe to use from several threads."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._open: OrderedDict[tuple[int, bool], DiskFile] = OrderedDict()  # by log, and whether it is read directly
+        self._lock = Lock()
+
+    def read(self, run: EntryRun, first: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
+        """Return copies of the records that ``read_into`` reads, each with its entry id. Raises what it raises."""
+        sizes, data = self.read_into(run, first, bytes_wanted, own_memory)
+        ends = list(accumulate(sizes))
+        return [
+            (entry_id, bytes(data[end - size : end]))
+            for entry_id, size, end in zip(count(first), sizes, ends, strict=False)
+        ]
+
+    def read_into(
+        self, run: EntryRun, first: int, bytes_wanted: int, take: Callable[[int], memoryview], last: int = 1 << 63
+    ) -> tuple[tuple[int, ...], memoryview]:
+        """Read and verify the records (u32 length and entry) of a run from entry ``first`` on.
+
+        Args:
+            bytes_wanted: most bytes to read; one record is read in any case.
+            take: returns memory of the size that it is called with.
+            last: last entry to read.
+
+        Returns:
+            The sizes of the records, and the records one after another.
+
+        Raises:
+            BookieStorageError: the log cannot be read.
+            EntryDamagedError: the first record is damaged. Damage of a later record ends the result before it.
+            FileNotFoundError: the log was removed; look the run up again.
+        """
+        skip = first - run.first_entry_id
+        assert 0 <= skip < len(run.sizes), "the run holds the entry"
+        offset = run.offset + sum(run.sizes[:skip])
+        sizes = _fitting(run.sizes[skip : max(skip, last - run.first_entry_id) + 1], bytes_wanted)
+        data = self._bytes(run.log_id, offset, sum(sizes), take)
+        start = 0
+        for done, size in enumerate(sizes):
+            try:
+                _verify(data[start : start + size], size, run.ledger_id, first + done)
+            except EntryDamagedError as error:
+                if done:
+                    return sizes[:done], data[:start]
+                path = log_path(self._directory, run.log_id)
+                raise EntryDamagedError(f"{path} at offset {offset}: {error}") from error
+            start += size
+        return sizes, data[:start]
+
+    def forget(self, log_id: int) -> None:
+        """Close a log that is to be removed. Reads that are running end well."""
+        with self._lock:
+            self._open.pop((log_id, False), None)
+            self._open.pop((log_id, True), None)
+
+    def close(self) -> None:
+        """Close all files once the running reads are done."""
+        with self._lock:
+            self._open.clear()
+
+    def _bytes(self, log_id: int, offset: int, size: int, take: Callable[[int], memoryview]) -> memoryview:
+        """Read ``size`` bytes of a log, fewer at its end. A large read goes past the page cache."""
+        start = offset
+        if is_direct := size >= _DIRECT_BYTES_MIN:
+            start -= offset % BLOCK_BYTES
+            size = up_to_block(offset + size) - start
+        memory = take(size)
+        file = self._file(log_id, is_direct)
+        filled = self._read_in_pieces(file, start, memory) if is_direct else file.read_into(start, memory)
+        return memory[:filled][offset - start :]
+
+    def _read_in_pieces(self, file: DiskFile, offset: int, memory: memoryview) -> int:
+        filled = 0
+        while filled < len(memory):
+            piece = memory[filled:][: self._disk.io_priority.give_way()]
+            count = file.read_into(offset + filled, piece)
+            filled += count
+            if count < len(piece):
+                break
+        return filled
+
+    def _file(self, log_id: int, is_direct: bool) -> DiskFile:
+        key = (log_id, is_direct)
+        with self._lock:
+            file = self._open.get(key)
+            if file is None:
+                file = self._disk.open(log_path(self._directory, log_id), is_direct=is_direct)
+                self._open[key] = file
+                if len(self._open) > OPEN_LOGS_MAX:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(key)
+            return file
+
+
+def log_path(directory: Path, log_id: int) -> Path:
+    """Return the path of a log."""
+    return directory / f"{log_id:08x}.log"
+
+
+def log_ids(disk: Disk, directory: Path) -> list[int]:
+    """Return the ids of the logs in a directory, ascending. Other files are ignored."""
+    return sorted(int(name[:-4], 16) for name in disk.names(directory) if _LOG_NAME.fullmatch(name))
+
+
+def read_usage(disk: Disk, directory: Path, log_id: int) -> dict[int, int]:
+    """Return the bytes of each ledger in a log: from its map, or from a scan if it has none.
+
+    Raises:
+        BookieStorageError: the log cannot be read.
+    """
+    usage = read_map(disk, directory, log_id)
+    if usage is None:
+        usage = {}
+        for _, ledger_id, _, record in scan_log(disk, directory, log_id):
+            usage[ledger_id] = usage.get(ledger_id, 0) + len(record)
+    return usage
+
+
+def read_map(disk: Disk, directory: Path, log_id: int) -> dict[int, int] | None:
+    """Return the bytes of each ledger in a log by its map; None if it has no sound map.
+
+    Raises:
+        BookieStorageError: the log cannot be read.
+    """
+    file = disk.open(log_path(directory, log_id))
+    try:
+        return _read_map(file)
+    finally:
+        file.close()
+
+
+def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield offset, ledger id, entry id and record of each entry, up to the first damaged one.
+
+    Raises:
+        BookieStorageError: the log has no sound header, or cannot be read.
+    """
+    path = log_path(directory, log_id)
+    file = disk.open(path)
+    try:
+        version = _check_header(file.read_at(0, HEADER_BYTES), log_id, path)
+        offset, chunk, chunk_start = HEADER_BYTES, b"", 0
+        while True:
+            head = offset - chunk_start
+            if head + _SIZE.size > len(chunk) or head + _SIZE.size + _length(chunk, head) > len(chunk):
+                wanted = _SIZE.size + ENTRY_BYTES_MAX
+                chunk, chunk_start, head = file.read_at(offset, max(_SCAN_BYTES, wanted)), offset, 0
+            record = _sound_record(chunk, head)
+            if record is not None:
+                ledger_id, entry_id, _ = entry_head(memoryview(record)[_SIZE.size :])
+                yield offset, ledger_id, entry_id, record
+                offset += len(record)
+                continue
+            filled = up_to_block(offset) - offset
+            if version == 1 or not filled or chunk[head : head + filled] != bytes(filled):
+                return
+            offset += filled
+    finally:
+        file.close()
+
+
+def _rows(entries: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield the entries, which ascend, in rows of consecutive ids."""
+    if entries and entries[-1][0] - entries[0][0] == len(entries) - 1:  # there is no gap to look for
+        yield entries
+        return
+    start = 0
+    for index in range(1, len(entries) + 1):
+        if index == len(entries) or entries[index][0] != entries[index - 1][0] + 1:
+            yield entries[start:index]
+            start = index
+
+
+def _fitting(sizes: tuple[int, ...], bytes_wanted: int) -> tuple[int, ...]:
+    total = 0
+    for index, size in enumerate(sizes):
+        total += size
+        if total > bytes_wanted:
+            return sizes[: max(index, 1)]
+    return sizes
+
+
+def _verify(record: memoryview, size: int, ledger_id: int, entry_id: int) -> None:
+    if len(record) != size or _length(record, 0) != size - _SIZE.size:
+        raise EntryDamagedError(f"a record of {size} bytes was expected")
+    found_ledger_id, found_entry_id, _ = check_entry(record[_SIZE.size :])
+    if found_ledger_id != ledger_id or found_entry_id != entry_id:
+        raise EntryDamagedError(f"expected entry {ledger_id}:{entry_id}, found {found_ledger_id}:{found_entry_id}")
+
+
+def _length(chunk: bytes | memoryview, offset: int) -> int:
+    (length,) = _SIZE.unpack_from(chunk, offset)
+    return int(length)
+
+
+def _sound_record(chunk: bytes, offset: int) -> bytes | None:
+    if offset + _SIZE.size > len(chunk):
+        return None
+    length = _length(chunk, offset)
+    end = offset + _SIZE.size + length
+    if not ENTRY_HEADER_BYTES <= length <= ENTRY_BYTES_MAX or end > len(chunk):
+        return None
+    try:
+        check_entry(memoryview(chunk)[offset + _SIZE.size : end])
+    except EntryDamagedError:
+        return None
+    return chunk[offset:end]
+
+
+def _check_header(data: bytes, log_id: int, path: Path) -> int:
+    """Return the version in the header, which must be sound."""
+    if len(data) < HEADER_BYTES:
+        raise BookieStorageError(f"{path} is shorter than its header")
+    magic, version, checksum, found_id = _HEADER.unpack(data)
+    if magic != _MAGIC or checksum != crc32c.crc32c(_CHECKED.pack(magic, version, found_id)) or found_id != log_id:
+        raise BookieStorageError(f"{path} has a damaged header")
+    if version not in _VERSIONS_READ:
+        raise BookieStorageError(f"{path}: entry log format {version}, this program reads {_VERSIONS_READ}")
+    return int(version)
+
+
+def _read_map(file: DiskFile) -> dict[int, int] | None:
+    size = file.size()
+    if size < HEADER_BYTES + _MAP_HEAD.size + _MAP_TAIL.size:
+        return None
+    offset, magic = _MAP_TAIL.unpack(file.read_at(size - _MAP_TAIL.size, _MAP_TAIL.size))
+    if magic != _MAP_END or not HEADER_BYTES <= offset <= size - _MAP_HEAD.size - _MAP_TAIL.size:
+        return None
+    data = file.read_at(offset, size - _MAP_TAIL.size - offset)
+    magic, count, checksum = _MAP_HEAD.unpack_from(data)
+    pairs, zeros = data[_MAP_HEAD.size :][: count * _MAP_PAIR.size], data[_MAP_HEAD.size + count * _MAP_PAIR.size :]
+    if magic != _MAP_MAGIC or len(pairs) != count * _MAP_PAIR.size or any(zeros) or crc32c.crc32c(pairs) != checksum:
+        return None
+    return dict(_MAP_PAIR.iter_unpack(pairs))

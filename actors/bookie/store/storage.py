@@ -1,0 +1,362 @@
+"""A bookie's storage: what an add, a fence and a read do to caches, journals and data directories.
+
+Methods run on the event loop and do not block, unless they say so. An add goes into the write cache first and is then
+queued for the journal: a fencing read between the two sees it (I6), and a checkpoint that takes the journal's position
+finds everything before it in the cache. The add is acknowledged when the journal has synced it (I1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from heliograph.actors.bookie.config import JOURNAL_QUEUE_BYTES_MAX, BookieConfig
+from heliograph.actors.bookie.disk.disk import Disk
+from heliograph.actors.bookie.journal.format import Kind, encode_fence, encode_lac
+from heliograph.actors.bookie.journal.journal import Journal
+from heliograph.actors.bookie.store.checkpoint import Checkpoint, Mark, write_mark
+from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES, DataDirectory, Records
+from heliograph.actors.bookie.store.fencing import FenceEffect
+from heliograph.actors.bookie.store.index import IndexBatch, merge_runs
+from heliograph.actors.bookie.store.ledgers import LedgerTable, StoredLedger
+from heliograph.actors.bookie.store.payloads import ReadBuffer
+from heliograph.actors.bookie.store.read_cache import ReadCache
+from heliograph.actors.bookie.store.write_cache import WriteCache
+from heliograph.actors.errors import BookieStorageError
+from heliograph.actors.wire.messages import LIST_RUNS_MAX, Status
+
+ENTRY_ID_MAX = (1 << 63) - 1
+
+
+class BookieStorage:
+    """The stored data of one bookie."""
+
+    def __init__(self, disk: Disk, config: BookieConfig, directories: list[DataDirectory]) -> None:
+        """Load all ledger records. Blocks."""
+        self.disk = disk
+        self.config = config
+        self.directories = directories
+        self.journals: list[Journal] = []
+        self.ledgers = LedgerTable()
+        self.write_cache = WriteCache(config.write_cache_bytes)
+        self.read_cache = ReadCache(config.read_cache_bytes)
+        self.checkpoint_number = 0
+        self.entries_added = 0
+        self.on_flush_wanted: Callable[[], None] = _nothing
+        self._checkpoint: Checkpoint | None = None
+        self._flushed_directories: set[int] = set()
+        for directory in directories:
+            self.ledgers.load(directory.index.ledgers())
+            self.ledgers.doubtful_to = max(self.ledgers.doubtful_to, directory.index.doubtful_to())
+
+    def directory_of(self, ledger_id: int) -> DataDirectory:
+        """Return the data directory of a ledger."""
+        return self.directories[ledger_id % len(self.directories)]
+
+    def journal_of(self, ledger_id: int) -> Journal:
+        """Return the journal of a ledger."""
+        return self.journals[ledger_id % len(self.journals)]
+
+    # -- writes
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        last_add_confirmed: int,
+        data: bytes,
+        *,
+        is_recovery: bool,
+    ) -> Status:
+        """Put a verified entry into the write cache. On OK the caller queues it for the journal.
+
+        Any other status has stored nothing: FENCED, or TOO_MANY_REQUESTS when a cache or queue is full.
+        """
+        ledgers = self.ledgers
+        state = ledgers.get(ledger_id)
+        if state is None:
+            if ledger_id in ledgers.deleted:
+                return Status.FENCED  # I4: also for recovery, since metadata says that the ledger is gone
+            state = ledgers.make(ledger_id)
+        if not state.fence.permits_add(is_recovery=is_recovery):
+            return Status.FENCED  # I4
+        cache = self.write_cache
+        if not cache.has_room(len(data)) or self.journal_of(ledger_id).queued_bytes > JOURNAL_QUEUE_BYTES_MAX:
+            return Status.TOO_MANY_REQUESTS
+        cache.put(ledger_id, entry_id, data)
+        self.entries_added += 1
+        if entry_id > state.last_entry_id:
+            state.last_entry_id = entry_id
+        state.raise_lac(last_add_confirmed)
+        ledgers.mark_changed(ledger_id)
+        if cache.needs_flush:
+            self.on_flush_wanted()
+        return Status.OK
+
+    def restore(self, ledger_id: int, entry_id: int, last_add_confirmed: int, data: bytes) -> bool:
+        """Put an entry of a journal into the write cache during the start; return False if its ledger was deleted."""
+        ledgers = self.ledgers
+        state = ledgers.get(ledger_id)
+        if state is None:
+            if ledger_id in ledgers.deleted:
+                return False
+            state = ledgers.make(ledger_id)
+        self.write_cache.active.put(ledger_id, entry_id, data)
+        if entry_id > state.last_entry_id:
+            state.last_entry_id = entry_id
+        state.raise_lac(last_add_confirmed)
+        ledgers.mark_changed(ledger_id)
+        return True
+
+    async def write_lac(self, ledger_id: int, last_add_confirmed: int) -> Status:
+        """Store an explicit LAC durably.
+
+        Raises:
+            BookieStorageError: the LAC may not survive a crash.
+        """
+        if ledger_id in self.ledgers.deleted:
+            return Status.FENCED
+        state = self.ledgers.make(ledger_id)
+        if not state.fence.is_clear:
+            return Status.FENCED
+        state.raise_lac(last_add_confirmed)
+        self.ledgers.mark_changed(ledger_id)
+        await self._journal_lac(ledger_id, last_add_confirmed)
+        return Status.OK
+
+    async def settle(self, ledger_id: int) -> None:
+        """Wait until everything that was taken for the ledger before the call is durable.
+
+        The journal record that is waited for repeats the LAC, so it changes nothing.
+
+        Raises:
+            BookieStorageError: whether it is durable is unknown.
+        """
+        state = self.ledgers.get(ledger_id)
+        if state is not None:
+            await self._journal_lac(ledger_id, state.last_add_confirmed)
+
+    async def _journal_lac(self, ledger_id: int, last_add_confirmed: int) -> None:
+        waiter = _FutureWaiter(asyncio.get_running_loop().create_future())
+        payload = encode_lac(ledger_id, last_add_confirmed)
+        self.journal_of(ledger_id).append([(Kind.LAC, payload, waiter, None)], len(payload))
+        await waiter.future
+
+    async def fence(self, ledger_id: int) -> None:
+        """Refuse ordinary adds from now on; return when the fence is durable (I4).
+
+        Raises:
+            BookieStorageError: the fence could not be made durable. This process keeps refusing adds.
+        """
+        if ledger_id in self.ledgers.deleted:
+            return  # a deleted ledger stays fenced
+        state = self.ledgers.make(ledger_id)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        effect = state.fence.request(future)
+        if effect is FenceEffect.ANSWER:
+            return
+        if effect is FenceEffect.WRITE:
+            self.ledgers.mark_changed(ledger_id)
+            payload = encode_fence(ledger_id)
+            self.journal_of(ledger_id).append([(Kind.FENCE, payload, _FenceWaiter(state), None)], len(payload))
+        await future
+
+    def is_fence_durable(self, ledger_id: int) -> bool:
+        """Return whether a fencing read can be answered at once."""
+        state = self.ledgers.get(ledger_id)
+        return ledger_id in self.ledgers.deleted if state is None else state.fence.is_durable
+
+    def put_into_limbo(self, ledger_id: int, *, is_fenced: bool) -> None:
+        """Put a ledger into limbo (I6) during the start. Durable with the next checkpoint."""
+        if ledger_id in self.ledgers.deleted:
+            return
+        state = self.ledgers.make(ledger_id)
+        state.is_limbo = True
+        if is_fenced and state.fence.is_clear:
+            state.fence.restore()
+        self.ledgers.mark_changed(ledger_id)
+
+    def doubt(self, last_ledger_id: int) -> None:
+        """Treat every unknown ledger up to this id as fenced and in limbo, durably (I4, I6).
+
+        Raises:
+            BookieStorageError: it could not be made durable.
+        """
+        for directory in self.directories:
+            directory.commit(IndexBatch(doubtful_to=last_ledger_id))
+        self.ledgers.doubtful_to = last_ledger_id
+
+    # -- reads
+
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """Return the entry if a cache holds it, else None."""
+        data = self.write_cache.get(ledger_id, entry_id)
+        if data is None:
+            data = self.read_cache.get(ledger_id, entry_id)
+        return data
+
+    def negative(self, ledger_id: int) -> Status:
+        """Return the status for an entry that is not found (I6)."""
+        state = self.ledgers.get(ledger_id)
+        if state is None:
+            return Status.NO_LEDGER
+        if state.is_limbo:
+            return Status.UNKNOWN_LEDGER_STATE
+        return Status.NO_LEDGER if state.last_entry_id < 0 else Status.NO_ENTRY
+
+    def last_add_confirmed(self, ledger_id: int) -> int:
+        """Return the highest LAC known, -1 for none."""
+        state = self.ledgers.get(ledger_id)
+        return -1 if state is None else state.last_add_confirmed
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        """Return whether the ledger is known here; a fence alone counts."""
+        return self.ledgers.get(ledger_id) is not None
+
+    def read_disk(self, ledger_id: int, entry_id: int) -> list[tuple[int, bytes]]:
+        """Read the entry and some after it, each with its id; empty if the index does not know it. Blocks.
+
+        Raises:
+            BookieStorageError, EntryDamagedError: the read failed, and the entry may exist (I6).
+        """
+        directory = self.directory_of(ledger_id)
+        records = directory.read(ledger_id, entry_id, ENTRY_ID_MAX, self.config.read_ahead_bytes)
+        return [(found, record[LENGTH_BYTES:]) for found, record in records]
+
+    def read_batch_disk(
+        self, ledger_id: int, first: int, last: int, bytes_wanted: int, buffer: ReadBuffer
+    ) -> list[Records]:
+        """Read records (u32 length and entry) of consecutive entries, at least one if the first exists. Blocks.
+
+        Raises:
+            BookieStorageError, EntryDamagedError: the read failed, and the first entry may exist (I6).
+        """
+        return self.directory_of(ledger_id).read_runs(ledger_id, first, last, bytes_wanted, buffer.take)
+
+    def spans_on_disk(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        """Return first and last ids of the stored runs within ``first`` to ``last``. Blocks.
+
+        Raises:
+            BookieStorageError: the index cannot be read.
+        """
+        spans: list[tuple[int, int]] = []
+        for run in self.directory_of(ledger_id).index.runs(ledger_id, first):
+            if run.first_entry_id > last:
+                break
+            span = (max(run.first_entry_id, first), min(run.first_entry_id + len(run.sizes) - 1, last))
+            if span[0] <= span[1]:
+                spans.append(span)
+                if len(spans) > 2 * LIST_RUNS_MAX:
+                    spans = [(a, b) for a, b in merge_runs(spans)][:LIST_RUNS_MAX]
+        return spans
+
+    # -- checkpoints
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a checkpoint has anything to write."""
+        return self._checkpoint is not None or self.write_cache.entries > 0 or self.ledgers.has_changes
+
+    def begin_checkpoint(self) -> Checkpoint:
+        """Start a checkpoint with the positions, entries and records of this moment; or return the one that failed."""
+        if self._checkpoint is None:
+            positions = tuple(journal.position for journal in self.journals)  # before the swap
+            self.checkpoint_number += 1
+            mark = Mark(self.checkpoint_number, positions)
+            self._flushed_directories.clear()
+            changed, dropped = self.ledgers.take_changed(), self.ledgers.take_dropped()
+            self._checkpoint = Checkpoint(mark, self.write_cache.swap(), changed, dropped)
+        return self._checkpoint
+
+    def gone_in(self, checkpoint: Checkpoint) -> frozenset[int]:
+        """Return the deleted ledgers that the checkpoint concerns. Called right before the flush goes to its thread."""
+        ids = {*checkpoint.half.ledgers, *(record.ledger_id for record in checkpoint.ledgers)}
+        return checkpoint.dropped.union(ledger_id for ledger_id in ids if ledger_id in self.ledgers.deleted)
+
+    def flush_checkpoint(self, checkpoint: Checkpoint, gone: frozenset[int], *, moves_mark: bool = True) -> int:
+        """Write entry logs, indexes, then the mark; return the bytes written to logs. Blocks; on the storage thread.
+
+        Raises:
+            BookieStorageError: it failed. Call it again with the same checkpoint.
+        """
+        written = 0
+        count = len(self.directories)
+        for number, directory in enumerate(self.directories):
+            if number in self._flushed_directories:
+                continue
+            wanted = [n for n in checkpoint.half.ledgers if n % count == number and n not in gone]
+            mine = checkpoint.half.sorted(wanted)
+            records = [r for r in checkpoint.ledgers if r.ledger_id % count == number and r.ledger_id not in gone]
+            deleted = [n for n in gone if n % count == number]  # I4: the mark may pass the record of a fence
+            written += directory.flush(mine, records, checkpoint.mark.checkpoint, deleted)
+            self._flushed_directories.add(number)
+        if moves_mark:  # last: every directory now holds what the journals hold before the mark (I1)
+            write_mark(self.disk, [directory.path for directory in self.directories], checkpoint.mark)
+        return written
+
+    def recycle_journals(self, mark: Mark) -> None:
+        """Recycle the journal files before a durable mark. Blocks."""
+        for journal, position in zip(self.journals, mark.positions, strict=True):
+            journal.recycle(position)
+
+    def finish_checkpoint(self) -> None:
+        """Note that the running checkpoint is durable, and drop its half of the write cache."""
+        assert self._checkpoint is not None, "a checkpoint was begun"
+        self.ledgers.deletions_noted(self._checkpoint.dropped)
+        self._checkpoint = None
+        self.write_cache.flushed()
+
+    def flush_now(self, *, moves_mark: bool) -> None:
+        """Run a whole checkpoint. Blocks; for the start and the end, when nothing else runs."""
+        checkpoint = self.begin_checkpoint()
+        self.flush_checkpoint(checkpoint, self.gone_in(checkpoint), moves_mark=moves_mark)
+        self.finish_checkpoint()
+
+    def close(self) -> None:
+        """Stop the journals and close the directories, without a flush; close the rest after a failure. Blocks.
+
+        Raises:
+            BookieStorageError: the newest entry log got no map. Nothing is lost.
+        """
+        with contextlib.ExitStack() as closing:
+            for directory in self.directories:
+                closing.callback(directory.close)
+            for journal in self.journals:
+                closing.callback(journal.stop)
+
+
+class _FutureWaiter:
+    """Resolves a future when its record is durable."""
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
+        _end(self.future, error)
+
+
+class _FenceWaiter:
+    """Moves a ledger's fence on when its record is durable, and resolves the fence's waiters."""
+
+    def __init__(self, state: StoredLedger) -> None:
+        self._state = state
+
+    def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
+        fence = self._state.fence
+        for future in fence.written() if error is None else fence.failed():
+            _end(future, error)
+
+
+def _end(future: asyncio.Future[None], error: BookieStorageError | None) -> None:
+    if future.done():
+        return  # the waiting task was cancelled
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _nothing() -> None:
+    pass

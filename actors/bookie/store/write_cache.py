@@ -1,0 +1,137 @@
+"""The write cache: entries that are not in an entry log yet, in two halves. One takes adds while the other is flushed.
+
+Used on the event loop only, except for the flush, which reads the flushing half on a thread; that half does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+ENTRY_OVERHEAD_BYTES = 200  # memory of Python objects around each cached entry, about
+_FLUSH_SHARE = 0.375  # of the cache, at which a flush should start
+_CROWDED_SHARE = 0.9  # of the cache, at which sockets should not be read
+
+
+class CacheHalf:
+    """Entries by ledger and entry id. ``size_bytes`` includes the overhead.
+
+    ``is_journaled``: each entry is in a journal or queued for one. False after a journal has refused entries.
+    """
+
+    __slots__ = ("entries", "is_journaled", "ledgers", "size_bytes")
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.is_journaled = True
+        self.entries = 0
+        self.size_bytes = 0
+
+    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
+        """Keep an entry; it replaces an earlier copy."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self.ledgers[ledger_id] = {}
+        self.size_bytes += len(data) + ENTRY_OVERHEAD_BYTES
+        old = ledger.get(entry_id)
+        if old is None:
+            self.entries += 1
+        else:
+            self.size_bytes -= len(old) + ENTRY_OVERHEAD_BYTES
+        ledger[entry_id] = data
+
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """Return the entry, or None if it is not cached."""
+        ledger = self.ledgers.get(ledger_id)
+        return None if ledger is None else ledger.get(entry_id)
+
+    def drop(self, ledger_id: int) -> None:
+        """Remove a ledger's entries."""
+        for data in self.ledgers.pop(ledger_id, {}).values():
+            self.entries -= 1
+            self.size_bytes -= len(data) + ENTRY_OVERHEAD_BYTES
+
+    def sorted(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+        """Yield these ledgers in ascending order, each with its entries in ascending order."""
+        for ledger_id in sorted(ledger_ids):
+            entries = self.ledgers[ledger_id]
+            yield ledger_id, [(entry_id, entries[entry_id]) for entry_id in sorted(entries)]
+
+
+class WriteCache:
+    """Two halves that together hold at most ``bytes_max`` bytes (I15)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._flush_bytes = bytes_max * _FLUSH_SHARE
+        self.active = CacheHalf()
+        self.flushing: CacheHalf | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of both halves."""
+        return self.active.size_bytes + (self.flushing.size_bytes if self.flushing is not None else 0)
+
+    @property
+    def entries(self) -> int:
+        """Entries of both halves."""
+        return self.active.entries + (self.flushing.entries if self.flushing is not None else 0)
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether the active half is large enough to flush and no flush is running."""
+        return self.flushing is None and self.is_half_full
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether the active half is large enough to flush."""
+        return self.active.size_bytes > self._flush_bytes
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so little room is left that adds should not be read from sockets."""
+        return self.size_bytes > self._bytes_max * _CROWDED_SHARE
+
+    def has_room(self, size: int) -> bool:
+        """Return whether an entry of ``size`` bytes fits."""
+        return self.size_bytes + size + ENTRY_OVERHEAD_BYTES <= self._bytes_max
+
+    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
+        """Keep an entry. There must be room for it."""
+        self.active.put(ledger_id, entry_id, data)
+
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """Return the entry, or None if it is not cached."""
+        data = self.active.get(ledger_id, entry_id)
+        if data is None and self.flushing is not None:
+            data = self.flushing.get(ledger_id, entry_id)
+        return data
+
+    @property
+    def is_journaled(self) -> bool:
+        """Whether each entry is in a journal or queued for one."""
+        return self.active.is_journaled and (self.flushing is None or self.flushing.is_journaled)
+
+    def note_refusal(self) -> None:
+        """Note that a journal refused entries of either half: a crash loses them until they are flushed."""
+        for half in (self.active, self.flushing):
+            if half is not None:
+                half.is_journaled = False
+
+    def entry_ids(self, ledger_id: int) -> set[int]:
+        """Return the ids of the ledger's cached entries."""
+        found = set(self.active.ledgers.get(ledger_id, ()))
+        if self.flushing is not None:
+            found.update(self.flushing.ledgers.get(ledger_id, ()))
+        return found
+
+    def swap(self) -> CacheHalf:
+        """Start a flush: make the active half the flushing one and return it."""
+        assert self.flushing is None, "a half that is not on disk is never replaced"
+        self.flushing = self.active
+        self.active = CacheHalf()
+        return self.flushing
+
+    def flushed(self) -> None:
+        """Drop the flushing half, which is on disk and indexed."""
+        assert self.flushing is not None, "there was a swap before"
+        self.flushing = None

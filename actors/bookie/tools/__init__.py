@@ -1,0 +1,1 @@
+"""Looking into the directories of a stopped bookie; changes nothing."""

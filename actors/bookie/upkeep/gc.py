@@ -1,0 +1,222 @@
+"""Garbage collection: deletes ledgers that metadata has deleted, removes dead entry logs, and compacts sparse ones.
+
+A ledger is deleted only if it was known here before the listing of metadata began, the listing ended without an error
+and did not hold it, and a direct read confirms that it is gone (I14). Its fence stays (I4). A round also removes
+entries of ledgers that metadata places on other bookies (``surplus.py``) and takes ledgers out of limbo (``limbo.py``).
+
+Compaction is minor (very sparse logs, often) or major (fuller logs too, seldom); both are due in the first round after
+a start. On a nearly full disk every round is major and takes the sparsest log first. A log is rewritten only if its
+live bytes fit beside the headroom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from heliograph.actors.bookie.store.data_directory import DataDirectory
+from heliograph.actors.bookie.store.storage import BookieStorage
+from heliograph.actors.bookie.upkeep import ledger_listing
+from heliograph.actors.bookie.upkeep.compaction import compact_log
+from heliograph.actors.bookie.upkeep.limbo import LimboExit
+from heliograph.actors.bookie.upkeep.surplus import Surplus
+from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
+from heliograph.metadata.errors import MetadataError
+from heliograph.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+DELETIONS_PER_BATCH = 256  # ledgers of one change of the index
+
+
+@dataclass(slots=True)
+class GcStatistics:
+    """Sums since the start."""
+
+    rounds: int = 0
+    failed_rounds: int = 0
+    ledgers_deleted: int = 0
+    ledgers_emptied: int = 0  # ledgers that metadata places on other bookies
+    limbo_cleared: int = 0  # ledgers
+    logs_removed: int = 0
+    logs_compacted: int = 0
+    logs_left_for_headroom: int = 0  # sparse logs whose live bytes did not fit
+    minor_compactions: int = 0  # rounds
+    major_compactions: int = 0
+    bytes_compacted: int = 0
+
+
+class GarbageCollector:
+    """Runs rounds of garbage collection, one after another."""
+
+    def __init__(
+        self,
+        storage: BookieStorage,
+        thread: ThreadPoolExecutor,
+        store: Callable[[], MetadataStore | None],
+        recognise: Callable[[MetadataStore], Awaitable[None]],
+        on_failure: Callable[[BaseException], None],
+        is_nearly_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Args:
+            thread: the one thread that changes entry logs and indexes.
+            store: returns the current metadata session; None: no ledger is deleted.
+            recognise: raises CookieMismatchError if the store is not, or no longer, that of this bookie's cluster.
+            on_failure: called after a failed sync, and for such a store.
+            is_nearly_full: whether space is so short that sparse logs are compacted at once.
+        """
+        self._is_nearly_full = is_nearly_full
+        self._minor_due = self._major_due = 0.0  # seconds of the loop's clock
+        self._storage = storage
+        self._thread = thread
+        self._store = store
+        self._recognise = recognise
+        self._on_failure = on_failure
+        self._task: asyncio.Task[None] | None = None
+        self._limbo = LimboExit(storage, thread)
+        self._surplus = Surplus(storage, self._empty)
+        self.statistics = GcStatistics()
+
+    def start(self) -> None:
+        """Start; the first round comes after one interval."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="garbage collection")
+
+    async def stop(self) -> None:
+        """Stop. A step that runs on the storage thread ends well."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def collect(self) -> None:
+        """Run one round.
+
+        Raises:
+            MetadataError: metadata did not answer. No ledger was deleted because of that.
+            CookieMismatchError: metadata does not know this bookie. No ledger was deleted because of that.
+            BookieStorageError: the disk failed. Deletions up to that point are done.
+        """
+        await self._delete_dead_ledgers()
+        await self._review_ledgers()
+        for directory in self._storage.directories:
+            await self._remove_dead_logs(directory)
+        live_share = self._live_share(asyncio.get_running_loop().time())
+        if live_share > 0:
+            for directory in self._storage.directories:
+                await self._compact(directory, live_share)
+        self.statistics.rounds += 1
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._storage.config.gc_interval_ms / 1000)
+            try:
+                await self.collect()
+            except DiskPoisonedError as error:
+                self._on_failure(error)
+                return
+            except (MetadataError, BookieStorageError) as error:
+                self.statistics.failed_rounds += 1
+                log.warning("a round of garbage collection was abandoned: %s", error)
+            except Exception as error:  # a bug of ours
+                self._on_failure(error)
+                return
+
+    async def _delete_dead_ledgers(self) -> None:
+        store = self._store()
+        if store is None:
+            return
+        candidates = set(self._storage.ledgers.ids())  # I14: before metadata is listed
+        async for group in ledger_listing.ledger_ids(store):
+            candidates.difference_update(group)
+        dead = [
+            ledger_id for ledger_id in sorted(candidates) if not await ledger_listing.exists(store, ledger_id)
+        ]  # I14
+        if dead:
+            await self._recognise(store)  # I14: a store that lost its data reports every ledger as gone
+        for start in range(0, len(dead), DELETIONS_PER_BATCH):
+            await self._delete(dead[start : start + DELETIONS_PER_BATCH])
+
+    async def _review_ledgers(self) -> None:
+        store = self._store()
+        if store is not None:
+            now = asyncio.get_running_loop().time()
+            self.statistics.limbo_cleared += await self._limbo.round(store, now)
+            self.statistics.ledgers_emptied += await self._surplus.round(store, now)
+
+    async def _empty(self, ledger_id: int) -> None:
+        state = self._storage.ledgers.get(ledger_id)
+        if state is not None:
+            record = replace(state.record(), last_entry_id=-1)
+            await self._on_thread(self._storage.directory_of(ledger_id).empty_ledger, record)
+
+    async def _delete(self, ledger_ids: list[int]) -> None:
+        storage = self._storage
+        for ledger_id in ledger_ids:
+            storage.write_cache.active.drop(ledger_id)
+            storage.ledgers.drop(ledger_id)  # adds are refused from here on, and later flushes skip the ledger
+        for directory in storage.directories:
+            mine = [ledger_id for ledger_id in ledger_ids if storage.directory_of(ledger_id) is directory]
+            if mine:
+                await self._on_thread(directory.delete_ledgers, mine)
+                storage.ledgers.deletions_noted(mine)
+        self.statistics.ledgers_deleted += len(ledger_ids)
+
+    def _live_share(self, now: float) -> float:
+        """Return the live share below which logs are compacted in this round, 0 for none; schedule the next rounds."""
+        config = self._storage.config
+        if self._is_nearly_full() or now >= self._major_due:
+            self._major_due = now + config.major_compaction_interval_ms / 1000
+            self._minor_due = now + config.minor_compaction_interval_ms / 1000
+            self.statistics.major_compactions += 1
+            return config.major_compaction_live_share
+        if now >= self._minor_due:
+            self._minor_due = now + config.minor_compaction_interval_ms / 1000
+            self.statistics.minor_compactions += 1
+            return config.minor_compaction_live_share
+        return 0.0
+
+    async def _remove_dead_logs(self, directory: DataDirectory) -> None:
+        for log_id, live_bytes in (await self._on_thread(directory.old_logs)).items():
+            if live_bytes == 0:
+                self.statistics.logs_removed += await self._on_thread(directory.remove_log_if_dead, log_id)
+
+    async def _compact(self, directory: DataDirectory, live_share: float) -> None:
+        config = self._storage.config
+        for log_id, live_bytes in await self._on_thread(_sparse_logs, directory, live_share):
+            free_bytes, _ = await self._on_thread(self._storage.disk.space, directory.path)
+            if free_bytes - live_bytes < config.compaction_headroom_bytes:
+                self.statistics.logs_left_for_headroom += 1
+                continue
+            ledger_ids = await self._on_thread(directory.ledgers_in, log_id)
+            self.statistics.bytes_compacted += await compact_log(
+                directory, log_id, ledger_ids, self._on_thread, config.compaction_bytes_per_second
+            )
+            self.statistics.logs_compacted += 1
+            self.statistics.logs_removed += await self._on_thread(directory.remove_log_if_dead, log_id)
+
+    async def _on_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+
+def _sparse_logs(directory: DataDirectory, live_share: float) -> list[tuple[int, int]]:
+    """Return the logs with a smaller share of live bytes, the sparsest first, each with its live bytes. Blocks."""
+    found: list[tuple[float, int, int]] = []
+    for log_id, live_bytes in directory.old_logs().items():
+        try:
+            share = live_bytes / max(directory.log_size(log_id), 1)
+        except DiskPoisonedError:
+            raise
+        except BookieStorageError as error:
+            log.error("compaction skips a log: %s", error)
+            continue
+        if live_bytes and share < live_share:
+            found.append((share, log_id, live_bytes))
+    found.sort()
+    return [(log_id, live_bytes) for _, log_id, live_bytes in found]

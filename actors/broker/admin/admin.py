@@ -1,0 +1,279 @@
+"""The administration that every broker serves, the operations of ``heliograph/operations``.
+
+What needs a topic's owner is forwarded to it.
+
+All answers are plain data (JSON, and bytes for payloads). A call that raises an error with advice RETRY or REFRESH may
+be repeated where the operation is repeatable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.actors.broker.admin.brokers import BrokerAdminService, BrokerDuties
+from heliograph.actors.broker.admin.cursors import CursorAdminService
+from heliograph.actors.broker.admin.forwarding import OwnerCalls, PeerOf
+from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
+from heliograph.actors.broker.admin.schemas import SchemaAdminService
+from heliograph.actors.broker.admin.topics import OwnedTopics
+from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.topic.publishing import PartitionRouter, check_payloads
+from heliograph.actors.broker.topic.stats import merged_stats
+from heliograph.actors.errors import NotEnoughBookiesError
+from heliograph.base.errors import BadRequestError, InvalidQuorumError, SubscriptionExistsError, TopicNotFoundError
+from heliograph.metadata import paths
+from heliograph.metadata.model import Persistence
+from heliograph.metadata.store import MetadataStore
+from heliograph.operations.admin import AdminOperations
+from heliograph.operations.table import OPERATIONS, PARTITIONS_MAX
+from heliograph.protocol.topic_name import DOMAINS, TopicName
+
+Json = dict[str, Any]
+
+
+class AdminService(AdminOperations):
+    """The operations on topics, and the services of the other groups.
+
+    Operations that are not overridden here run at the topic's owner.
+
+    Args:
+        peer: finds another broker by its actor name.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        store: MetadataStore,
+        ledgers: LedgersPort,
+        brokers: BrokerAdminService,
+        duties: BrokerDuties,
+        peer: PeerOf | None = None,
+    ) -> None:
+        self._context = context
+        self._catalog = context.catalog
+        self._store = store
+        self._duties = duties
+        self._router = PartitionRouter()
+        self._owners = OwnerCalls(context, OwnedTopics(context, store, ledgers), peer)
+        self.call = self._owners.call
+        self.brokers: BrokerAdminService = brokers
+        self.namespaces: NamespaceAdminService = NamespaceAdminService(store, context.catalog, self.delete_topic)
+        self.schemas: SchemaAdminService = SchemaAdminService(context)
+        self.cursors: CursorAdminService = CursorAdminService(self._owners)
+
+    async def run(self, name: str, arguments: Json) -> Any:
+        """Run an operation by its name in the table.
+
+        Raises:
+            BadRequestError: there is no such operation, it takes other arguments, or an integer is out of bounds.
+        """
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            raise BadRequestError(f"there is no operation {name}", field="operation", limit=", ".join(OPERATIONS))
+        try:
+            bound = operation.bind(**arguments)
+        except TypeError as error:
+            raise BadRequestError(f"{name}: {error}", field="arguments") from error
+        return await attrgetter(name)(self)(**bound)
+
+    async def forwarded(self, method: str, arguments: Json) -> Any:
+        """Run a method for another broker; see ``AdminApi``."""
+        return await self._owners.run_here(method, arguments)
+
+    async def asked(self, method: str, arguments: Json) -> Any:
+        """Run a duty for another broker; see ``AdminApi``."""
+        return await self._duties.run(method, arguments)
+
+    # -- topics
+
+    @override
+    async def lookup(self, topic: str) -> dict[str, str]:
+        owner = await self._context.ownership.resolve(TopicName.parse(topic))
+        return {
+            "broker_id": owner.broker_id,
+            "service_url": owner.service_url,
+            "service_url_tls": owner.service_url_tls,
+            "actor_name": owner.actor_name,
+        }
+
+    @override
+    async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:
+        name = TopicName.parse(topic)
+        _check_partitions(partitions, 0)
+        if name.partition >= 0 and partitions:
+            raise BadRequestError("a partition cannot have partitions", field="partitions")
+        policies = await self._catalog.policies(name)
+        numbers = _persistence(persistence, policies.persistence)
+        with needs_session():
+            bookies = len(await self._store.children(paths.BOOKIES_AVAILABLE))
+        if name.is_persistent and bookies < numbers.ensemble_size:
+            raise NotEnoughBookiesError(
+                f"an ensemble of {numbers.ensemble_size} bookies needs more than the {bookies} that are registered: "
+                "start more bookies, or ask for a smaller ensemble",
+                field="ensemble_size",
+                limit=f"{bookies} bookies",
+            )
+        await self._catalog.create(name, partitions, numbers if persistence else None)
+
+    @override
+    async def delete_topic(self, topic: str, force: bool = False) -> None:
+        name = TopicName.parse(topic)
+        partitions = await self._catalog.partitions(name)
+        if not partitions:
+            await self._owners.at(name, "delete_topic", force=force)
+            if name.partition < 0:
+                await self.forget_topic(name)
+            return
+        if force:  # first, or connected clients would create its partitions again
+            await self._catalog.forget_partitioned(name)
+        for partition in name.partitions(partitions):
+            if await self._catalog.exists(partition):
+                await self._owners.at(partition, "delete_topic", force=force)
+        await self._catalog.forget_partitioned(name)
+        await self.forget_topic(name)
+
+    async def forget_topic(self, name: TopicName) -> None:
+        """Delete the schemas and policies of a deleted topic; its partitions have none of their own."""
+        await self._context.schemas.forget(name)
+        await self._catalog.forget_topic_policies(name)
+
+    @override
+    async def list_topics(self, namespace: str = "public/default") -> list[Json]:
+        tenant, separator, rest = namespace.partition("/")
+        if not separator or not tenant or not rest or "/" in rest:
+            raise BadRequestError(f"{namespace!r} is no tenant/namespace", field="namespace")
+        found = {}
+        for domain in DOMAINS:
+            for name in await self._catalog.partitioned_topics(tenant, rest, domain):
+                found[str(name)] = await self._catalog.partitions(name)
+            for name in await self._catalog.topics(tenant, rest, domain):
+                if name.partition < 0 or name.partitioned_name not in found:
+                    found[str(name)] = 0
+        return [{"name": name, "partitions": found[name]} for name in sorted(found)]
+
+    @override
+    async def partitions(self, topic: str, may_create: bool = False) -> int:
+        name = TopicName.parse(topic)
+        if may_create:
+            return await self._catalog.auto_partitions(name, may_create=True)
+        count = await self._catalog.partitions(name)
+        if not count and not await self._catalog.exists(name):
+            raise TopicNotFoundError(f"there is no topic {name}", field="topic")
+        return count
+
+    @override
+    async def update_partitions(self, topic: str, partitions: int) -> None:
+        name = TopicName.parse(topic)
+        _check_partitions(partitions, 1)
+        present = await self._catalog.partitions(name)
+        if partitions <= present or not present:
+            await self._catalog.set_partitions(name, partitions)  # changes nothing, or raises the error that fits
+            return
+        await self._catalog.create_missing_partitions(name, present, partitions)
+        names: set[str] = set()
+        for part in name.partitions(present):
+            names.update(await self._owners.at(part, "subscriptions", is_lasting=True))
+        for part in name.partitions(partitions)[present:]:
+            for subscription in sorted(names):
+                with contextlib.suppress(SubscriptionExistsError):
+                    await self._owners.at(part, "create_subscription", name=subscription, position="earliest")
+        await self._catalog.set_partitions(name, partitions)
+
+    @override
+    async def create_missing_partitions(self, topic: str) -> int:
+        return await self._catalog.create_missing_partitions(TopicName.parse(topic))
+
+    @override
+    async def topic_stats(self, topic: str) -> Json:
+        name = TopicName.parse(topic)
+        partitions = await self._catalog.partitions(name)
+        if partitions:
+            return merged_stats(await self._owners.at_once("topic_stats", name, partitions))
+        stats: Json = await self._owners.at(name, "topic_stats")
+        return stats
+
+    @override
+    async def topic_internal_stats(self, topic: str) -> Json:
+        name = TopicName.parse(topic)
+        partitions = await self._catalog.partitions(name)
+        if partitions:
+            parts = await self._owners.at_once("topic_internal_stats", name, partitions)
+            return {"metadata": {"partitions": partitions}, "partitions": parts}
+        stats: Json = await self._owners.at(name, "topic_internal_stats")
+        return stats
+
+    @override
+    async def subscriptions(self, topic: str) -> list[str]:
+        return sorted(set().union(*(await self._owners.at_each("subscriptions", topic)).values()))
+
+    @override
+    async def create_subscription(self, topic: str, name: str, position: str = "latest") -> None:
+        if not name:
+            raise BadRequestError("a subscription needs a name", field="subscription")
+        await self._owners.at_each("create_subscription", topic, name=name, position=position)
+
+    @override
+    async def delete_subscription(self, topic: str, name: str, force: bool = False) -> None:
+        await self._owners.at_each_that_has_it("delete_subscription", topic, name=name, force=force)
+
+    @override
+    async def terminate_topic(self, topic: str) -> dict[str, str]:
+        return await self._owners.at_each("terminate_topic", topic)
+
+    @override
+    async def compaction_status(self, topic: str) -> Json:
+        found: list[Json] = list((await self._owners.at_each("compaction_status", topic)).values())
+        order = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
+        return min(found, key=lambda status: order.index(status["status"]))
+
+    async def visit_topic(self, topic: str) -> None:
+        """Open a topic where it is served, so that its policies are applied; it is closed again when it is idle."""
+        await self._owners.at(TopicName.parse(topic), "visit_topic")
+
+    @override
+    async def publish(
+        self, topic: str, payloads: Sequence[bytes], keys: Sequence[str | None] | None = None
+    ) -> list[str]:
+        name = TopicName.parse(topic)
+        check_payloads(payloads, keys or None, self._context.config.max_message_bytes)
+        partitions = await self._catalog.partitions(name)
+        ids = [""] * len(payloads)
+        for part, places in self._router.route(name, partitions, len(payloads), keys or None):
+            answers = await self._owners.at(
+                part,
+                "publish",
+                payloads=[payloads[place] for place in places],
+                keys=[keys[place] for place in places] if keys else None,
+            )
+            for place, answer in zip(places, answers, strict=True):
+                ids[place] = answer
+        return ids
+
+
+def _check_partitions(partitions: int, least: int) -> None:
+    if not isinstance(partitions, int) or not least <= partitions <= PARTITIONS_MAX:
+        raise BadRequestError(
+            f"{partitions!r} is no number of partitions", field="partitions", limit=f"{least} to {PARTITIONS_MAX}"
+        )
+
+
+def _persistence(wanted: Mapping[str, int] | None, default: Persistence) -> Persistence:
+    if not wanted:
+        return default
+    fields = ("ensemble_size", "write_quorum", "ack_quorum")
+    unknown = set(wanted) - set(fields)
+    if unknown:
+        raise BadRequestError(
+            f"persistence has no {sorted(unknown)[0]!r}", field="persistence", limit=", ".join(fields)
+        )
+    numbers = [wanted.get(field, getattr(default, field)) for field in fields]
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise InvalidQuorumError("the numbers of copies are integers", field="persistence")
+    return Persistence(*numbers)

@@ -1,0 +1,230 @@
+"""The operations on brokers and bundles: ownership, load, unloading, splitting, draining.
+
+``BrokerAdminService`` answers on any broker and asks the broker that is concerned, which runs its ``BrokerDuties``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.actors.broker.balance.bundle_changes import BundleChanges
+from heliograph.actors.broker.balance.leader import BrokerApi, Leader
+from heliograph.actors.broker.balance.load_report import read_loads
+from heliograph.actors.broker.namespaces.bundles import Bundle, boundaries, bundle_names, range_name, range_of
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.actors.broker.namespaces.records import probe_of
+from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError
+from heliograph.metadata import codec, paths
+from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.model import BrokerRegistration, BundleOwner
+from heliograph.metadata.store import MetadataStore
+from heliograph.operations.brokers import BrokerOperations
+
+ASKED_AT_ONCE_MAX = 16  # bundles of one namespace that are being unloaded
+
+Json = dict[str, Any]
+
+
+class BrokerDuties:
+    """What this broker does itself when another broker or an operator asks for it."""
+
+    def __init__(self, ownership: Ownership, leader: Leader, changes: BundleChanges) -> None:
+        self._ownership = ownership
+        self._leader = leader
+        self._changes = changes
+        self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "assign_bundle": self._assign,
+            "unload_bundle": self._changes.unload,
+            "split_bundle": self._split,
+            "set_draining": self._set_draining,
+        }
+
+    async def run(self, method: str, arguments: Json) -> Any:
+        """Run a duty by its name.
+
+        Raises:
+            BadRequestError: there is no such duty, or it takes other arguments. Only a broker of another version asks
+                for it.
+        """
+        duty = self._methods.get(method)
+        if duty is None:
+            raise BadRequestError(f"there is no {method}", field="method", limit=", ".join(sorted(self._methods)))
+        try:
+            inspect.signature(duty).bind(**arguments)
+        except TypeError as error:
+            raise BadRequestError(f"{method}: {error}", field="arguments") from error
+        return await duty(**arguments)
+
+    async def _assign(self, path: str) -> str | None:
+        if not self._leader.is_leader:
+            raise ServiceNotReadyError("this broker does not lead")
+        return await self._leader.assign(path, {broker.broker_id: broker for broker in await self._ownership.brokers()})
+
+    async def _split(self, namespace: str, name: str, at: int | None) -> list[str]:
+        return list(await self._changes.split(namespace, name, at))
+
+    async def _set_draining(self, is_draining: bool) -> int:
+        await self._ownership.set_draining(is_draining)
+        return await self._changes.unload_all() if is_draining else 0
+
+
+class BrokerAdminService(BrokerOperations):
+    """The operations on brokers and bundles, the same on every broker."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        catalog: Catalog,
+        ownership: Ownership,
+        leader: Leader,
+        duties: BrokerDuties,
+        peer: Callable[[str], BrokerApi] | None,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._ownership = ownership
+        self._leader = leader
+        self._duties = duties
+        self._peer = peer
+
+    @override
+    async def list(self) -> tuple[Json, ...]:
+        with needs_session():
+            leader = await self._leader.leader_id()
+            return tuple(
+                {
+                    "broker_id": broker.broker_id,
+                    "service_url": broker.service_url,
+                    "service_url_tls": broker.service_url_tls,
+                    "actor_name": broker.actor_name,
+                    "started_ms": broker.started_ms,
+                    "is_leader": broker.broker_id == leader,
+                    "is_draining": broker.is_draining,
+                }
+                for broker in sorted(await self._ownership.brokers(), key=lambda broker: broker.broker_id)
+            )
+
+    @override
+    async def loads(self) -> tuple[Json, ...]:
+        with needs_session():
+            return tuple(asdict(report) for _, report in sorted((await read_loads(self._store)).items()))
+
+    @override
+    async def bundles(self, namespace: str) -> Json:
+        name = probe_of(namespace)
+        policies = await self._catalog.policies(name)
+        with needs_session():
+            loads = {
+                bundle.path: (bundle.topics, bundle.messages_per_second, bundle.bytes_per_second)
+                for report in (await read_loads(self._store)).values()
+                for bundle in report.bundles
+            }
+            rows = []
+            for short in bundle_names(policies):
+                path = paths.bundle(name.tenant, name.namespace_name, short)
+                topics, messages, size = loads.get(path, (0, 0.0, 0.0))
+                owner = await self._owner(path)
+                rows.append(
+                    {
+                        "name": short,
+                        "owner": None if owner is None else owner.broker_id,
+                        "topics": topics,
+                        "messages_per_second": messages,
+                        "bytes_per_second": size,
+                    }
+                )
+        cuts = [f"0x{min(place, 0xFFFFFFFF):08x}" for place in boundaries(policies)]
+        return {"boundaries": cuts, "bundles": rows}
+
+    @override
+    async def unload_bundle(self, namespace: str, bundle: str) -> bool:
+        name = probe_of(namespace)
+        short = range_name(*range_of(bundle))
+        if short not in bundle_names(await self._catalog.policies(name)):
+            raise NotFoundError(f"{namespace} has no bundle {bundle}", field="bundle")
+        path = paths.bundle(name.tenant, name.namespace_name, short)
+        with needs_session():
+            owner = await self._owner(path)
+        if owner is None:
+            return False
+        return bool(await self._ask(owner.broker_id, owner.actor_name, "unload_bundle", {"path": path}))
+
+    @override
+    async def unload_namespace(self, namespace: str) -> int:
+        limit = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+        async def unload(name: str) -> bool:
+            async with limit:
+                with contextlib.suppress(NotFoundError):  # it was split meanwhile; its owner serves the halves
+                    return await self.unload_bundle(namespace, name)
+                return False
+
+        names = bundle_names(await self._catalog.policies(probe_of(namespace)))
+        return sum(await asyncio.gather(*(unload(name) for name in names)))
+
+    @override
+    async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> tuple[str, ...]:
+        name = probe_of(namespace)
+        low, high = range_of(bundle)
+        found = await self._catalog.namespace_of(name)
+        if range_name(low, high) not in bundle_names(found.record):
+            raise NotFoundError(f"{namespace} has no bundle {bundle}", field="bundle")
+        arguments = {"namespace": namespace, "name": range_name(low, high), "at": _hash_of(boundary)}
+        path = paths.bundle(name.tenant, name.namespace_name, range_name(low, high))
+        with needs_session():
+            owner = await self._owner(path)
+        if owner is None:  # unowned: take it, as the first lookup would
+            node = paths.namespace(name.tenant, name.namespace_name)
+            await self._ownership.take(Bundle(path, node, found.version))
+            halves = await self._duties.run("split_bundle", arguments)
+        else:
+            halves = await self._ask(owner.broker_id, owner.actor_name, "split_bundle", arguments)
+        return tuple(halves)
+
+    @override
+    async def drain(self, broker_id: str) -> int:
+        return int(await self._set_draining(broker_id, True))
+
+    @override
+    async def undrain(self, broker_id: str) -> None:
+        await self._set_draining(broker_id, False)
+
+    async def _set_draining(self, broker_id: str, is_draining: bool) -> Any:
+        with needs_session():
+            live = {broker.broker_id: broker for broker in await self._ownership.brokers()}
+        broker: BrokerRegistration | None = live.get(broker_id)
+        if broker is None:
+            raise NotFoundError(f"there is no live broker {broker_id}", field="broker", limit=", ".join(sorted(live)))
+        return await self._ask(broker_id, broker.actor_name, "set_draining", {"is_draining": is_draining})
+
+    async def _owner(self, path: str) -> BundleOwner | None:
+        try:
+            value, _ = await self._store.get(path)
+        except NoNodeError:
+            return None
+        return codec.decode(BundleOwner, value)
+
+    async def _ask(self, broker_id: str, actor_name: str, method: str, arguments: Json) -> Any:
+        if broker_id == self._ownership.registration.broker_id:
+            return await self._duties.run(method, arguments)
+        if self._peer is None:
+            raise ServiceNotReadyError(f"{broker_id} has to be asked, and this broker cannot reach it")
+        return await self._peer(actor_name).asked(method, arguments)
+
+
+def _hash_of(boundary: str | int | None) -> int | None:
+    if boundary is None or isinstance(boundary, int):
+        return boundary
+    try:
+        return int(boundary, 0)
+    except ValueError:
+        raise BadRequestError(f"{boundary!r} is no boundary", field="boundary", limit="such as 0x60000000") from None

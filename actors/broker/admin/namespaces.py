@@ -1,0 +1,64 @@
+"""The operations on tenants, namespaces and policies, the same on every broker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from typing_extensions import override
+
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.records import NamespaceRecords, probe_of
+from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
+from heliograph.metadata.store import MetadataStore
+from heliograph.operations.namespaces import NamespaceOperations
+from heliograph.protocol.topic_name import TopicName
+
+DELETE_ROUNDS_MAX = 5  # of a namespace in which topics are created meanwhile
+
+
+class NamespaceAdminService(NamespaceRecords, NamespaceOperations):
+    """The records of tenants, namespaces and policies; and the deletion of a namespace with its topics.
+
+    Args:
+        delete_topic: deletes one topic at its owner.
+    """
+
+    def __init__(
+        self, store: MetadataStore, catalog: Catalog, delete_topic: Callable[[str, bool], Awaitable[None]]
+    ) -> None:
+        super().__init__(store, catalog)
+        self._delete_topic = delete_topic
+
+    @override
+    async def delete(self, namespace: str, force: bool = False) -> None:
+        name = probe_of(namespace)
+        for _ in range(DELETE_ROUNDS_MAX):
+            # Mark it only when it looks empty: while it is marked, its topics cannot be used.
+            left = await self._catalog.left_in(name.tenant, name.namespace_name)
+            if not left and await self._remove_if_empty(namespace):
+                return
+            await self.mark_deleted(namespace, is_deleted=False)  # by a deletion that did not finish
+            if left and not force:
+                raise ConflictError(f"{namespace} has {len(left)} topics: delete them, or force it", field="namespace")
+            await self._delete_all(left)
+        raise ServiceNotReadyError(f"topics keep being created in {namespace}: stop their producers, or try again")
+
+    async def _remove_if_empty(self, namespace: str) -> bool:
+        name, is_empty = probe_of(namespace), False
+        await self.mark_deleted(namespace)
+        try:
+            is_empty = not await self._catalog.left_in(name.tenant, name.namespace_name)
+        finally:
+            if not is_empty:
+                await self.mark_deleted(namespace, is_deleted=False)
+        if is_empty:
+            await self.remove(namespace)
+        return is_empty
+
+    async def _delete_all(self, left: Sequence[TopicName]) -> None:
+        partitioned = sorted({TopicName.parse(name.partitioned_name) for name in left}, key=str)
+        for name in dict.fromkeys([*partitioned, *left]):  # a partitioned topic with its partitions
+            try:
+                await self._delete_topic(str(name), True)
+            except NotFoundError:
+                continue

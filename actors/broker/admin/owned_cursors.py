@@ -1,0 +1,192 @@
+"""What administration does with the subscriptions of a topic at the broker that owns it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from heliograph.actors.broker.admin.stored_message import messages_of
+from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES, Subscription
+from heliograph.actors.broker.topic.expiry import expire_older_than, expire_up_to
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.topic.topics import Topics
+from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError, UnsupportedError
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+Json = dict[str, Any]
+
+PEEK_BYTES_MAX = 8 << 20  # payloads of one answer; one message is always shown
+PROPERTIES_BYTES_MAX = 64 << 10  # of one subscription, names and values
+
+
+class OwnedCursors:
+    """The methods on subscriptions that ``OwnedTopics`` runs; ``methods`` has them by name."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "skip": self._skip,
+            "expire": self._expire,
+            "expire_to": self._expire_to,
+            "reset_to_time": self._reset_to_time,
+            "reset_to_id": self._reset_to_id,
+            "subscription_properties": self._properties,
+            "set_subscription_properties": self._set_properties,
+            "peek": self._peek,
+            "examine": self._examine,
+            "message": self._message,
+            "message_id_at": self._message_id_at,
+            "last_message_id": self._last_message_id,
+        }
+
+    async def _skip(self, name: TopicName, subscription: str, count: int | None) -> None:
+        found = await self._find(name, subscription)
+        await _durable(found.skip(count))
+
+    async def _expire(self, name: TopicName, subscription: str | None, seconds: int) -> int:
+        topic = await self._topics.get(name)
+        if subscription is None:
+            wanted = [one for one in topic.subscriptions.values() if one.is_durable and not one.is_internal]
+        else:
+            wanted = [topic.subscription(subscription)]
+        expired = await expire_older_than(topic, wanted, seconds)
+        for one in wanted:
+            await _durable(one.persist())
+        return expired
+
+    async def _expire_to(self, name: TopicName, subscription: str, message_id: str, excluded: bool) -> int:
+        wanted = MessageId.parse(message_id)
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        position = Position(wanted.ledger_id, wanted.entry_id)
+        chain = topic.ledger.chain
+        expired = expire_up_to(found, chain.at_or_after(position) if excluded else chain.after(position))
+        await _durable(found.persist())
+        return expired
+
+    async def _reset_to_time(self, name: TopicName, subscription: str, time_ms: int) -> None:
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        await found.reset(found.chain.from_base(await topic.index_at_time(time_ms)))
+
+    async def _reset_to_id(self, name: TopicName, subscription: str, message_id: str, excluded: bool) -> None:
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        chain = found.chain
+        wanted = MessageId.parse(message_id)
+        if wanted in (MessageId.EARLIEST, MessageId.LATEST):
+            await found.reset(chain.first if wanted == MessageId.EARLIEST else chain.end)
+            return
+        position = Position(wanted.ledger_id, wanted.entry_id)
+        index = chain.find(position)
+        if index is not None and wanted.batch_index >= 0:
+            messages = (await (await _reader(topic, found)).entry(index)).messages
+            first = wanted.batch_index + (1 if excluded else 0)
+            if 0 < first < messages:
+                await found.reset(index, (1 << messages) - (1 << first))
+                return
+            excluded = first >= messages
+        await found.reset(chain.after(position) if excluded else chain.at_or_after(position))
+
+    async def _properties(self, name: TopicName, subscription: str) -> dict[str, str]:
+        return dict((await self._find(name, subscription)).properties)
+
+    async def _set_properties(self, name: TopicName, subscription: str, properties: Mapping[str, str]) -> None:
+        found = await self._find(name, subscription)
+        if found.log is None:
+            raise UnsupportedError(f"{subscription} is not durable, it keeps no properties", field="subscription")
+        check_properties(properties)
+        changes: dict[str, str | None] = dict.fromkeys(found.properties)
+        await found.log.set_properties({**changes, **properties})
+
+    async def _peek(self, name: TopicName, subscription: str, count: int) -> list[Json]:
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        chain, reader = found.chain, await _reader(topic, found)
+        shown: list[Json] = []
+        size, index = 0, found.cursor.next_unacknowledged(chain.first)
+        while len(shown) < count and index < chain.end:
+            position = chain.position_at(index)
+            entry = await reader.entry(index)
+            bits = found.cursor.unacknowledged_bits(index)
+            if entry.live is not None:
+                bits = entry.live if bits is None else bits & entry.live
+            for message in messages_of(position, name.partition, entry.payload, bits):
+                size += len(message["payload"])
+                if len(shown) == count or (shown and size > PEEK_BYTES_MAX):
+                    return shown
+                if not message["is_marker"]:
+                    shown.append(message)
+            index = found.cursor.next_unacknowledged(max(index + 1, chain.first))
+        return shown
+
+    async def _examine(self, name: TopicName, initial: str, number: int) -> list[Json]:
+        if initial not in ("earliest", "latest"):
+            raise BadRequestError(f"{initial!r} is no end", field="initialPosition", limit="earliest, latest")
+        topic = await self._topics.get(name)
+        chain = topic.ledger.chain
+        index = chain.first + number - 1 if initial == "earliest" else chain.end - number
+        if not chain.first <= index < chain.end:
+            raise NotFoundError(f"{name} has {chain.end - chain.first} entries", field="messagePosition")
+        return await self._entry(topic, index)
+
+    async def _message(self, name: TopicName, ledger_id: int, entry_id: int) -> list[Json]:
+        topic = await self._topics.get(name)
+        index = topic.ledger.chain.find(Position(ledger_id, entry_id))
+        if index is None:
+            raise NotFoundError(f"{name} has no entry {ledger_id}:{entry_id}", field="messageId")
+        return await self._entry(topic, index)
+
+    async def _message_id_at(self, name: TopicName, time_ms: int) -> str:
+        topic = await self._topics.get(name)
+        index = await topic.index_at_time(time_ms)
+        chain = topic.ledger.chain
+        # Where no entry is as new as that, Pulsar answers with the last one.
+        position = chain.position_at(index) if index < chain.end else chain.position_before(chain.end)
+        return f"{position}:{name.partition}"
+
+    async def _last_message_id(self, name: TopicName) -> str:
+        topic = await self._topics.get(name)
+        position, entry = await topic.last_message()
+        batch = f":{entry.messages - 1}" if entry is not None and entry.is_batch else ""
+        return f"{position}:{name.partition}{batch}"
+
+    async def _entry(self, topic: BrokerTopic, index: int) -> list[Json]:
+        position = topic.ledger.chain.position_at(index)
+        entry = await topic.reader.entry(index)
+        return list(messages_of(position, topic.name.partition, entry.payload))
+
+    async def _find(self, name: TopicName, subscription: str) -> Subscription:
+        return (await self._topics.get(name)).subscription(subscription)
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise BadRequestError unless a subscription may have these properties."""
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str) or name.startswith(OWN_PROPERTIES):
+            raise BadRequestError(
+                f"{name!r} is no property: names and values are text, and names do not start with {OWN_PROPERTIES}",
+                field="properties",
+            )
+    size = sum(len(name) + len(value) for name, value in properties.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise BadRequestError(
+            f"the properties have {size} characters", field="properties", limit=f"{PROPERTIES_BYTES_MAX}"
+        )
+
+
+async def _reader(topic: BrokerTopic, subscription: Subscription) -> EntryReader:
+    """Return the reader of the chain of entries that the subscription's cursor counts by."""
+    chain, reader = await topic.view(subscription.reads_compacted)
+    if chain is not subscription.chain:
+        raise ServiceNotReadyError(f"{topic.name} was compacted meanwhile, try again")
+    return reader
+
+
+async def _durable(done: asyncio.Future[None] | None) -> None:
+    if done is not None:
+        await asyncio.shield(done)

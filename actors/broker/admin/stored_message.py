@@ -1,0 +1,57 @@
+"""The messages inside a stored entry, as administration shows them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from heliograph.actors.broker.records.position import Position
+from heliograph.base.errors import HeliographError
+from heliograph.protocol import entry as codec
+from heliograph.protocol import pulsar_pb2 as pb
+
+Json = dict[str, Any]
+
+
+def messages_of(position: Position, partition: int, payload: bytes, open_bits: int | None = None) -> Iterator[Json]:
+    """Yield every message of an entry, those of a batch one by one.
+
+    Args:
+        open_bits: a bit for each message of a batch that is to be shown; None for all.
+
+    Yields:
+        ``message_id`` (``ledger:entry:partition[:batch_index]``), ``payload`` (bytes, as the producer gave them, or as
+        stored where they are encrypted or cannot be decompressed: then ``is_raw``), ``key``, ``properties``, times in
+        ms, ``producer_name``, ``sequence_id`` and ``batch_size`` (0: no batch).
+    """
+    metadata, body = codec.split(payload)
+    base = f"{position}:{partition}"
+    common: Json = {
+        "publish_time_ms": metadata.publish_time,
+        "deliver_at_ms": metadata.deliver_at_time,
+        "producer_name": metadata.producer_name,
+        "sequence_id": metadata.sequence_id,
+        "is_raw": bool(metadata.encryption_keys),
+        "is_marker": metadata.HasField("marker_type"),
+    }
+    try:
+        plain = codec.plain_payload(metadata, body)
+    except HeliographError:
+        plain, common["is_raw"] = bytes(body), True
+    if common["is_raw"] or not codec.is_batch(metadata):
+        size = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
+        yield common | _fields_of(metadata) | {"message_id": base, "payload": plain, "batch_size": size}
+        return
+    size = metadata.num_messages_in_batch
+    for index, (single, message) in enumerate(codec.iterate_batch(metadata, plain)):
+        if open_bits is None or open_bits >> index & 1:
+            own = _fields_of(single)
+            yield common | own | {"message_id": f"{base}:{index}", "payload": message, "batch_size": size}
+
+
+def _fields_of(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> Json:
+    return {
+        "key": metadata.partition_key if metadata.HasField("partition_key") else None,
+        "properties": {pair.key: pair.value for pair in metadata.properties},
+        "event_time_ms": metadata.event_time,
+    }

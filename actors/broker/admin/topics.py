@@ -1,0 +1,121 @@
+"""What administration does with a topic at the broker that owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from heliograph.actors.broker.admin.owned_cursors import OwnedCursors
+from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.limits.rates import Rates
+from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.topic.deletion import delete_topic
+from heliograph.actors.broker.topic.publishing import publish
+from heliograph.actors.broker.topic.stats import internal_stats, topic_stats
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.errors import BadRequestError, SubscriptionExistsError, UnsupportedError
+from heliograph.metadata.store import MetadataStore
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+Json = dict[str, Any]
+
+
+class OwnedTopics:
+    """Runs methods on topics that this broker owns, loading a topic where necessary."""
+
+    def __init__(self, context: BrokerContext, store: MetadataStore, ledgers: LedgersPort) -> None:
+        self._context = context
+        self._store = store
+        self._ledgers = ledgers
+        self._rates: WeakKeyDictionary[BrokerTopic, Rates] = WeakKeyDictionary()
+        self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "delete_topic": self._delete_topic,
+            "topic_stats": self._topic_stats,
+            "topic_internal_stats": self._topic_internal_stats,
+            "subscriptions": self._subscriptions,
+            "create_subscription": self._create_subscription,
+            "delete_subscription": self._delete_subscription,
+            "unload_topic": self._unload_topic,
+            "visit_topic": self._visit_topic,
+            "ledger_ranges": self._ledger_ranges,
+            "publish": self._publish,
+            **OwnedCursors(context.topics).methods,
+            "terminate_topic": self._terminate_topic,
+            "compact_topic": self._compact_topic,
+            "compaction_status": self._compaction_status,
+        }
+
+    async def run(self, method: str, name: TopicName, arguments: Json) -> Any:
+        """Run a method by its name.
+
+        Raises:
+            BadRequestError: there is no such method. Only a broker of another version asks for it.
+        """
+        found = self._methods.get(method)
+        if found is None:
+            raise BadRequestError(f"brokers of this version have no method {method}", field="method")
+        return await found(name, **arguments)
+
+    async def _delete_topic(self, name: TopicName, force: bool) -> None:
+        await delete_topic(name, self._context.topics, self._context.catalog, self._store, self._ledgers, force=force)
+
+    async def _topic_stats(self, name: TopicName) -> Json:
+        topic = await self._context.topics.get(name)
+        return topic_stats(topic, self._rates.setdefault(topic, Rates()), self._context.config.broker_id)
+
+    async def _topic_internal_stats(self, name: TopicName) -> Json:
+        return await internal_stats(await self._context.topics.get(name), self._ledgers)
+
+    async def _subscriptions(self, name: TopicName, is_lasting: bool = False) -> list[str]:
+        topic = await self._context.topics.get(name)
+        found = topic.subscriptions.values()
+        names = [one.name for one in found if not is_lasting or (one.is_durable and not one.is_internal)]
+        return sorted([*names, *topic.unavailable])
+
+    async def _create_subscription(self, topic_name: TopicName, name: str, position: str) -> None:
+        topic = await self._context.topics.get(topic_name, may_create=True)
+        if name in topic.subscriptions or name in topic.unavailable:
+            raise SubscriptionExistsError(f"{topic_name} has a subscription {name}", field="subscription")
+        chain = topic.ledger.chain
+        wanted = MessageId.parse(position)
+        start = {MessageId.EARLIEST: chain.first, MessageId.LATEST: chain.end}.get(
+            wanted, chain.after(Position(wanted.ledger_id, wanted.entry_id))
+        )
+        await topic.subscribe(name, start=start)
+
+    async def _delete_subscription(self, topic_name: TopicName, name: str, force: bool) -> None:
+        await (await self._context.topics.get(topic_name)).unsubscribe(name, force=force)
+
+    async def _unload_topic(self, name: TopicName) -> None:
+        await self._context.topics.unload(name)
+
+    async def _terminate_topic(self, name: TopicName) -> str:
+        return str(await (await self._context.topics.get(name)).terminate())
+
+    async def _compact_topic(self, name: TopicName) -> None:
+        if not name.is_persistent:
+            raise UnsupportedError("a non-persistent topic stores no messages to compact", field="topic")
+        (await self._context.topics.get(name)).compaction.start()
+
+    async def _compaction_status(self, name: TopicName) -> Json:
+        status = (await self._context.topics.get(name)).compaction.status
+        return {"status": status.status, "lastError": status.last_error}
+
+    async def _visit_topic(self, name: TopicName) -> None:
+        await self._context.topics.get(name)
+
+    async def _ledger_ranges(self, name: TopicName) -> list[Json]:
+        chain = (await self._context.topics.get(name)).ledger.chain
+        counts = [(ledger_id, chain.entries_in(ledger_id)) for ledger_id in chain.ledger_ids]
+        return [
+            {"ledger_id": ledger_id, "first_entry_id": 0, "last_entry_id": count - 1}
+            for ledger_id, count in counts
+            if count
+        ]
+
+    async def _publish(self, name: TopicName, payloads: list[bytes], keys: list[str | None] | None) -> list[str]:
+        topic = await self._context.topics.get(name, may_create=True)
+        return await publish(topic, f"{self._context.producer_prefix}-inner", payloads, keys)

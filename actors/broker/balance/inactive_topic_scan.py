@@ -1,0 +1,162 @@
+"""The inactive-topic scan: retention, TTL and the deletion of inactive topics for topics that no broker has loaded.
+
+The leader reads the records of all topics at intervals, at a limited pace. It asks the owner of each topic for which
+something is due to open that topic; the owner's housekeeping then does the work and closes the topic when it is idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from heliograph.actors.broker.managed_ledger.retention import trimmable_ledgers
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.policies import effective
+from heliograph.actors.broker.records.topic_record import DELETING
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import HeliographError, InvalidTopicNameError, NamespaceNotFoundError
+from heliograph.metadata import paths
+from heliograph.metadata.errors import NoNodeError, RecordError, SessionExpiredError
+from heliograph.metadata.model import LedgerInfo, NamespacePolicies, Policies, TopicRecord
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
+from heliograph.protocol.topic_name import TopicName
+
+READS_PER_SECOND_MAX = 200
+VISITS_PER_SECOND_MAX = 20
+REVISIT_SECONDS = 3_600.0  # between two visits to one topic
+VISITS_KEPT_MAX = 100_000  # above, the oldest are forgotten, and those topics are visited again sooner
+
+_NOT_WRITTEN_YET = LedgerInfo(1 << 62)  # the ledger that opening the topic will append
+
+log = logging.getLogger(__name__)
+
+
+def is_due(record: TopicRecord, policies: Policies, subscriptions: int, now: int) -> bool:
+    """Return whether retention, TTL, expiration or deletion is due for a topic that is not loaded.
+
+    The positions of its cursors are not known here, so a topic may be due and have nothing to delete.
+
+    Args:
+        subscriptions: the number of durable subscriptions.
+        now: in milliseconds of wall time.
+    """
+    ledgers = (*record.ledgers, _NOT_WRITTEN_YET)
+    if DELETING in record.properties:
+        return True  # the broker that opens the topic finishes its deletion
+    kept = {"retention_seconds": policies.retention_seconds, "retention_bytes": policies.retention_bytes}
+    if trimmable_ledgers(ledgers, _NOT_WRITTEN_YET.ledger_id, now, **kept):
+        return True
+    oldest = min((info.closed_ms for info in record.ledgers if info.entries), default=now)
+    newest = max((info.closed_ms for info in record.ledgers), default=record.created_ms)
+    ages = [
+        (policies.message_ttl_seconds if subscriptions else 0, oldest),
+        (policies.subscription_expiration_seconds if subscriptions else 0, newest),
+        (policies.inactive_delete_seconds, newest),
+    ]
+    return any(seconds > 0 and now - since >= seconds * 1000 for seconds, since in ages)
+
+
+class InactiveTopicScan:
+    """The periodic scan, which the leader runs.
+
+    Args:
+        visit: asks the owner of a topic to open it.
+    """
+
+    def __init__(self, store: MetadataStore, catalog: Catalog, visit: Callable[[TopicName], Awaitable[None]]) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._visit = visit
+        self._visited: dict[TopicName, float] = {}
+        self.visits_total = 0
+
+    async def run(self, every_seconds: float) -> None:
+        """Scan at intervals until the session ends."""
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                await self.scan()
+            except SessionExpiredError:
+                return
+            except HeliographError as error:
+                log.warning("the inactive-topic scan failed: %s", error)
+
+    async def scan(self) -> int:
+        """Read the record of every topic once. Return the number of topics that their owners opened.
+
+        Raises:
+            MetadataError: metadata cannot be read.
+        """
+        now = time.monotonic()
+        self._visited = {name: at for name, at in self._visited.items() if now - at < REVISIT_SECONDS}
+        visits = 0
+        for tenant in await self._children(paths.TOPICS):
+            for namespace in await self._children(f"{paths.TOPICS}/{tenant}"):
+                folder = f"{paths.TOPICS}/{tenant}/{namespace}"
+                names = [paths.last_part(f"/{part}") for part in (tenant, namespace)]
+                with contextlib.suppress(NamespaceNotFoundError, InvalidTopicNameError):
+                    policies = await self._catalog.policies(TopicName.parse(f"persistent://{'/'.join(names)}/any"))
+                    visits += await self._scan_namespace(folder, "/".join(names), policies)
+        return visits
+
+    async def _scan_namespace(self, folder: str, namespace: str, policies: NamespacePolicies) -> int:
+        own = await self._catalog.topics_with_policies(TopicName.parse(f"persistent://{namespace}/any"))
+        visits = 0
+        for child in await self._children(folder):
+            name = TopicName.parse(f"persistent://{namespace}/{paths.last_part('/' + child)}")
+            if name in self._visited:
+                continue
+            has_own = self._catalog.may_override(name, own)
+            overrides = (await self._catalog.topic_policies(name)).overrides if has_own else {}
+            if await self._is_due(f"{folder}/{child}", effective(policies, overrides)):
+                visits += await self._try_visit(name)
+        return visits
+
+    async def _is_due(self, path: str, policies: Policies) -> bool:
+        if not _has_timed_policies(policies):
+            return False
+        await asyncio.sleep(1 / READS_PER_SECOND_MAX)
+        try:
+            record = (await read(self._store, path, TopicRecord)).record
+            subscriptions = len(await self._store.children(path))
+        except NoNodeError:
+            return False
+        except RecordError as error:
+            log.warning("%s: %s", path, error)
+            return False
+        return is_due(record, policies, subscriptions, wall_ms())
+
+    async def _try_visit(self, name: TopicName) -> bool:
+        while len(self._visited) >= VISITS_KEPT_MAX:
+            del self._visited[next(iter(self._visited))]
+        self._visited[name] = time.monotonic()
+        try:
+            await self._visit(name)
+        except SessionExpiredError:
+            raise
+        except HeliographError as error:
+            log.info("%s is due for housekeeping and cannot be opened: %s", name, error)
+            return False
+        self.visits_total += 1
+        await asyncio.sleep(1 / VISITS_PER_SECOND_MAX)
+        return True
+
+    async def _children(self, path: str) -> list[str]:
+        with contextlib.suppress(NoNodeError):
+            return await self._store.children(path)
+        return []
+
+
+def _has_timed_policies(policies: Policies) -> bool:
+    timed: Mapping[str, int] = {
+        "retention_seconds": -1,
+        "retention_bytes": -1,
+        "message_ttl_seconds": 0,
+        "inactive_delete_seconds": 0,
+        "subscription_expiration_seconds": 0,
+    }
+    return any(getattr(policies, name) != never for name, never in timed.items())

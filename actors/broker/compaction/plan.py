@@ -1,0 +1,141 @@
+"""Which messages of a topic are the latest of their key (pure).
+
+Two passes over the same entries: ``observe`` notes the place of the latest message of each key, ``retained`` then
+returns what is left of each entry. A message without a value deletes its key, and messages without a key are not kept.
+A chunked message counts as one, at the place of its last chunk. An encrypted batch cannot be read and is kept as a
+whole.
+"""
+
+from __future__ import annotations
+
+from heliograph.base.errors import QuotaExceededError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.compression import compress
+from heliograph.protocol.entry import encode_entry, is_batch, iterate_batch, plain_payload, split
+
+KEYS_MAX = 2_000_000  # different ones in one topic
+KEY_BYTES_MAX = 256 << 20  # of all keys together
+_PLACES_MAX = 1 << 20  # messages of one entry, so that a place is one integer
+
+Place = int | str  # index * _PLACES_MAX + batch index, or the uuid of a chunked message
+
+
+class CompactionPlan:
+    """The latest message of each key in the entries observed so far. Entries are named by their index."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Place] = {}
+        self._key_bytes = 0
+
+    @property
+    def keys(self) -> int:
+        """Return how many keys have a value."""
+        return len(self._latest)
+
+    def observe(self, index: int, section: bytes | memoryview) -> None:
+        """Note the messages of an entry (first pass); entries come in publish order.
+
+        Raises:
+            QuotaExceededError: the topic has too many keys to be compacted.
+            ProtocolError, ChecksumError: these bytes are not an entry.
+        """
+        metadata, payload = split(section)
+        if metadata.HasField("marker_type") or _is_opaque(metadata):
+            return
+        if is_batch(metadata):
+            singles = iterate_batch(metadata, plain_payload(metadata, payload))
+            for place, (single, value) in enumerate(singles):
+                if single.HasField("partition_key") and not single.compacted_out:
+                    is_gone = single.null_value or not value
+                    self._note(single.partition_key, index * _PLACES_MAX + place, is_gone)
+        elif metadata.HasField("partition_key") and _is_last_chunk(metadata):
+            is_gone = metadata.null_value or not len(payload)
+            self._note(metadata.partition_key, _place(metadata, index), is_gone)
+
+    def retained(self, index: int, section: bytes | memoryview) -> bytes | memoryview | None:
+        """Return what is left of an entry (second pass): the entry itself, a batch with some messages emptied, or
+        None."""
+        metadata, payload = split(section)
+        if metadata.HasField("marker_type"):
+            return None
+        if _is_opaque(metadata):
+            return section
+        if is_batch(metadata):
+            return self._rest_of_batch(index, section, metadata, payload)
+        if not metadata.HasField("partition_key"):
+            return None
+        return section if self._latest.get(metadata.partition_key) == _place(metadata, index) else None
+
+    def _rest_of_batch(
+        self, index: int, section: bytes | memoryview, metadata: pb.MessageMetadata, payload: memoryview
+    ) -> bytes | memoryview | None:
+        parts: list[bytes] = []
+        kept = 0
+        for place, (single, value) in enumerate(iterate_batch(metadata, plain_payload(metadata, payload))):
+            is_kept = (
+                single.HasField("partition_key")
+                and self._latest.get(single.partition_key) == index * _PLACES_MAX + place
+            )
+            kept += is_kept
+            parts += _kept(single, value) if is_kept else _emptied(single)
+        if kept == 0:
+            return None
+        if kept == metadata.num_messages_in_batch:
+            return section
+        plain = b"".join(parts)
+        metadata.uncompressed_size = len(plain)
+        return encode_entry(metadata, compress(metadata.compression, plain))
+
+    def _note(self, key: str, place: Place, is_gone: bool) -> None:
+        assert self._key_bytes >= 0, "a key leaves with the bytes that it came with"
+        if is_gone:
+            if self._latest.pop(key, None) is not None:
+                self._key_bytes -= len(key)
+            return
+        if key not in self._latest:
+            self._key_bytes += len(key)
+            if len(self._latest) >= KEYS_MAX or self._key_bytes > KEY_BYTES_MAX:
+                raise QuotaExceededError(
+                    f"the topic has more than {KEYS_MAX} keys or {KEY_BYTES_MAX} bytes of keys: too many to compact",
+                    limit=f"{KEYS_MAX} keys",
+                )
+        self._latest[key] = place
+
+
+def live_bits(section: bytes | memoryview) -> int | None:
+    """Return the messages that compaction left in a batch, one bit each; None if it left all of them."""
+    metadata, payload = split(section)
+    if not is_batch(metadata):
+        return None
+    bits = 0
+    for place, (single, _) in enumerate(iterate_batch(metadata, plain_payload(metadata, payload))):
+        bits |= (not single.compacted_out) << place
+    return None if bits == (1 << metadata.num_messages_in_batch) - 1 else bits
+
+
+def _is_opaque(metadata: pb.MessageMetadata) -> bool:
+    """Return whether the entry hides messages with keys of their own."""
+    return bool(metadata.encryption_keys) and metadata.HasField("num_messages_in_batch")
+
+
+def _is_last_chunk(metadata: pb.MessageMetadata) -> bool:
+    return metadata.num_chunks_from_msg <= 1 or metadata.chunk_id == metadata.num_chunks_from_msg - 1
+
+
+def _place(metadata: pb.MessageMetadata, index: int) -> Place:
+    return metadata.uuid if metadata.num_chunks_from_msg > 1 else index * _PLACES_MAX
+
+
+def _kept(single: pb.SingleMessageMetadata, value: bytes) -> tuple[bytes, bytes, bytes]:
+    packed = single.SerializeToString()
+    return len(packed).to_bytes(4, "big"), packed, value
+
+
+def _emptied(single: pb.SingleMessageMetadata) -> tuple[bytes, bytes]:
+    """Return an empty message for its place in the batch, so that the others keep their batch indexes."""
+    empty = pb.SingleMessageMetadata(payload_size=0, compacted_out=True)
+    if single.HasField("partition_key"):
+        empty.partition_key = single.partition_key
+        empty.partition_key_b64_encoded = single.partition_key_b64_encoded
+    packed = empty.SerializeToString()
+    return len(packed).to_bytes(4, "big"), packed

@@ -1,0 +1,93 @@
+"""The read side of a topic's compacted form: the compacted ledger first, then the topic itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from typing_extensions import override
+
+from heliograph.actors.broker.compaction.chain import CompactedChain, Positions
+from heliograph.actors.broker.compaction.plan import live_bits
+from heliograph.actors.broker.compaction.record import decode_index, decode_kept, index_blocks
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.errors import EntryDamagedError
+from heliograph.metadata.model import CompactedLedger
+
+INDEX_READ_BYTES_MAX = 4 << 20  # of one read of the index
+
+
+class CompactedReader(EntryReader):
+    """Reads what compaction kept from the compacted ledger, and everything after the horizon from the topic itself.
+
+    Args:
+        base: the topic's own reader.
+        ledger: the compacted ledger.
+    """
+
+    def __init__(self, chain: CompactedChain, base: EntryReader, ledger: LedgerReaderPort) -> None:
+        super().__init__(chain)
+        self._compacted = chain
+        self._base = base
+        self._ledger = ledger
+
+    @override
+    def cached(self, index: int) -> TopicEntry | None:
+        chain = self._compacted
+        return None if chain.is_kept(index) else self._base.cached(chain.to_base(index))
+
+    @override
+    async def read(self, first: int, entries_max: int, bytes_max: int) -> list[tuple[int, TopicEntry]]:
+        chain = self._compacted
+        if not chain.is_kept(first):
+            shift = chain.to_base(first) - first
+            found = await self._base.read(first + shift, entries_max, bytes_max)
+            return [(index - shift, entry) for index, entry in found]
+        last = min(first + entries_max, len(chain.kept)) - 1
+        kept = await self._ledger.read(first, last, bytes_max)
+        return [(entry.entry_id, _entry(entry.payload, chain.kept[entry.entry_id])) for entry in kept]
+
+    @override
+    async def close(self) -> None:
+        await self._ledger.close()
+
+
+async def open_compacted(
+    compacted: CompactedLedger, base: Chain, reader: EntryReader, ledgers: LedgersPort
+) -> tuple[CompactedChain, CompactedReader]:
+    """Open the compacted ledger that the topic's record names.
+
+    Args:
+        base: the topic's own chain.
+        reader: the topic's own reader.
+
+    Raises:
+        QuorumLostError, BookieError: the ledger cannot be read now; try again.
+        EntryDamagedError: the ledger does not hold what the record says.
+    """
+    ledger = await ledgers.open(compacted.ledger_id)
+    try:
+        positions = Positions()
+        entry_id = compacted.entries
+        stop = entry_id + index_blocks(compacted.entries)
+        while entry_id < stop:
+            for block in await ledger.read(entry_id, stop - 1, INDEX_READ_BYTES_MAX):
+                decode_index(block.payload, positions)
+                entry_id = block.entry_id + 1
+        if len(positions) != compacted.entries:
+            raise EntryDamagedError(f"the index of ledger {compacted.ledger_id} names {len(positions)} entries")
+    except BaseException:
+        await ledger.close()
+        raise
+    chain = CompactedChain(base, positions, Position(*compacted.horizon))
+    return chain, CompactedReader(chain, reader, ledger)
+
+
+def _entry(data: bytes | memoryview, expected: Position) -> TopicEntry:
+    position, section = decode_kept(data)
+    if position != expected:
+        raise EntryDamagedError(f"a compacted ledger holds {position} where its index says {expected}")
+    return replace(TopicEntry.read(section, check=True), live=live_bits(section))

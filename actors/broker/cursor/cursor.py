@@ -1,0 +1,210 @@
+"""What one subscription has acknowledged (pure).
+
+The state has three parts: the *mark* (every entry below it is acknowledged), the single entries acknowledged above the
+mark, and for entries of which only some messages are acknowledged a bitset. Entries are named by index
+(``actors/broker/managed_ledger/chain.py``).
+
+The mark moves over an entry only when that entry is acknowledged, or by ``reset`` and ``skip_to``, which are the
+explicit exceptions of I11. Every change is also noted in a *delta*, so that the cost of making an acknowledgement
+durable does not depend on the number of holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from heliograph.actors.broker.cursor.index_set import IndexSet
+
+
+@dataclass(frozen=True, slots=True)
+class CursorDelta:
+    """The changes since the previous delta. All deltas, applied in order to the state before the first of them, give
+    the state after the last."""
+
+    reset: bool  # a seek: the state before is void
+    mark: int
+    acknowledged: tuple[int, ...]  # entries that were above the mark, in no order; some may be below it now
+    partial: tuple[tuple[int, int], ...]  # (entry, bits of the messages still unacknowledged)
+
+
+class Cursor:
+    """The acknowledgement state of a subscription.
+
+    Attributes:
+        mark: the first entry that is not acknowledged. Only ``reset`` moves it back (I11).
+    """
+
+    def __init__(self, mark: int) -> None:
+        self.mark = mark
+        self._acknowledged = IndexSet()  # all above the mark
+        self._partial: dict[int, int] = {}  # entry at or above the mark -> bits still unacknowledged, never 0
+        self._changed = False
+        self._changed_reset = False
+        self._changed_entries: list[int] = []
+        self._changed_partial: set[int] = set()
+
+    @property
+    def holes(self) -> int:
+        """Return how many unbroken runs of acknowledged entries are above the mark."""
+        return self._acknowledged.run_count
+
+    @property
+    def acknowledged_above_mark(self) -> int:
+        """Return how many entries above the mark are acknowledged."""
+        return len(self._acknowledged)
+
+    @property
+    def has_changes(self) -> bool:
+        """Return whether ``take_delta`` would return a delta."""
+        return self._changed
+
+    def is_acknowledged(self, index: int) -> bool:
+        """Return whether the whole entry is acknowledged."""
+        return index < self.mark or index in self._acknowledged
+
+    def unacknowledged_bits(self, index: int) -> int | None:
+        """Return the messages of a batch still unacknowledged as bits, None for an entry without acknowledged
+        messages."""
+        return self._partial.get(index)
+
+    def next_unacknowledged(self, index: int) -> int:
+        """Return the first entry at or above ``index`` that is not acknowledged; it may be after the end of the
+        topic."""
+        return self._acknowledged.next_missing(max(index, self.mark))
+
+    def after_open(self, count: int) -> int:
+        """Return the index after the next ``count`` entries that are not acknowledged; it may be after the end of the
+        topic."""
+        return self._acknowledged.after_missing(self.mark, count)
+
+    def backlog(self, end: int) -> int:
+        """Return how many entries below ``end`` are not acknowledged."""
+        return max(end - self.mark - len(self._acknowledged), 0)
+
+    def acknowledge(self, index: int) -> bool:
+        """Acknowledge one entry. Return False if it was acknowledged before."""
+        if self.is_acknowledged(index):
+            return False
+        self._changed = True
+        if self._partial:
+            self._partial.pop(index, None)
+        if index == self.mark:
+            self._advance(index + 1)
+        else:
+            self._acknowledged.add(index)
+            self._changed_entries.append(index)
+        return True
+
+    def acknowledge_messages(self, index: int, unacknowledged: int) -> bool:
+        """Acknowledge some messages of a batch: those whose bit in ``unacknowledged`` is 0.
+
+        Returns:
+            True if this call makes the whole entry acknowledged.
+        """
+        if self.is_acknowledged(index):
+            return False
+        assert unacknowledged >= 0, "a bit for each message"
+        old = self._partial.get(index)
+        left = unacknowledged if old is None else unacknowledged & old
+        if left == 0:
+            return self.acknowledge(index)
+        if left != old:
+            self._partial[index] = left
+            self._changed_partial.add(index)
+            self._changed = True
+        return False
+
+    def acknowledge_up_to(self, index: int) -> bool:
+        """Acknowledge every entry up to and including ``index``. Return False if the mark was after it already."""
+        return self.skip_to(index + 1)
+
+    def skip_to(self, mark: int) -> bool:
+        """Move the mark forward: everything below counts as acknowledged (cumulative acknowledgement, skip, expiry,
+        eviction). Return False if the mark is there already."""
+        if mark <= self.mark:
+            return False
+        self._changed = True
+        self._acknowledged.drop_range(self.mark, mark)
+        self._drop_partial_below(mark)
+        self._advance(mark)
+        return True
+
+    def reset(self, mark: int) -> None:
+        """Seek: forget every acknowledgement at and above ``mark``; everything below counts as acknowledged."""
+        assert mark >= 0, "indexes begin at 0"
+        self.mark = mark
+        self._acknowledged.clear()
+        self._partial.clear()
+        self._changed_entries.clear()
+        self._changed_partial.clear()
+        self._changed = self._changed_reset = True
+
+    def take_delta(self) -> CursorDelta | None:
+        """Return everything that changed since the last call, or None."""
+        if not self._changed:
+            return None
+        delta = CursorDelta(
+            self._changed_reset,
+            self.mark,
+            tuple(self._changed_entries),
+            tuple((index, self._partial[index]) for index in self._changed_partial if index in self._partial),
+        )
+        self._forget_changes()
+        assert not self._changed, "a change is taken once"
+        return delta
+
+    def apply(self, delta: CursorDelta) -> None:
+        """Replay a delta that was made durable (recovery). It is not noted as a change."""
+        assert not self._changed, "recovery comes before use"
+        if delta.reset:
+            self.reset(delta.mark)
+        else:
+            self.skip_to(delta.mark)
+        for index in delta.acknowledged:
+            self.acknowledge(index)
+        for index, bits in delta.partial:
+            self.acknowledge_messages(index, bits)
+        self._forget_changes()
+
+    def acknowledged_chunks(self) -> Iterator[tuple[int, int]]:
+        """Yield what is acknowledged above the mark as (first entry, bits), for a snapshot."""
+        return self._acknowledged.chunks()
+
+    def acknowledged_runs(self) -> Iterator[tuple[int, int]]:
+        """Yield the runs of acknowledged entries above the mark as (first, one past the last), for display."""
+        return self._acknowledged.runs()
+
+    def partial_items(self) -> Iterable[tuple[int, int]]:
+        """Return the partly acknowledged entries as (entry, bits still unacknowledged), for a snapshot."""
+        return self._partial.items()
+
+    def restore_chunk(self, first: int, bits: int) -> None:
+        """Add a chunk of a snapshot (recovery)."""
+        below = self.mark - first
+        if below > 0:
+            bits = bits >> below << below
+        self._acknowledged.add_bits(first, bits)
+        self._advance(self.mark)
+        for index in [index for index in self._partial if self.is_acknowledged(index)]:
+            del self._partial[index]
+
+    def restore_partial(self, index: int, bits: int) -> None:
+        """Add a partly acknowledged entry of a snapshot (recovery)."""
+        assert bits > 0, "a message of the entry is unacknowledged"
+        if not self.is_acknowledged(index):
+            self._partial[index] = bits
+
+    def _advance(self, mark: int) -> None:
+        before = self.mark
+        self.mark = self._acknowledged.pop_run(mark) if len(self._acknowledged) else mark
+        assert self.mark >= before, "only a reset moves the mark back"  # I11
+
+    def _drop_partial_below(self, mark: int) -> None:
+        for index in [index for index in self._partial if index < mark]:
+            del self._partial[index]
+
+    def _forget_changes(self) -> None:
+        self._changed = self._changed_reset = False
+        self._changed_entries.clear()
+        self._changed_partial.clear()

@@ -1,0 +1,107 @@
+"""Creates durable cursors, and recovers them from a previous owner (I11).
+
+Recovery recovers the cursor ledger, which fences the previous owner's writes, and writes the record back unchanged, so
+that its version moves and the previous owner can no longer name another ledger (I13).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from heliograph.actors.broker.cursor import record as cursor_record
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.log import CursorLog, CursorPlace
+from heliograph.actors.broker.cursor.record import CursorEntry, RecordKind
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort, read_recovered
+from heliograph.actors.broker.records.owned_record import OwnedRecord, take_over
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.errors import EntryDamagedError, NoSuchLedgerError
+from heliograph.metadata import codec
+from heliograph.metadata.model import CursorRecord, Versioned
+from heliograph.metadata.store import MetadataStore
+
+READ_BYTES_MAX = 5 << 20  # of one read while replaying
+
+log = logging.getLogger(__name__)
+
+
+async def create_cursor(
+    place: CursorPlace,
+    mark: int,
+    chain: Chain,
+    store: MetadataStore,
+    ledgers: LedgersPort,
+    properties: Mapping[str, str],
+) -> CursorLog:
+    """Create a durable cursor whose first unacknowledged entry is ``mark``. Its first change creates its ledger.
+
+    Raises:
+        NodeExistsError: there is a cursor of that name.
+    """
+    before = chain.position_before(mark)
+    record = CursorRecord(place.subscription, (before.ledger_id, before.entry_id), properties=dict(properties))
+    await store.create(place.path, codec.encode(record))
+    owned = OwnedRecord(store, place.path, Versioned(record, 0))
+    return CursorLog(place, owned, Cursor(mark), chain, ledgers)
+
+
+async def recover_cursor(place: CursorPlace, chain: Chain, store: MetadataStore, ledgers: LedgersPort) -> CursorLog:
+    """Recover a durable cursor from its previous owner, with every acknowledgement that was confirmed (I11).
+
+    Raises:
+        NoNodeError: there is no such cursor.
+        LedgerRecoveryError: its ledger cannot be recovered now; nothing was changed, try again.
+    """
+
+    async def load(record: CursorRecord) -> Cursor:
+        cursor = Cursor(chain.after(Position(*record.mark_delete)))
+        if record.cursor_ledger_id >= 0:
+            await _replay(record, cursor, chain, ledgers, place)
+        return cursor
+
+    owned, cursor = await take_over(store, place.path, CursorRecord, load)
+    return CursorLog(place, owned, cursor, chain, ledgers)
+
+
+async def _replay(record: CursorRecord, cursor: Cursor, chain: Chain, ledgers: LedgersPort, place: CursorPlace) -> None:
+    try:
+        await read_recovered(
+            ledgers, record.cursor_ledger_id, lambda reader, last: _replay_ledger(reader, last, cursor, chain)
+        )
+    except (NoSuchLedgerError, EntryDamagedError) as error:
+        # To deliver again is safe, to skip is not: fall back to the mark in metadata, which is older.
+        mark = Position(*record.mark_delete)
+        log.error(
+            "cursor %s of %s: its ledger is lost, it falls back to %s: %s", place.subscription, place.topic, mark, error
+        )
+        cursor.reset(chain.after(mark))
+        cursor.take_delta()
+
+
+async def _replay_ledger(reader: LedgerReaderPort, last: int, cursor: Cursor, chain: Chain) -> None:
+    newest = cursor_record.decode((await reader.read(last, last))[0].payload)
+    at = last - newest.part if newest.completes_snapshot else newest.base
+    if at < 0:
+        raise EntryDamagedError("the cursor ledger has no complete snapshot")
+    parts: list[CursorEntry] = []
+    while at <= last:
+        for entry in await reader.read(at, last, READ_BYTES_MAX):
+            parts = _apply(cursor_record.decode(entry.payload), parts, cursor, chain)
+            at = entry.entry_id + 1
+
+
+def _apply(record: CursorEntry, parts: list[CursorEntry], cursor: Cursor, chain: Chain) -> list[CursorEntry]:
+    """Apply a record. The parts of a snapshot are held back until it is complete; return the parts held back."""
+    if record.kind is RecordKind.DELTA:
+        cursor_record.apply_record(record, cursor, chain)
+        return []
+    if record.part != len(parts):
+        raise EntryDamagedError(f"part {record.part} of a cursor snapshot instead of part {len(parts)}")
+    parts.append(record)
+    if not record.completes_snapshot:
+        return parts
+    for part in parts:
+        cursor_record.apply_record(part, cursor, chain)
+    return []

@@ -1,0 +1,206 @@
+"""Deduplication of one topic: the core's verdicts on entries that producers send, and its snapshots.
+
+A duplicate is answered without a position, in the order in which its producer sent it. An entry that was pushed before
+and has no outcome yet is answered when it has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from typing_extensions import override
+
+from heliograph.actors.broker.cursor.log import CursorPlace
+from heliograph.actors.broker.dedup.dedup import Deduplication, DedupVerdict
+from heliograph.actors.broker.dedup.log import DedupLog, create_dedup, recover_dedup
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.managed_ledger.state import WriteState
+from heliograph.actors.broker.producers.producer import PublishRequest, TopicProducer
+from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.records.position import NOWHERE, Position
+from heliograph.actors.broker.records.publication import Publication
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.metadata.store import MetadataStore
+from heliograph.protocol import entry as codec
+
+REPLAY_ENTRIES_MAX = 500  # of one read while entries behind the snapshot are replayed
+REPLAY_BYTES_MAX = 4 << 20
+
+
+class TopicDeduplication:
+    """The deduplication of one topic, made by ``start_deduplication`` or ``recover_deduplication``. All calls on one
+    event loop.
+
+    Attributes:
+        core: the sequence ids of the producers.
+        duplicates: entries that were not stored because they are duplicates.
+        snapshot_entries: entries between two snapshots.
+    """
+
+    def __init__(self, core: Deduplication, log: DedupLog, ledger: ManagedLedger, snapshot_entries: int) -> None:
+        self.core = core
+        self.duplicates = 0
+        self.snapshot_entries = snapshot_entries
+        self._log = log
+        self._ledger = ledger
+        self._snapshot_ms = wall_ms()
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._is_stopped = False  # no snapshot any more; entries in flight may still be confirmed
+        log.on_lost = ledger.lose
+
+    @property
+    def mark(self) -> int:
+        """Return the index of the first entry that a takeover has to read again (I14)."""
+        return self._log.mark
+
+    def admit(self, entry: TopicEntry, request: PublishRequest) -> DeduplicatedRequest | None:
+        """Return the publication to publish the entry with, or None for a duplicate, whose ``request`` is answered in
+        its turn."""
+        name, highest = request.producer.name, _highest(entry, request.sequence_id, request.highest)
+        is_whole = entry.chunk_uuid is None or entry.is_last_chunk
+        if self.core.judge(name, highest, is_whole=is_whole) is DedupVerdict.ACCEPT:
+            return DeduplicatedRequest(self, request, highest, is_whole)
+        self.duplicates += 1
+        request.producer.in_turn(request, lambda: self._answer(request, highest))
+        return None
+
+    async def settled(self, name: str) -> None:
+        """Wait until every entry that was pushed under this name has its outcome.
+
+        Raises:
+            ServiceNotReadyError: the topic was lost or closed meanwhile.
+        """
+        while not self.core.is_settled(name):
+            waiting = self._waiting.get(name)
+            if waiting is None:
+                waiting = self._waiting[name] = asyncio.get_running_loop().create_future()
+            await asyncio.shield(waiting)
+
+    def confirmed(self, name: str, highest: int, is_whole: bool) -> None:
+        """Note that an entry of a producer is durable."""
+        self.core.confirmed(name, highest, wall_ms(), is_whole=is_whole)
+        if self._ledger.chain.end - self._log.mark >= self.snapshot_entries:
+            self._take_snapshot()
+        if self._waiting and self.core.is_settled(name):
+            waiting = self._waiting.pop(name, None)
+            if waiting is not None:
+                waiting.set_result(None)
+
+    def housekeep(self) -> None:
+        """Forget producers that were inactive for too long; take a snapshot if there are new entries and the last one
+        is old."""
+        now = wall_ms()
+        self.core.expire(now)
+        news = self._ledger.chain.end - self._log.mark
+        if news >= self.snapshot_entries or (news and now - self._snapshot_ms >= self._snapshot_ms_max()):
+            self._take_snapshot()
+
+    def _snapshot_ms_max(self) -> int:
+        return self._ledger.policies.deduplication_snapshot_seconds * 1000
+
+    async def close(self) -> None:
+        """Write a last snapshot, so that the next owner has nothing to read again."""
+        self._fail_waiting()
+        await self._log.settled()
+        if self._ledger.chain.end > self._log.mark:
+            self._log.write(self.core.snapshot())
+        await self._log.close()
+
+    async def delete(self) -> None:
+        """Delete what is stored, for good."""
+        self._is_stopped = True
+        self._fail_waiting()
+        await self._log.delete()
+
+    def abandon(self) -> None:
+        """Write nothing from now on: another broker owns the topic (I13)."""
+        self._is_stopped = True
+        self._fail_waiting()
+        self._log.abandon()
+
+    def _take_snapshot(self) -> None:
+        if not self._log.is_writing and not self._is_stopped:
+            self._snapshot_ms = wall_ms()
+            self._log.write(self.core.snapshot())
+
+    def _answer(self, request: PublishRequest, highest: int) -> None:
+        if self._ledger.state is WriteState.CLOSED or self.core.last(request.producer.name) < highest:
+            request.failed(ServiceNotReadyError("the topic was lost before the entry was stored"))  # I13
+            request.producer.channel.close_producer(request.producer)
+        else:
+            request.confirmed(NOWHERE)
+
+    def _fail_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.set_exception(ServiceNotReadyError("the topic is closed here"))
+            future.exception()
+
+
+class DeduplicatedRequest(Publication):
+    """A publish request whose outcome is told to deduplication first, then to its producer."""
+
+    __slots__ = ("_dedup", "_highest", "_is_whole", "_request")
+
+    def __init__(self, dedup: TopicDeduplication, request: PublishRequest, highest: int, is_whole: bool) -> None:
+        self._dedup = dedup
+        self._request = request
+        self._highest = highest
+        self._is_whole = is_whole
+
+    @override
+    def confirmed(self, position: Position) -> None:
+        self._dedup.confirmed(self._request.producer.name, self._highest, self._is_whole)
+        self._request.confirmed(position)
+
+    @override
+    def failed(self, error: HeliographError) -> None:
+        self._request.failed(error)
+
+
+async def start_deduplication(
+    place: CursorPlace,
+    ledger: ManagedLedger,
+    producers: Mapping[str, TopicProducer],
+    store: MetadataStore,
+    ledgers: LedgersPort,
+) -> TopicDeduplication:
+    """Start deduplication of a topic that had none. Nothing is known of what was published before."""
+    log = await create_dedup(place, ledger.chain, store, ledgers)
+    core = Deduplication()
+    for name in producers:
+        core.connected(name)
+    return TopicDeduplication(core, log, ledger, ledger.policies.deduplication_snapshot_entries)
+
+
+async def recover_deduplication(
+    place: CursorPlace, ledger: ManagedLedger, reader: EntryReader, store: MetadataStore, ledgers: LedgersPort
+) -> TopicDeduplication:
+    """Recover deduplication as the previous owner left it: its last snapshot, and every entry after that."""
+    log, snapshot = await recover_dedup(place, ledger.chain, store, ledgers)
+    core = Deduplication()
+    core.restore(snapshot)
+    await _replay(core, log.mark, ledger.chain, reader)
+    return TopicDeduplication(core, log, ledger, ledger.policies.deduplication_snapshot_entries)
+
+
+def _highest(entry: TopicEntry, first: int, highest: int) -> int:
+    """Return the sequence id of an entry's last message. Not every client sends it with a batch; sequence ids grow, so
+    it is at least that of the first message plus the number of the others."""
+    return max(highest, first + entry.messages - 1)
+
+
+async def _replay(core: Deduplication, mark: int, chain: Chain, reader: EntryReader) -> None:
+    at = max(mark, chain.first)
+    while at < chain.end:
+        for index, entry in await reader.read(at, REPLAY_ENTRIES_MAX, REPLAY_BYTES_MAX):
+            metadata = codec.metadata_of(entry.payload)
+            highest = _highest(entry, metadata.sequence_id, metadata.highest_sequence_id)
+            is_whole = entry.chunk_uuid is None or entry.is_last_chunk
+            core.replay(metadata.producer_name, highest, metadata.publish_time, is_whole=is_whole)
+            at = index + 1

@@ -1,0 +1,174 @@
+"""The interface of all dispatchers, and what they know of a consumer (pure).
+
+A dispatcher decides and moves no bytes. The subscription asks ``next_wanted``, fetches that entry, and calls
+``deliver``, which names the consumer that gets it. Anything may change between the two calls, so the subscription asks
+again after every wait.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerState:
+    """A consumer as dispatchers see it.
+
+    ``is_writable`` is False while its connection has too much to write, ``is_blocked`` while it has too many
+    unacknowledged messages (I15).
+    """
+
+    key: int  # unique in this broker
+    name: str
+    priority: int = 0  # 0 is served first
+    permits: int = 0  # messages it still asks for; below 0 when the last entry had more, because entries are not split
+    is_writable: bool = True
+    key_ranges: tuple[tuple[int, int], ...] | None = None  # Key_Shared: fixed hash ranges, both ends included
+    allow_out_of_order: bool = False  # Key_Shared: a key may change its consumer while messages are unacknowledged
+    pending: dict[int, int] = field(default_factory=dict)  # entries delivered and not acknowledged -> their messages
+    pending_messages: int = 0  # the sum of the values of ``pending``
+    is_blocked: bool = False
+
+    @property
+    def can_take(self) -> bool:
+        """Whether the consumer asks for more, its socket takes it, and it has acknowledged enough."""
+        return self.permits > 0 and self.is_writable and not self.is_blocked
+
+
+class Delivery(NamedTuple):
+    """One entry goes to one consumer."""
+
+    consumer: ConsumerState
+    redelivery_count: int
+
+
+class DelayedEntries(Protocol):
+    """The entries of a subscription whose delivery time has not come; ``count`` of them."""
+
+    count: int
+
+    def next_not_waiting(self, index: int) -> int:
+        """Return the first entry at or above ``index`` that is not delayed."""
+
+
+class Dispatcher(ABC):
+    """The decisions for one subscription. The methods that are not abstract do what a type without the feature does."""
+
+    delivers_by_key = False  # whether ``ranges_of`` and ``draining_of`` have something to tell
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self.consumers: list[ConsumerState] = []  # the connected ones
+        self.active: ConsumerState | None = None  # the one consumer that gets everything, where the type has one
+        self.read_index = cursor.mark  # the first entry that was not delivered or skipped since the last rewind
+
+    # -- consumers
+
+    @abstractmethod
+    def add(self, consumer: ConsumerState) -> None:
+        """Connect a consumer.
+
+        Raises:
+            ConsumerBusyError: the type has no place for another consumer.
+            ConsumerAssignError: its key ranges are malformed or overlap with those of another consumer.
+        """
+
+    @abstractmethod
+    def remove(self, consumer: ConsumerState) -> None:
+        """Disconnect a consumer. Its pending entries are delivered again, without a higher redelivery count."""
+
+    @abstractmethod
+    def set_limits(self, per_consumer: int, per_subscription: int) -> None:
+        """Set how many messages may be delivered and not acknowledged; 0 means any number."""
+
+    def hold_off(self) -> None:
+        """Deliver nothing until ``resume``: the active consumer has changed, and acknowledgements of the one before it
+        may still be on their way. Only a type with an active consumer is asked for this."""
+        raise AssertionError("only a type with an active consumer holds off")
+
+    def resume(self) -> bool:
+        """End ``hold_off`` and deliver what is unacknowledged by now. Return False if nothing was held off."""
+        return False
+
+    # -- delivery
+
+    @abstractmethod
+    def next_wanted(self, end: int) -> int | None:
+        """Return the entry below ``end`` to deliver next, or None if nothing can be delivered now."""
+
+    @abstractmethod
+    def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery | None:
+        """Choose the consumer of the entry that ``next_wanted`` returned.
+
+        Args:
+            messages: what the entry costs in permits.
+
+        Returns:
+            None if the consumer that has to get this entry cannot take it now; ``next_wanted`` will return it again.
+        """
+
+    @abstractmethod
+    def skip(self, index: int) -> None:
+        """Pass over the entry that ``next_wanted`` returned. Only ``make_due`` or a rewind brings it back."""
+
+    @abstractmethod
+    def make_due(self, indexes: Iterable[int]) -> None:
+        """Deliver entries that were skipped because their delivery time had not come."""
+
+    @property
+    def replay_count(self) -> int:
+        """The number of entries below ``read_index`` that wait for delivery."""
+        return 0
+
+    @property
+    def due_count(self) -> int:
+        """The number of those entries that ``next_wanted`` returns as soon as a consumer can take something."""
+        return 0
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the subscription has too many unacknowledged messages to deliver more."""
+        return False
+
+    # -- acknowledgements
+
+    @abstractmethod
+    def acknowledged(self, index: int) -> None:
+        """Note that the whole entry is acknowledged."""
+
+    @abstractmethod
+    def partly_acknowledged(self, index: int, messages: int) -> None:
+        """Note that ``messages`` messages of the entry are not acknowledged yet."""
+
+    @abstractmethod
+    def acknowledged_up_to(self, index: int) -> None:
+        """Note that every entry up to and with ``index`` is acknowledged."""
+
+    @abstractmethod
+    def redeliver(self, consumer: ConsumerState, indexes: Iterable[int] | None) -> None:
+        """Deliver entries again that the consumer gives back; None for all its pending entries."""
+
+    @abstractmethod
+    def rewind(self) -> None:
+        """Start over at the cursor's mark-delete position, with no entry pending (seek)."""
+
+    # -- what statistics ask
+
+    @property
+    def draining_hashes(self) -> int:
+        """The number of key hashes whose entries are pending at another consumer than their owner."""
+        return 0
+
+    def ranges_of(self, consumer: ConsumerState) -> list[tuple[int, int]]:
+        """Return the ranges of key hashes that the consumer owns, both ends included."""
+        return []
+
+    def draining_of(self, consumer: ConsumerState) -> list[tuple[int, int]]:
+        """Return (hash, pending entries) for the hashes that the consumer does not own any more."""
+        return []

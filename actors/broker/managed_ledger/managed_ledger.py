@@ -1,0 +1,493 @@
+"""The write side of a topic: one chain of ledgers without a gap, to which entries are published in one order (I12).
+
+- The next ledger is created and named in the topic's record before the current one is full. Then adds wait until all
+  adds of the current ledger are confirmed, which takes one round trip, and continue in the next. So a crash at any
+  moment leaves a prefix of what was published, and the next owner fences the last two ledgers of the record.
+- When a writer loses its quorum, its ledger is recovered. The entries that recovery finds are published; the others are
+  added again, in order, to a new ledger. None of these is confirmed before the record names the new ledger (I13).
+- When a writer is fenced, or another broker wrote the record, this broker does not own the topic any more: ``on_lost``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+
+from heliograph.actors.broker.managed_ledger.chain import LedgerChain
+from heliograph.actors.broker.managed_ledger.retention import trimmable_ledgers
+from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
+from heliograph.actors.broker.records.owned_record import OwnedRecord
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.publication import PendingPublish, Publication
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_record import (
+    create_topic_ledger,
+    deletable_ledgers,
+    with_deletable,
+    with_head_trimmed,
+    with_ledger_appended,
+    with_ledger_closed,
+)
+from heliograph.actors.errors import LedgerFencedError
+from heliograph.base.backoff import Backoff
+from heliograph.base.clock import wall_ms
+from heliograph.base.completion import run_to_completion
+from heliograph.base.errors import HeliographError, PersistenceError, ServiceNotReadyError, TopicTerminatedError
+from heliograph.metadata.model import Policies, TopicRecord
+
+ADDS_IN_FLIGHT_MAX = 5_000  # entries handed to one ledger writer and not confirmed; more wait here
+ADD_BYTES_IN_FLIGHT_MAX = 16 << 20  # their bytes; one entry is always handed on
+RECOVER_SECONDS_MAX = 30.0  # after a writer failed; then the topic is abandoned
+RETRY_MS = 100  # first pause between attempts
+RETRY_MS_MAX = 2_000
+
+log = logging.getLogger(__name__)
+
+
+class ManagedLedger:
+    """The write side of one topic, made by ``actors/broker/topic/opening.py``. All calls on one event loop.
+
+    Attributes:
+        chain: the ledgers and the confirmed end; ``chain.end`` grows as entries are confirmed.
+        state: changed by ``WRITE_LIFECYCLE`` only.
+        on_confirmed: called after entries were confirmed, at most once in a turn of the loop.
+        on_lost: called once when this broker does not own the topic any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        owned: OwnedRecord[TopicRecord],
+        chain: LedgerChain,
+        writer: LedgerWriterPort,
+        ledgers: LedgersPort,
+        cache: TailCache,
+        policies: Policies,
+    ) -> None:
+        self.name = name
+        self.chain = chain
+        self.policies = policies
+        self.state = WriteState.WRITING if owned.record.terminated_at is None else WriteState.TERMINATED
+        self.on_confirmed: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[HeliographError], None] = lambda error: None
+        self.entries_added = 0
+        self.bytes_added = 0
+        self._owned = owned
+        self._ledgers = ledgers
+        self._cache = cache
+        self._writer = writer
+        self._next: LedgerWriterPort | None = None  # named in the record, not written to yet
+        self._opened_at = time.monotonic()
+        self._pending: deque[PendingPublish] = deque()  # not confirmed, in publish order
+        self._in_flight = 0  # the first of them, which the writer has; 0 <= _in_flight <= len(_pending)
+        self._in_flight_bytes = 0
+        self._drained: asyncio.Future[None] | None = None  # resolves when the writer has nothing in flight
+        self._idle: asyncio.Future[None] | None = None  # resolves when nothing is pending
+        self._is_notify_due = False  # ``on_confirmed`` is scheduled
+        self._record_lock = asyncio.Lock()  # one change of the record at a time
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_rolling = False
+
+    @property
+    def record(self) -> TopicRecord:
+        """Return the topic's record as last stored."""
+        return self._owned.record
+
+    @property
+    def writer(self) -> LedgerWriterPort:
+        """Return the writer of the last ledger of the chain."""
+        return self._writer
+
+    @property
+    def pending(self) -> int:
+        """Return how many entries are published and not confirmed."""
+        return len(self._pending)
+
+    def add(self, entry: TopicEntry, publication: Publication) -> None:
+        """Publish an entry after all others. ``publication`` is told the outcome, in publish order (I2)."""
+        if self.state is WriteState.CLOSED:
+            publication.failed(ServiceNotReadyError(f"{self.name} is not served here any more"))
+            return
+        if self.state is WriteState.TERMINATED:
+            publication.failed(TopicTerminatedError(f"{self.name} was terminated"))
+            return
+        self._pending.append(PendingPublish(entry, publication))
+        if self.state is WriteState.WRITING:
+            self._send_pending()
+
+    async def check_ownership(self) -> None:
+        """Check that no other broker has taken the topic over up to now (I13); otherwise ``on_lost`` is called.
+
+        Cursors are recovered before this check: a slow takeover must not take them from a quicker one that came later.
+
+        Raises:
+            ServiceNotReadyError: another broker owns the topic.
+            ConnectionLossError: the metadata store cannot be reached.
+        """
+        try:
+            async with self._record_lock:
+                await self._owned.check()
+        except ServiceNotReadyError as error:
+            self.lose(error)
+            raise
+
+    def roll_if_due(self) -> None:
+        """Start a new ledger if the last one is old enough or large enough."""
+        if self.state is WriteState.WRITING and not self._is_rolling and self._is_full():
+            self._is_rolling = True
+            self._spawn(self._roll())
+
+    def lose(self, error: HeliographError) -> None:
+        """Stop serving the topic, which another broker owns now: nothing is confirmed from now on (I13). Idempotent."""
+        if self.state is WriteState.CLOSED:
+            return
+        self._move(WriteState.CLOSED)
+        self._fail_pending(error)
+        for task in list(self._tasks):
+            if task is not asyncio.current_task():
+                task.cancel()
+        self.on_lost(error)
+
+    async def store_property(self, name: str, value: str) -> None:
+        """Store a property in the topic's record. Raises as ``change_record`` does."""
+        await self.change_record(lambda record: replace(record, properties={**record.properties, name: value}))
+
+    async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """Store a change of the topic's record, to completion even if the caller is cancelled: a write with an unknown
+        outcome would look like the write of another owner.
+
+        Raises:
+            ServiceNotReadyError: another broker owns the topic.
+            ConnectionLossError: the metadata store cannot be reached; the outcome is unknown.
+        """
+
+        async def store() -> None:
+            async with self._record_lock:
+                await self._replace(change(self.record))
+
+        await run_to_completion(store())
+
+    async def terminate(self) -> Position:
+        """Terminate the topic: adds in flight are confirmed, and no later entry is ever accepted, by any owner.
+        Idempotent.
+
+        Returns:
+            the position of the last entry; its entry id is -1 when there is none.
+
+        Raises:
+            ServiceNotReadyError: another broker owns the topic, or its ledger is just being replaced.
+            PersistenceError, QuorumLostError: the topic cannot be terminated now; nothing was decided.
+        """
+        async with self._record_lock:
+            if self.state is WriteState.WRITING:
+                await self._store_ends()  # I12: a terminated topic has no open ledger
+            if self.state is WriteState.WRITING:
+                await self._terminate()
+            elif self.state is not WriteState.TERMINATED:
+                raise ServiceNotReadyError(f"{self.name} cannot be terminated just now, try again")
+        return self.chain.position_before(self.chain.end)
+
+    async def close(self) -> None:
+        """Confirm what is pending, close the ledger and store its end. A failure is left to the recovery of the next
+        owner."""
+        if self._pending and self.state is not WriteState.CLOSED:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle], timeout=RECOVER_SECONDS_MAX)
+        previous = self.state
+        if previous is WriteState.CLOSED:
+            return
+        self._move(WriteState.CLOSED)
+        if previous is WriteState.TERMINATED:
+            return
+        self._fail_pending(ServiceNotReadyError(f"{self.name} is closed here"))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            async with self._record_lock:
+                metadata = await self._writer.close()
+                await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
+                if self._next is not None:
+                    await self._next.close()
+        except HeliographError as error:
+            log.info("%s: the last ledger is left to the next owner's recovery: %s", self.name, error)
+
+    async def trim(self, needed_from: Callable[[], int], now_ms: int) -> int:
+        """Delete ledgers at the head that neither a cursor nor retention needs (I14).
+
+        Args:
+            needed_from: returns the oldest ledger that a cursor needs.
+            now_ms: the wall clock.
+
+        Returns:
+            how many ledgers left the chain. Ledgers whose deletion failed stay named in the record; the next trim
+                deletes them.
+        """
+        async with self._record_lock:
+            if self.state not in (WriteState.WRITING, WriteState.TERMINATED):
+                return 0
+            count = self.trimmable_at(needed_from(), now_ms)  # a cursor may have been created while we waited
+            if count:
+                await self._replace(with_head_trimmed(self.record, count))
+                for _ in range(count):
+                    self.chain.drop_head()
+            left = deletable_ledgers(self.record)
+            for ledger_id in left:
+                await self._ledgers.delete(ledger_id)
+            if left:
+                await self._replace(with_deletable(self.record, []))
+            return count
+
+    def trimmable_at(self, needed_from: int, now_ms: int) -> int:
+        """Return how many ledgers at the head ``trim`` would remove at that time."""
+        return trimmable_ledgers(
+            [info for info in self.record.ledgers if info.ledger_id <= self.chain.last_ledger_id],
+            needed_from,
+            now_ms,
+            retention_seconds=self.policies.retention_seconds,
+            retention_bytes=self.policies.retention_bytes,
+        )
+
+    # -- adds
+
+    def _send_pending(self) -> None:
+        writer = self._writer
+        while self._in_flight < len(self._pending):
+            add = self._pending[self._in_flight]
+            size = len(add.entry.payload)
+            if self._in_flight >= ADDS_IN_FLIGHT_MAX or (
+                self._in_flight and self._in_flight_bytes + size > ADD_BYTES_IN_FLIGHT_MAX
+            ):
+                return
+            self._in_flight += 1
+            self._in_flight_bytes += size
+            try:
+                writer.add_then(add.entry.payload, self._answered, writer)
+            except HeliographError as error:
+                self._writer_failed(error)
+                return
+        self.roll_if_due()
+
+    def _answered(self, writer: LedgerWriterPort, entry_id: int, error: HeliographError | None) -> None:
+        if writer is not self._writer or self.state in (WriteState.CLOSED, WriteState.RECOVERING):
+            return
+        if error is not None:
+            self._writer_failed(error)
+            return
+        self._confirm(entry_id)
+        if self._in_flight == 0 and self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+        if self.state is WriteState.WRITING and self._in_flight < len(self._pending):
+            self._send_pending()
+
+    def _confirm(self, entry_id: int) -> None:
+        add = self._pending.popleft()
+        size = len(add.entry.payload)
+        if self._in_flight:
+            self._in_flight -= 1
+            self._in_flight_bytes -= size
+        self.chain.confirm(entry_id)
+        ledger_id = self.chain.last_ledger_id
+        self._cache.put(ledger_id, entry_id, add.entry)
+        self.entries_added += 1
+        self.bytes_added += size
+        add.publication.confirmed(Position(ledger_id, entry_id))
+        if self._idle is not None and not self._pending and not self._idle.done():
+            self._idle.set_result(None)
+        if not self._is_notify_due:
+            self._is_notify_due = True
+            asyncio.get_running_loop().call_soon(self._notify)
+
+    def _notify(self) -> None:
+        self._is_notify_due = False
+        if self.state is not WriteState.CLOSED:
+            self.on_confirmed()
+
+    def _fail_pending(self, error: HeliographError) -> None:
+        pending, self._pending = self._pending, deque()
+        self._in_flight = self._in_flight_bytes = 0
+        if self._drained is not None:
+            self._drained.set_exception(error)
+            self._drained.exception()
+            self._drained = None
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        for add in pending:
+            add.publication.failed(error)
+
+    # -- a new ledger when the last one is full
+
+    def _is_full(self) -> bool:
+        return (
+            self._writer.last_add_confirmed + 1 + self._in_flight >= self.policies.ledger_entries_max
+            or self._writer.length >= self.policies.ledger_bytes_max
+            or (
+                self._writer.last_add_confirmed >= 0
+                and time.monotonic() - self._opened_at >= self.policies.ledger_age_seconds_max
+            )
+        )
+
+    async def _roll(self) -> None:
+        try:
+            async with self._record_lock:
+                if self.state is WriteState.WRITING:
+                    await self._append_next()
+                if self.state is WriteState.WRITING:
+                    await self._switch()
+        except (ServiceNotReadyError, LedgerFencedError) as error:
+            self.lose(error)
+        except HeliographError as error:
+            log.warning("%s: a new ledger cannot be started yet: %s", self.name, error)
+            await asyncio.sleep(RETRY_MS_MAX / 1000)
+        finally:
+            self._is_rolling = False
+
+    async def _append_next(self) -> None:
+        """Create the next ledger and store its name. At most two ledgers of a record are not closed."""
+        if self._next is not None:
+            return
+        await self._store_ends()
+        writer = await create_topic_ledger(self._ledgers, self.name, self.policies)
+        await self._replace(with_ledger_appended(self.record, writer.ledger_id))
+        self._next = writer
+
+    async def _switch(self) -> None:
+        """Continue in the next ledger as soon as the current one has nothing in flight."""
+        self._move(WriteState.DRAINING)
+        if self._in_flight:
+            await self._wait_drained()
+        old = self._writer
+        self._enter_next()
+        metadata = await old.close()
+        assert metadata.last_entry_id + 1 == self.chain.entries_in(old.ledger_id), "the chain is unbroken"  # I12
+        await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
+
+    def _wait_drained(self) -> asyncio.Future[None]:
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+        return self._drained
+
+    def _enter_next(self) -> None:
+        assert self._next is not None, "the next ledger is in the record"  # I12
+        assert self._in_flight == 0, "every add of the previous ledger has its outcome"  # I12
+        self._writer, self._next = self._next, None
+        self.chain.append(self._writer.ledger_id)
+        self._opened_at = time.monotonic()
+        self._move(WriteState.WRITING)
+        self._send_pending()
+
+    async def _store_ends(self) -> None:
+        """Store the end of earlier ledgers whose closing was interrupted."""
+        for info in self.record.ledgers:
+            if info.closed_ms == 0 and info.ledger_id < self._writer.ledger_id:
+                metadata = await self._ledgers.recover(info.ledger_id)
+                await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
+
+    # -- termination
+
+    async def _terminate(self) -> None:
+        self._move(WriteState.DRAINING)
+        try:
+            if self._in_flight:
+                await self._wait_drained()
+            metadata = await self._writer.close()
+        except HeliographError as error:
+            if self.state is WriteState.DRAINING:
+                self._writer_failed(error)
+            raise
+        self._check_not_lost()
+        assert metadata.last_entry_id + 1 == self.chain.entries_in(metadata.ledger_id), "the chain is unbroken"  # I12
+        record = with_ledger_closed(self.record, metadata, wall_ms())
+        try:
+            if self._next is not None:
+                record = with_ledger_closed(record, await self._next.close(), wall_ms())
+            last = self.chain.position_before(self.chain.end)
+            await self._replace(replace(record, terminated_at=(last.ledger_id, last.entry_id)))
+        except HeliographError as error:
+            self.lose(error)  # the ledger is closed, and whether the topic is terminated is unknown
+            raise
+        self._check_not_lost()
+        self._move(WriteState.TERMINATED)
+        self._fail_pending(TopicTerminatedError(f"{self.name} was terminated"))
+
+    def _check_not_lost(self) -> None:
+        if self.state is WriteState.CLOSED:  # another owner took the topic meanwhile (I13)
+            raise ServiceNotReadyError(f"{self.name} is not served here any more")
+
+    # -- a writer that failed
+
+    def _writer_failed(self, error: HeliographError) -> None:
+        if isinstance(error, LedgerFencedError):
+            self.lose(error)
+            return
+        if self.state is WriteState.RECOVERING:  # the writer failed an earlier add within this call
+            return
+        log.warning("%s: ledger %d failed: %s", self.name, self._writer.ledger_id, error)
+        self._move(WriteState.RECOVERING)
+        if self._drained is not None:
+            self._drained.set_exception(PersistenceError(str(error)))
+            self._drained.exception()
+            self._drained = None
+        self._spawn(self._recover_writer())
+
+    async def _recover_writer(self) -> None:
+        deadline = time.monotonic() + RECOVER_SECONDS_MAX
+        pauses = Backoff(RETRY_MS, RETRY_MS_MAX)
+        while self.state is WriteState.RECOVERING:
+            try:
+                async with self._record_lock:
+                    await self._replace_writer()
+                return
+            except ServiceNotReadyError as error:
+                self.lose(error)
+            except HeliographError as error:
+                if time.monotonic() > deadline:
+                    self.lose(PersistenceError(f"{self.name} cannot be written now: {error}"))
+                    return
+                log.warning("%s: the failed ledger cannot be replaced yet: %s", self.name, error)
+                await asyncio.sleep(pauses.pause())
+
+    async def _replace_writer(self) -> None:
+        await self._store_ends()
+        metadata = await self._ledgers.recover(self._writer.ledger_id)
+        record = with_ledger_closed(self.record, metadata, wall_ms())
+        if self._next is None:
+            writer = await create_topic_ledger(self._ledgers, self.name, self.policies)
+            await self._replace(with_ledger_appended(record, writer.ledger_id))
+            self._next = writer
+        else:
+            await self._replace(record)
+        if self.state is not WriteState.RECOVERING:
+            return
+        known = self.chain.entries_in(self._writer.ledger_id)
+        assert metadata.last_entry_id + 1 >= known, "recovery keeps what was confirmed"  # I1
+        assert metadata.last_entry_id + 1 - known <= self._in_flight, "recovery finds only what was added"
+        for entry_id in range(known, metadata.last_entry_id + 1):
+            self._confirm(entry_id)
+        self._in_flight = self._in_flight_bytes = 0
+        self._enter_next()
+
+    def _move(self, to: WriteState) -> None:
+        self.state = WRITE_LIFECYCLE.move(self.state, to)
+
+    async def _replace(self, record: TopicRecord) -> None:
+        await self._owned.replace(record)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a broken promise of ours: this topic is not safe to go on with
+            log.error("%s: the topic is abandoned", self.name, exc_info=error)
+            self.lose(PersistenceError(f"{self.name} failed: {error!r}"))

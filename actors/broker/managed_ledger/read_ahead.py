@@ -1,0 +1,96 @@
+"""Read-ahead of one subscription: entries are read from the bookies before the dispatcher asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.base.errors import HeliographError
+
+READ_ENTRIES_MAX = 200  # of one read from the bookies
+REPLAY_READ_ENTRIES_MAX = 16  # of one read for entries that are delivered again
+READ_BYTES_MAX = 4 << 20
+READ_AHEAD_BYTES_MAX = 8 << 20  # of entries of one subscription that were read and not pushed yet (I15)
+READ_RETRY_SECONDS = 0.2
+
+log = logging.getLogger(__name__)
+
+
+class SubscriptionReadAhead:
+    """Adjacent entries in memory that are not pushed yet. At most one read is in flight.
+
+    Args:
+        on_read: called after each read, whether it succeeded or failed.
+    """
+
+    def __init__(self, chain: Chain, reader: EntryReader, on_read: Callable[[], None]) -> None:
+        self._chain = chain
+        self._reader = reader
+        self._on_read = on_read
+        self._entries: dict[int, TopicEntry] = {}
+        self._bytes = 0
+        self._end = -1  # index of the next read, -1 for none
+        self._reading: asyncio.Task[None] | None = None
+
+    def take(self, index: int) -> TopicEntry | None:
+        """Remove and return an entry that was read ahead, or return it from the tail cache; None when it has to be
+        read."""
+        entry = self._entries.pop(index, None) if self._entries else None
+        if entry is not None:
+            self._bytes -= len(entry.payload)
+            return entry
+        return self._reader.cached(index)
+
+    def start_at(self, index: int, *, is_replay: bool) -> None:
+        """Start a read at ``index``, which ``take`` did not have. While a read is in flight, nothing is started.
+
+        Args:
+            is_replay: the entry is delivered again, so that few entries next to it are needed.
+        """
+        if self._reading is None:
+            self.drop()
+            self._end = index
+            self._start(REPLAY_READ_ENTRIES_MAX if is_replay else READ_ENTRIES_MAX)
+
+    def go_on(self) -> None:
+        """Start the next read, if there is room, while the entries of the last one are pushed."""
+        if self._entries and self._reading is None and self._bytes <= READ_AHEAD_BYTES_MAX - READ_BYTES_MAX:
+            at = self._end
+            if self._chain.first <= at < self._chain.end and self._reader.cached(at) is None:
+                self._start(READ_ENTRIES_MAX)
+
+    def drop(self) -> None:
+        """Discard what was read."""
+        self._entries.clear()
+        self._bytes = 0
+        self._end = -1
+
+    def stop(self) -> None:
+        """Cancel the read in flight and discard what was read."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self.drop()
+
+    def _start(self, entries_max: int) -> None:
+        self._reading = asyncio.get_running_loop().create_task(self._read(entries_max))
+
+    async def _read(self, entries_max: int) -> None:
+        first = self._end
+        try:
+            if first >= self._chain.first:
+                found = await self._reader.read(first, entries_max, READ_BYTES_MAX)
+                if first == self._end:  # no ``drop`` or ``start_at`` came meanwhile
+                    for index, entry in found:
+                        self._entries[index] = entry
+                        self._bytes += len(entry.payload)
+                    self._end = found[-1][0] + 1
+        except HeliographError as error:
+            log.warning("read-ahead from entry %d failed: %s", first, error)
+            await asyncio.sleep(READ_RETRY_SECONDS)
+        finally:
+            self._reading = None
+        self._on_read()

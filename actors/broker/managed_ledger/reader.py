@@ -1,0 +1,120 @@
+"""The read side of a topic: the tail cache first, then the bookies, across all ledgers of the chain."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+
+from typing_extensions import override
+
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.errors import NoSuchLedgerError, QuorumLostError
+
+READERS_MAX = 8  # ledgers of one topic kept open for reading
+LAC_WAIT_SECONDS_MAX = 10.0  # for the bookies to learn that the writer's last entry is confirmed
+LAC_POLL_SECONDS = 0.05
+
+
+class EntryReader(ABC):
+    """Reads the entries of a chain by index, never beyond ``chain.end`` (I3)."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    @abstractmethod
+    def cached(self, index: int) -> TopicEntry | None:
+        """Return the entry if it is in memory."""
+
+    @abstractmethod
+    async def read(self, first: int, entries_max: int, bytes_max: int) -> list[tuple[int, TopicEntry]]:
+        """Return adjacent entries of one ledger from ``first`` on with their indexes, at least one.
+
+        Raises:
+            QuorumLostError, BookieError: the entries cannot be read now; try again.
+            NoSuchLedgerError: the ledger was trimmed meanwhile.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the ledgers that are open for reading."""
+
+    async def entry(self, index: int) -> TopicEntry:
+        """Return one entry, from memory or from the bookies. Raises as ``read`` does."""
+        return self.cached(index) or (await self.read(index, 1, 1))[0][1]
+
+    async def index_at_time(self, publish_time_ms: int) -> int:
+        """Return the index of the first entry published at or after a time.
+
+        This is a bisection, because publish times hardly ever decrease. Entries trimmed meanwhile count as older.
+        """
+        low, high = self._chain.first, self._chain.end
+        while low < high:
+            middle = (low + high) // 2
+            if await self._is_older(middle, publish_time_ms):
+                low = middle + 1
+            else:
+                high = middle
+            low = max(low, self._chain.first)
+        return low
+
+    async def _is_older(self, index: int, publish_time_ms: int) -> bool:
+        try:
+            return (await self.entry(index)).publish_time_ms < publish_time_ms
+        except NoSuchLedgerError:
+            if index >= self._chain.first:
+                raise
+            return True
+
+
+class TopicReader(EntryReader):
+    """Reads the ledgers of one topic."""
+
+    def __init__(self, chain: Chain, cache: TailCache, ledgers: LedgersPort) -> None:
+        super().__init__(chain)
+        self._cache = cache
+        self._ledgers = ledgers
+        self._readers: OrderedDict[int, LedgerReaderPort] = OrderedDict()
+        self._opening = asyncio.Lock()
+
+    @override
+    def cached(self, index: int) -> TopicEntry | None:
+        position = self._chain.position_at(index)
+        return self._cache.get(position.ledger_id, position.entry_id)
+
+    @override
+    async def read(self, first: int, entries_max: int, bytes_max: int) -> list[tuple[int, TopicEntry]]:
+        assert self._chain.first <= first < self._chain.end, "only confirmed entries are read"  # I3
+        span = next(self._chain.spans(first, entries_max))
+        last = span.entry_id + span.length - 1
+        reader = await self._reader(span.ledger_id, last)
+        found = await reader.read(span.entry_id, last, bytes_max)
+        base = span.first - span.entry_id
+        return [(base + entry.entry_id, TopicEntry.read(entry.payload, check=False)) for entry in found]
+
+    @override
+    async def close(self) -> None:
+        readers, self._readers = list(self._readers.values()), OrderedDict()
+        for reader in readers:
+            await reader.close()
+
+    async def _reader(self, ledger_id: int, last: int) -> LedgerReaderPort:
+        """Return a reader of the ledger that may read up to ``last``, which our own writer knows to be confirmed."""
+        async with self._opening:
+            reader = self._readers.get(ledger_id)
+            if reader is None:
+                reader = self._readers[ledger_id] = await self._ledgers.open(ledger_id)
+                if len(self._readers) > READERS_MAX:
+                    _, oldest = self._readers.popitem(last=False)
+                    await oldest.close()
+            self._readers.move_to_end(ledger_id)
+        deadline = time.monotonic() + LAC_WAIT_SECONDS_MAX
+        while reader.last_add_confirmed < last and await reader.read_last_add_confirmed() < last:
+            if time.monotonic() > deadline:
+                raise QuorumLostError(f"the bookies do not know entry {last} of ledger {ledger_id} yet")
+            await asyncio.sleep(LAC_POLL_SECONDS)
+        return reader

@@ -1,0 +1,37 @@
+"""The states of a managed ledger (pure)."""
+
+from __future__ import annotations
+
+import enum
+
+from heliograph.base.lifecycle import Lifecycle
+
+
+class WriteState(enum.Enum):
+    """What a managed ledger does with an entry that is published. The values stand in ``internalStats``."""
+
+    WRITING = "writing"
+    DRAINING = "draining"
+    RECOVERING = "recovering"
+    TERMINATED = "terminated"
+    CLOSED = "closed"
+
+
+WRITE_LIFECYCLE = Lifecycle(
+    {
+        WriteState.WRITING: (
+            "Entries go to the writer of the last ledger.",
+            {WriteState.DRAINING, WriteState.RECOVERING, WriteState.CLOSED},
+        ),
+        WriteState.DRAINING: (
+            "Entries wait until the last ledger has confirmed what it was given; then comes a new ledger, or the end.",
+            {WriteState.WRITING, WriteState.RECOVERING, WriteState.TERMINATED, WriteState.CLOSED},
+        ),
+        WriteState.RECOVERING: (
+            "The writer failed. Entries wait until its ledger is recovered and a new one is open.",
+            {WriteState.WRITING, WriteState.CLOSED},
+        ),
+        WriteState.TERMINATED: ("Entries are refused for good, whichever broker owns the topic.", {WriteState.CLOSED}),
+        WriteState.CLOSED: ("Entries are refused: this broker does not serve the topic any more.", ()),
+    }
+)

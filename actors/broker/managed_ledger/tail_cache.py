@@ -1,0 +1,60 @@
+"""The newest entries of all topics of a broker, so that consumers that keep up never cause a read from a bookie.
+
+One cache serves the whole broker and is bounded in bytes (I15). The entry that was published first leaves first:
+consumers that keep up read it at once, and consumers that do not are served by read-ahead from the bookies.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+
+ENTRY_OVERHEAD_BYTES = 200  # of the objects around an entry's payload
+
+
+class TailCache:
+    """Entries by (ledger id, entry id).
+
+    Args:
+        bytes_max: the bound of payloads and their overhead together.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.hits = 0
+        self.misses = 0
+        self._entries: OrderedDict[tuple[int, int], TopicEntry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, ledger_id: int, entry_id: int, entry: TopicEntry) -> None:
+        """Add the newest entry of a ledger. The oldest entries of any ledger leave if there is no room."""
+        assert (ledger_id, entry_id) not in self._entries, "an entry is published once"
+        self._entries[ledger_id, entry_id] = entry
+        self.bytes += len(entry.payload) + ENTRY_OVERHEAD_BYTES
+        while self.bytes > self.bytes_max:
+            _, oldest = self._entries.popitem(last=False)
+            self.bytes -= len(oldest.payload) + ENTRY_OVERHEAD_BYTES
+        assert self.bytes >= 0, "every entry leaves with the bytes that it came with"  # I15
+
+    def get(self, ledger_id: int, entry_id: int) -> TopicEntry | None:
+        """Return an entry, or None when it is not in the cache."""
+        entry = self._entries.get((ledger_id, entry_id))
+        if entry is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return entry
+
+    def statistics(self) -> dict[str, int]:
+        """Return the sizes now and the hits and misses since the start."""
+        return {
+            "entries": len(self._entries),
+            "bytes": self.bytes,
+            "bytes_max": self.bytes_max,
+            "hits": self.hits,
+            "misses": self.misses,
+        }

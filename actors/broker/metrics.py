@@ -1,0 +1,37 @@
+"""The metrics that a broker exports. Names are Pulsar's where Pulsar has the metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMetric:
+    """One exported number; ``key`` is its name in ``Broker.statistics``."""
+
+    name: str
+    key: str
+    meaning: str
+
+
+METRICS = (
+    BrokerMetric("pulsar_topics_count", "topics", "loaded topics"),
+    BrokerMetric("pulsar_subscriptions_count", "subscriptions", "subscriptions of the loaded topics"),
+    BrokerMetric("pulsar_producers_count", "producers", "connected producers"),
+    BrokerMetric("pulsar_consumers_count", "consumers", "connected consumers"),
+    BrokerMetric("pulsar_active_connections", "connections", "open connections"),
+    BrokerMetric("pulsar_in_messages_total", "messages_in", "messages published to the loaded topics"),
+    BrokerMetric("pulsar_in_bytes_total", "bytes_in", "bytes published to the loaded topics"),
+    BrokerMetric("pulsar_out_messages_total", "messages_out", "messages sent to consumers of the loaded topics"),
+    BrokerMetric("pulsar_out_bytes_total", "bytes_out", "bytes sent to consumers of the loaded topics"),
+    BrokerMetric("heliograph_broker_bundles", "bundles", "bundles that the broker owns"),
+    BrokerMetric("heliograph_broker_entries_in_total", "entries_in", "entries stored for the loaded topics"),
+    BrokerMetric("heliograph_broker_publishes_pending", "publishes_pending", "entries sent to bookies, not confirmed"),
+    BrokerMetric("heliograph_broker_load", "load", "load as load balancing sees it; see `broker.balance`"),
+    BrokerMetric("heliograph_broker_is_leader", "is_leader", "1 while the broker is the elected leader"),
+    BrokerMetric("heliograph_broker_bundle_moves_total", "bundle_moves_total", "bundles that the leader moved"),
+    BrokerMetric("heliograph_broker_bundle_splits_total", "bundle_splits_total", "bundles that the broker split"),
+    BrokerMetric(
+        "heliograph_broker_orphans_deleted_total", "orphans_deleted_total", "deleted ledgers that no record named"
+    ),
+)

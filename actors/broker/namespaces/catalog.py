@@ -1,0 +1,355 @@
+"""The catalog: the records of topics, partitioned topics and namespaces. Any broker may use it; no ownership is needed.
+
+A topic is created by one write of its record, on any broker: the record is the topic. The owner of a topic deletes it
+(``actors/broker/topic/deletion.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
+from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import (
+    BadRequestError,
+    NamespaceNotFoundError,
+    ServiceNotReadyError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnsupportedError,
+)
+from heliograph.metadata import codec, paths
+from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError
+from heliograph.metadata.model import (
+    NamespacePolicies,
+    PartitionedTopicRecord,
+    Persistence,
+    TopicPolicies,
+    TopicRecord,
+    Versioned,
+)
+from heliograph.metadata.parents import create_parents
+from heliograph.metadata.recipes.update_loop import read, update
+from heliograph.metadata.store import Check, Create, MetadataStore
+from heliograph.protocol.topic_name import DOMAINS, TopicName
+
+PERSISTENT, NON_PERSISTENT = DOMAINS
+CREATIONS_AT_ONCE_MAX = 64  # of partitions
+CREATE_ROUNDS_MAX = 10  # of creating a topic while its namespace's policies change
+
+
+class Catalog:
+    """Reads and writes the records of topics and partitioned topics, and reads those of namespaces."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    @staticmethod
+    def topic_path(topic: TopicName) -> str:
+        """Return the path of a topic's record."""
+        family = paths.topic if topic.is_persistent else paths.non_persistent_topic
+        return family(topic.tenant, topic.namespace_name, topic.local_name)
+
+    @staticmethod
+    def partitioned_path(topic: TopicName) -> str:
+        """Return the path of a partitioned topic's record."""
+        family = paths.partitioned_topic if topic.is_persistent else paths.non_persistent_partitioned
+        return family(topic.tenant, topic.namespace_name, topic.local_name)
+
+    async def policies(self, topic: TopicName) -> NamespacePolicies:
+        """Return the policies of the topic's namespace. Raises what ``namespace_of`` raises."""
+        return (await self.namespace_of(topic)).record
+
+    async def bundle_of(self, topic: TopicName) -> Bundle:
+        """Return the bundle of a topic. Raises what ``namespace_of`` raises."""
+        found = await self.namespace_of(topic)
+        path = paths.namespace(topic.tenant, topic.namespace_name)
+        return Bundle(bundle_path(topic, found.record), path, found.version)
+
+    async def namespace_of(self, topic: TopicName) -> Versioned[NamespacePolicies]:
+        """Return the record of the topic's namespace.
+
+        Raises:
+            NamespaceNotFoundError.
+            ServiceNotReadyError: this broker's session is over; try again.
+        """
+        path = paths.namespace(topic.tenant, topic.namespace_name)
+        with contextlib.suppress(NoNodeError), needs_session():
+            found = await read(self._store, path, NamespacePolicies)
+            if not found.record.is_deleted:
+                return found
+        raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
+
+    async def topic_policies(self, topic: TopicName) -> TopicPolicies:
+        """Return a topic's own policies. A partition has those of its partitioned topic."""
+        for path in self._policies_paths(topic):
+            with contextlib.suppress(NoNodeError), needs_session():
+                found = (await read(self._store, path, TopicPolicies)).record
+                if path == self.policies_path(topic) or not await self._is_persistent_too(topic):
+                    return found
+        return TopicPolicies()
+
+    async def topics_with_policies(self, topic: TopicName) -> set[str]:
+        """Return the paths of all topics' own policies in the namespace of ``topic``, for ``may_override``."""
+        found: set[str] = set()
+        for family in (paths.topic_policies, paths.non_persistent_policies):
+            folder = family(topic.tenant, topic.namespace_name, "any").rpartition("/")[0]
+            with contextlib.suppress(NoNodeError), needs_session():
+                found |= {f"{folder}/{name}" for name in await self._store.children(folder)}
+        return found
+
+    def may_override(self, topic: TopicName, found: Collection[str]) -> bool:
+        """Return whether a topic may have its own policies. ``found`` is what ``topics_with_policies`` returned."""
+        return any(path in found for path in self._policies_paths(topic))
+
+    async def forget_topic_policies(self, topic: TopicName) -> None:
+        """Delete a topic's own policies, so that a later topic of the same name does not have them."""
+        for path in self._policies_paths(topic):
+            if path == self.policies_path(topic) or not await self._is_persistent_too(topic):
+                with contextlib.suppress(NoNodeError), needs_session():
+                    await self._store.delete(path)
+
+    @staticmethod
+    def policies_path(topic: TopicName) -> str:
+        """Return the path of a topic's own policies. A partition has those of its partitioned topic."""
+        family = paths.topic_policies if topic.is_persistent else paths.non_persistent_policies
+        parent = TopicName.parse(topic.partitioned_name)
+        return family(parent.tenant, parent.namespace_name, parent.local_name)
+
+    def _policies_paths(self, topic: TopicName) -> list[str]:
+        """Return the paths at which a topic's own policies may be, the newest first. Older versions kept those of
+        non-persistent topics where those of persistent ones are."""
+        parent = TopicName.parse(topic.partitioned_name)
+        older = paths.topic_policies(parent.tenant, parent.namespace_name, parent.local_name)
+        return list(dict.fromkeys((self.policies_path(topic), older)))
+
+    async def _is_persistent_too(self, topic: TopicName) -> bool:
+        """Return whether there is a persistent topic of the same name as a non-persistent one."""
+        parent = TopicName.parse(topic.partitioned_name)
+        other = replace(parent, domain=PERSISTENT)
+        return await self.exists(other) or await self.partitions(other) > 0
+
+    async def exists(self, topic: TopicName) -> bool:
+        """Return whether there is a topic without partitions, or a partition, of that name."""
+        with needs_session():
+            return await self._store.exists(self.topic_path(topic)) is not None
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Return the number of partitions of a partitioned topic; 0 for any other name."""
+        record = await self.partitioned(topic)
+        return 0 if record is None else record.partitions
+
+    async def partitioned(self, topic: TopicName) -> PartitionedTopicRecord | None:
+        """Return the record of a partitioned topic, None if there is none of that name."""
+        path = self.partitioned_path(topic)
+        try:
+            with needs_session():
+                return (await read(self._store, path, PartitionedTopicRecord)).record
+        except NoNodeError:
+            return None
+
+    async def created_with(self, topic: TopicName) -> Persistence | None:
+        """Return the numbers of copies that were asked for when a topic, partitioned or not, was created."""
+        parent = await self.partitioned(topic)
+        if parent is not None:
+            return parent.persistence
+        with contextlib.suppress(NoNodeError), needs_session():
+            return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
+        return None
+
+    async def create(self, topic: TopicName, partitions: int = 0, persistence: Persistence | None = None) -> None:
+        """Create a topic, or a partitioned topic with all its partitions.
+
+        A failed call may have created some of the partitions. Repeating the call creates the others.
+
+        Raises:
+            TopicExistsError, NamespaceNotFoundError.
+        """
+        await self.policies(topic)
+        if partitions == 0:
+            if await self.partitions(topic):
+                raise TopicExistsError(f"{topic} exists and is partitioned", field="topic")
+            await self._create_record(topic, persistence)
+            return
+        if await self.exists(topic):
+            raise TopicExistsError(f"{topic} exists and is not partitioned", field="topic")
+        path = self.partitioned_path(topic)
+        record = PartitionedTopicRecord(str(topic), partitions, wall_ms(), persistence)
+        if await self._store.exists(path) is not None:
+            raise TopicExistsError(f"{topic} exists", field="topic")
+        await self._create_partitions(topic.partitions(partitions), persistence)
+        try:  # last, so that a partitioned topic that is visible has all its partitions
+            await self._create_node(topic, path, codec.encode(record))
+        except NodeExistsError:
+            raise TopicExistsError(f"{topic} exists", field="topic") from None
+
+    async def create_missing_partitions(self, topic: TopicName, first: int = 0, upto: int = 0) -> int:
+        """Create the missing partitions of a partitioned topic. Return how many were created.
+
+        Args:
+            first: the first partition to look at.
+            upto: one past the last; 0 for as many as the topic has. ``set_partitions`` makes more of them visible.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+        """
+        record = await self._partitioned_record(topic)
+        names = topic.partitions(upto or record.partitions)[first:]
+        missing = [name for name in names if not await self.exists(name)]
+        await self._create_partitions(missing, record.persistence)
+        return len(missing)
+
+    async def set_partitions(self, topic: TopicName, partitions: int) -> None:
+        """Set the number of partitions of a partitioned topic. The partitions must exist.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+            BadRequestError: it has more.
+        """
+
+        def grow(record: PartitionedTopicRecord) -> PartitionedTopicRecord | None:
+            if record.partitions > partitions:
+                raise BadRequestError(
+                    f"{topic} has {record.partitions} partitions and cannot shrink",
+                    field="partitions",
+                    limit=f"{record.partitions} or more",
+                )
+            return None if record.partitions == partitions else replace(record, partitions=partitions)
+
+        path = self.partitioned_path(topic)
+        try:
+            with needs_session():
+                await update(self._store, path, PartitionedTopicRecord, grow)
+        except NoNodeError:
+            raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic") from None
+
+    async def auto_partitions(self, topic: TopicName, *, may_create: bool) -> int:
+        """Return the number of partitions of a topic. Create it with those of its namespace's policy where allowed.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist and may not be created.
+            NamespaceNotFoundError.
+        """
+        policies = await self.policies(topic)
+        partitions = await self.partitions(topic)
+        if partitions or (topic.partition < 0 and await self.exists(topic)):
+            return partitions
+        wanted = policies.auto_create_partitions
+        if may_create and policies.auto_create_topics and wanted and topic.partition < 0:
+            with contextlib.suppress(TopicExistsError):
+                await self.create(topic, wanted)
+            return await self.partitions(topic)
+        if not may_create:
+            await self.ensure(topic, may_create=False)
+        return 0
+
+    async def ensure(self, topic: TopicName, *, may_create: bool = True) -> Persistence | None:
+        """Make sure that a topic exists; create it where policies allow.
+
+        Returns:
+            the numbers of copies that it was created with, None for those of its namespace.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist and may not be created.
+            UnsupportedError: the topic is partitioned; only its partitions are served.
+            NamespaceNotFoundError.
+        """
+        with contextlib.suppress(NoNodeError), needs_session():
+            return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
+        policies = await self.policies(topic)
+        persistence = None
+        if topic.partition >= 0:
+            parent = await self.partitioned(TopicName.parse(topic.partitioned_name))
+            if parent is not None:
+                if topic.partition >= parent.partitions:
+                    raise TopicNotFoundError(f"{parent.name} has {parent.partitions} partitions", field="topic")
+                may_create, persistence = True, parent.persistence
+        elif await self.partitions(topic):
+            raise UnsupportedError(f"{topic} is partitioned; use its partitions", field="topic")
+        if not (may_create and policies.auto_create_topics):
+            raise TopicNotFoundError(f"there is no topic {topic}", field="topic")
+        with contextlib.suppress(TopicExistsError):
+            await self._create_record(topic, persistence)
+        return persistence
+
+    async def topics(self, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[TopicName]:
+        """Return every topic and every partition of a namespace, sorted.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+        await self.policies(TopicName.parse(f"persistent://{tenant}/{namespace}/any"))
+        return await self._siblings(self.topic_path, TopicName(domain, tenant, namespace, "any", -1))
+
+    async def partitioned_topics(self, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[TopicName]:
+        """Return every partitioned topic of a namespace, sorted."""
+        return await self._siblings(self.partitioned_path, TopicName(domain, tenant, namespace, "any", -1))
+
+    async def left_in(self, tenant: str, namespace: str) -> list[TopicName]:
+        """Return the topics and partitioned topics of a namespace, which may be marked deleted."""
+        names = [TopicName(domain, tenant, namespace, "any", -1) for domain in DOMAINS]
+        found: list[TopicName] = []
+        for name in names:
+            found += await self._siblings(self.topic_path, name)
+            found += await self._siblings(self.partitioned_path, name)
+        return found
+
+    async def forget_partitioned(self, topic: TopicName) -> None:
+        """Delete the record of a partitioned topic. Its partitions stay."""
+        with contextlib.suppress(NoNodeError):
+            await self._store.delete(self.partitioned_path(topic))
+
+    async def _siblings(self, path_of: Callable[[TopicName], str], topic: TopicName) -> list[TopicName]:
+        """Return the topics whose nodes are siblings of the node of ``topic``."""
+        try:
+            with needs_session():
+                children = await self._store.children(path_of(topic).rpartition("/")[0])
+        except NoNodeError:
+            return []
+        before = f"{topic.domain}://{topic.namespace}"
+        return [TopicName.parse(f"{before}/{paths.last_part('/' + name)}") for name in children]
+
+    async def _partitioned_record(self, topic: TopicName) -> PartitionedTopicRecord:
+        record = await self.partitioned(topic)
+        if record is None:
+            raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic")
+        return record
+
+    async def _create_partitions(self, names: Iterable[TopicName], persistence: Persistence | None) -> None:
+        limit = asyncio.Semaphore(CREATIONS_AT_ONCE_MAX)
+
+        async def create_partition(name: TopicName) -> None:
+            async with limit:
+                with contextlib.suppress(TopicExistsError):
+                    await self._create_record(name, persistence)
+
+        await asyncio.gather(*(create_partition(name) for name in names))
+
+    async def _create_record(self, topic: TopicName, persistence: Persistence | None) -> None:
+        properties = {NEVER_TRIMMED: "true"} if topic.is_persistent else {}
+        record = TopicRecord(str(topic), created_ms=wall_ms(), persistence=persistence, properties=properties)
+        try:
+            await self._create_node(topic, self.topic_path(topic), codec.encode(record))
+        except NodeExistsError:
+            raise TopicExistsError(f"{topic} exists", field="topic") from None
+
+    async def _create_node(self, topic: TopicName, path: str, value: bytes) -> None:
+        """Create a node only if its namespace is not marked deleted at the same moment."""
+        for _ in range(CREATE_ROUNDS_MAX):
+            namespace = await self.namespace_of(topic)
+            check = Check(paths.namespace(topic.tenant, topic.namespace_name), namespace.version)
+            try:
+                with needs_session():
+                    await self._store.multi([check, Create(path, value)])  # I9
+                return
+            except NoNodeError:
+                with needs_session():
+                    await create_parents(self._store, path)
+            except BadVersionError:
+                continue
+        raise ServiceNotReadyError(f"the policies of {topic.namespace} keep changing, try again")

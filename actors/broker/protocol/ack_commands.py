@@ -1,0 +1,71 @@
+"""The command ACK. It is answered only when the acknowledgement is durable (I11)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from heliograph.actors.broker.protocol.connection import PulsarConnection
+from heliograph.actors.broker.protocol.consumer_commands import ConsumerCommands
+from heliograph.actors.broker.records.position import from_unsigned
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.base.errors import BadRequestError, NotFoundError, PersistenceError, UnsupportedError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.ack_set import bits_of
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.server_error import code_of
+
+
+class AckCommands:
+    """The acknowledgements of one connection's consumers."""
+
+    def __init__(self, connection: PulsarConnection, consumers: ConsumerCommands) -> None:
+        self.connection = connection
+        self._consumers = consumers
+        connection.handlers[BaseCommand.ACK] = self._ack
+
+    def _ack(self, command: BaseCommand, section: memoryview | None) -> None:
+        ack = command.ack
+        found = self._consumers.consumers.get(ack.consumer_id)
+        error: Exception | None = None
+        durable: asyncio.Future[None] | None = None
+        if found is None:
+            error = NotFoundError(f"there is no consumer {ack.consumer_id} on this connection")
+        elif ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits"):
+            error = UnsupportedError("transactions are not offered by this version")
+        elif ack.ack_type == ack.CUMULATIVE:
+            if found.subscription.kind.is_shared:
+                error = BadRequestError("a shared subscription takes no cumulative acknowledgements", field="ackType")
+            else:
+                durable = _cumulative(found.subscription, ack)
+        else:
+            durable = found.subscription.acknowledge(
+                [
+                    (from_unsigned(data.ledger_id, data.entry_id), bits_of(data.ack_set) if data.ack_set else None)
+                    for data in ack.message_id
+                ]
+            )
+        if not ack.HasField("request_id"):
+            return
+        if error is not None or durable is None:
+            self._answer(ack.consumer_id, ack.request_id, error)
+        else:
+            durable.add_done_callback(partial(self._durable, ack.consumer_id, ack.request_id))
+
+    def _durable(self, consumer_id: int, request_id: int, durable: asyncio.Future[None]) -> None:
+        error = PersistenceError("the write was cancelled") if durable.cancelled() else durable.exception()  # I11
+        self._answer(consumer_id, request_id, error)
+
+    def _answer(self, consumer_id: int, request_id: int, error: BaseException | None) -> None:
+        answer = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id)
+        if error is not None:
+            answer.error, answer.message = code_of(error), str(error)
+        self.connection.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ack_response=answer))
+
+
+def _cumulative(subscription: Subscription, ack: pb.CommandAck) -> asyncio.Future[None] | None:
+    durable = None
+    for data in ack.message_id:
+        position = from_unsigned(data.ledger_id, data.entry_id)
+        durable = subscription.acknowledge_cumulative(position, bits_of(data.ack_set))
+    return durable

@@ -1,0 +1,386 @@
+"""One client's connection: framing, handshake, keep-alive and back-pressure. The handlers of the commands are in
+``*_commands.py``.
+
+Bounds (I15): the socket is not read while the connection's producers publish faster than they may, while
+``connection_publish_bytes_max`` published bytes (``publish_bytes_max`` over all connections) are neither confirmed nor
+refused, while ``connection_requests_max`` commands are under way, and while more than ``connection_write_bytes_max``
+bytes wait to be written. In the last case consumers are sent nothing either. The decoder limits the size of a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from typing_extensions import override
+
+from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.protocol.state import CONNECTION_LIFECYCLE, ConnectionState, SignOfLife
+from heliograph.base.errors import HeliographError, ProtocolError
+from heliograph.base.peer import peer_name
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.frame import (
+    FRAME_SLACK_BYTES,
+    PROTOCOL_VERSION,
+    PulsarFrameDecoder,
+    encode_command,
+    encode_payload_head,
+)
+from heliograph.protocol.outbox import Outbox
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.server_error import code_of
+
+SERVER_VERSION = "Heliograph"
+CPP_CLIENT = "Pulsar-CPP-v"  # the beginning of the client version of the C++ client and of those built on it
+STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
+PROBE_SECONDS = 2.0  # for the answer to a PING that is sent because another client asks for this client's place
+
+Handler = Callable[[BaseCommand, memoryview | None], Coroutine[Any, Any, None] | None]
+_PING = encode_command(BaseCommand(type=BaseCommand.PING, ping=pb.CommandPing()))
+_PONG = encode_command(BaseCommand(type=BaseCommand.PONG, pong=pb.CommandPong()))
+_CONNECTED = ConnectionState.CONNECTED  # read for each command
+_HEARD = SignOfLife.HEARD
+
+log = logging.getLogger(__name__)
+
+
+class PulsarConnection(asyncio.Protocol):
+    """A client's connection, and the answers that all handlers need.
+
+    Args:
+        admit: called when the socket is open; False hangs up at once.
+        on_closed: called when the socket is closed.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        admit: Callable[[PulsarConnection], bool],
+        on_closed: Callable[[PulsarConnection], None],
+    ) -> None:
+        self.context = context
+        self.peer = ""
+        self.client_version = ""
+        self.protocol_version = 0
+        self.state = ConnectionState.NEW
+        self.is_writable = True
+        self.handlers: dict[int, Handler] = {
+            BaseCommand.CONNECT: self._connect,
+            BaseCommand.PING: self._ping,
+            BaseCommand.PONG: self._pong,
+        }
+        self.on_writable: list[Callable[[bool], None]] = []
+        self.on_lost: list[Callable[[], None]] = []
+        self._admit = admit
+        self._on_closed = on_closed
+        self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None  # only while the connection is open
+        self._decoder = PulsarFrameDecoder(context.config.max_message_bytes + FRAME_SLACK_BYTES)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._publish_bytes = 0  # published, and neither confirmed nor refused
+        self._is_paused = False  # whether the socket is not read
+        self._sign_of_life = _HEARD
+        self._probed: asyncio.Future[None] | None = None  # resolves at the next sign of life
+        self._stalled_ticks = 0
+        self._throttled_until = 0.0
+        self._throttle: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether commands can still be answered."""
+        return self._outbox is not None
+
+    # -- asyncio.Protocol
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+        self.peer = peer_name(transport)
+        if not self._admit(self):
+            self._move(ConnectionState.CLOSING)
+            self._transport.abort()
+            return
+        self._move(ConnectionState.HANDSHAKE)
+        self._outbox = Outbox(self._transport, asyncio.get_running_loop().call_soon)
+        self._transport.set_write_buffer_limits(high=self.context.config.connection_write_bytes_max)
+        self._schedule_tick()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._outbox is None:
+            return
+        self._sign_of_life = _HEARD
+        if self._probed is not None:
+            self._end_probe()
+        try:
+            for command, section in self._decoder.feed(data):
+                self._handle(command, section)
+                if self.state is not _CONNECTED:
+                    return
+        except ProtocolError as error:
+            log.info("%s: connection closed: %s", self.peer, error)
+            self.close()
+
+    @override
+    def pause_writing(self) -> None:
+        self._set_writable(False)
+
+    @override
+    def resume_writing(self) -> None:
+        self._set_writable(True)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._move(ConnectionState.CLOSED)
+        self._drop_outbox()
+        self.context.publish_budget.forget(self._resume_if_possible)
+        for timer in (self._ticker, self._throttle):
+            if timer is not None:
+                timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        for on_lost in self.on_lost:
+            on_lost()
+        self._end_probe()
+        self._on_closed(self)
+
+    # -- for the handlers
+
+    def send(self, command: BaseCommand) -> None:
+        """Write a simple frame. Do nothing if the connection is not open."""
+        if self._outbox is not None:
+            self._outbox.put(encode_command(command))
+
+    def send_payload(self, command: BaseCommand, section: bytes) -> None:
+        """Write a payload frame with ``section`` unchanged. Do nothing if the connection is not open."""
+        if self._outbox is not None:
+            self._outbox.put(encode_payload_head(command, len(section)), section)
+
+    def send_error(self, request_id: int, error: BaseException) -> None:
+        """Answer a request with an error."""
+        self.send(
+            BaseCommand(
+                type=BaseCommand.ERROR,
+                error=pb.CommandError(request_id=request_id, error=code_of(error), message=str(error) or repr(error)),
+            )
+        )
+
+    def send_success(self, request_id: int) -> None:
+        """Answer a request with SUCCESS."""
+        self.send(BaseCommand(type=BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id)))
+
+    def hold_publish(self, size: int) -> None:
+        """Count the bytes of an entry that was published, and read no more if they are too many."""
+        self._publish_bytes += size
+        budget = self.context.publish_budget
+        budget.hold(size)
+        if self._publish_bytes > self.context.config.connection_publish_bytes_max or budget.is_exhausted:
+            self._pause()
+
+    def settle_publish(self, size: int) -> None:
+        """Take the bytes of an entry off the count: it was confirmed or refused."""
+        self._publish_bytes -= size
+        assert self._publish_bytes >= 0, "an entry is settled once"
+        self.context.publish_budget.settle(size)
+        if self._is_paused:
+            self._resume_if_possible()
+
+    def throttle(self, seconds: float) -> None:
+        """Read nothing for a while, because the client's producers publish faster than they may."""
+        if seconds <= 0 or not self.is_open:
+            return
+        loop = asyncio.get_running_loop()
+        self._throttled_until = max(self._throttled_until, loop.time() + seconds)
+        if self._throttle is None:
+            self._throttle = loop.call_at(self._throttled_until, self._throttle_over)
+        self._pause()
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether ``throttle`` keeps the socket from being read."""
+        return self._throttle is not None
+
+    def probe(self) -> asyncio.Future[None]:
+        """Find out soon whether the client is still there, because another client asks for its place.
+
+        Returns:
+            a shared future that resolves when the client has shown a sign of life, or its connection is lost.
+        """
+        loop = asyncio.get_running_loop()
+        if self._probed is not None:
+            return self._probed
+        probed = self._probed = loop.create_future()
+        if self._outbox is None:
+            self._end_probe()
+            return probed
+        if self._sign_of_life is not SignOfLife.PINGED:  # otherwise a PING waits for its answer
+            self._outbox.put(_PING)
+        self._sign_of_life = SignOfLife.PINGED
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._ticker = loop.call_later(PROBE_SECONDS, self._tick)
+        return probed
+
+    def close(self) -> None:
+        """Write what waits to be written, then hang up. Do nothing if the connection is not open."""
+        if self._outbox is None or self._transport is None:
+            return
+        self._move(ConnectionState.CLOSING)
+        self._outbox.flush()
+        self._drop_outbox()
+        self._transport.close()
+
+    # -- commands
+
+    def _handle(self, command: BaseCommand, section: memoryview | None) -> None:
+        if self.state is not _CONNECTED and command.type != BaseCommand.CONNECT:
+            raise ProtocolError("the first command must be CONNECT")
+        handler = self.handlers.get(command.type)
+        if handler is None:
+            raise ProtocolError(f"a client may not send command {command.type}")
+        work = handler(command, section)
+        if work is not None:
+            task = asyncio.get_running_loop().create_task(self._run(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+            if len(self._tasks) >= self.context.config.connection_requests_max:
+                self._pause()
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except HeliographError as error:  # handlers answer their own errors, so this one has no request to answer
+            log.warning("%s: connection closed: %s", self.peer, error)
+            self.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s: connection closed: a command failed", self.peer, exc_info=error)
+            self.close()
+        if self._is_paused:
+            self._resume_if_possible()
+
+    def _connect(self, command: BaseCommand, section: memoryview | None) -> None:
+        connect = command.connect
+        self.client_version = connect.client_version
+        self.protocol_version = min(max(connect.protocol_version, 1), PROTOCOL_VERSION)
+        if self.state is ConnectionState.HANDSHAKE:
+            self._move(ConnectionState.CONNECTED)
+        # No feature flags: a client that sees none asks for no topic watchers and no transactions.
+        self.send(
+            BaseCommand(
+                type=BaseCommand.CONNECTED,
+                connected=pb.CommandConnected(
+                    server_version=SERVER_VERSION,
+                    protocol_version=self.protocol_version,
+                    max_message_size=self.context.config.max_message_bytes,
+                ),
+            )
+        )
+
+    def _ping(self, command: BaseCommand, section: memoryview | None) -> None:
+        if self._outbox is not None:
+            self._outbox.put(_PONG)
+
+    def _pong(self, command: BaseCommand, section: memoryview | None) -> None:
+        """Do nothing: any bytes count as a sign of life."""
+
+    # -- back-pressure
+
+    def _pause(self) -> None:
+        """Stop reading until ``_resume_if_possible`` finds everything below its bound."""
+        if self._transport is None or not self.is_open or self._is_paused:
+            return
+        self._is_paused = True
+        self._transport.pause_reading()
+        if self.context.publish_budget.is_exhausted:
+            self.context.publish_budget.call_when_room(self._resume_if_possible)
+
+    def _resume_if_possible(self) -> None:
+        if self._transport is None or not self.is_open or not self._is_paused:
+            return
+        config, budget = self.context.config, self.context.publish_budget
+        if budget.is_exhausted:
+            budget.call_when_room(self._resume_if_possible)
+        elif (
+            self.is_writable
+            and self._throttle is None
+            and self._publish_bytes <= config.connection_publish_bytes_max // 2
+            and len(self._tasks) <= config.connection_requests_max // 2
+        ):
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _throttle_over(self) -> None:
+        self._throttle = None
+        loop = asyncio.get_running_loop()
+        if self._throttled_until > loop.time():
+            self._throttle = loop.call_at(self._throttled_until, self._throttle_over)
+        else:
+            self._resume_if_possible()
+
+    def _set_writable(self, is_writable: bool) -> None:
+        self.is_writable = is_writable
+        self._stalled_ticks = 0
+        for listener in self.on_writable:
+            listener(is_writable)
+        if is_writable:
+            self._resume_if_possible()
+        else:
+            self._pause()
+
+    # -- keep-alive
+
+    def _end_probe(self) -> None:
+        probed, self._probed = self._probed, None
+        if probed is not None and not probed.done():
+            probed.set_result(None)
+
+    def _schedule_tick(self) -> None:
+        seconds = self.context.config.keep_alive_seconds
+        self._ticker = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        if self._outbox is None:
+            return
+        if not self.is_writable:
+            self._stalled_ticks += 1
+        if self.state is ConnectionState.HANDSHAKE:
+            self._abort("the client sent no CONNECT in time")
+        elif self._stalled_ticks > STALLED_TICKS_MAX:
+            self._abort("the client does not read what it is sent")
+        elif self._is_paused:  # a socket that is not read shows no signs of life
+            self._end_probe()
+            self._sign_of_life = SignOfLife.QUIET
+            self._outbox.put(_PONG)  # the client's PINGs are not read, and it must not give this connection up
+            self._schedule_tick()
+        elif self._sign_of_life is SignOfLife.PINGED:
+            self._abort("the client did not answer a PING")
+        else:
+            if self._sign_of_life is SignOfLife.HEARD:
+                self._sign_of_life = SignOfLife.QUIET
+            else:
+                self._sign_of_life = SignOfLife.PINGED
+                self._outbox.put(_PING)
+            self._schedule_tick()
+
+    # -- the end
+
+    def _abort(self, reason: str) -> None:
+        log.info("%s: connection closed: %s", self.peer, reason)
+        self._move(ConnectionState.CLOSING)
+        self._drop_outbox()
+        assert self._transport is not None, "an open connection has a socket"
+        self._transport.abort()
+
+    def _drop_outbox(self) -> None:
+        if self._outbox is not None:
+            self._outbox.drop()
+            self._outbox = None
+
+    def _move(self, to: ConnectionState) -> None:
+        self.state = CONNECTION_LIFECYCLE.move(self.state, to)

@@ -1,0 +1,394 @@
+"""SUBSCRIBE and the later commands of a consumer, except for acknowledgements (``ack_commands.py``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.protocol.connection import CPP_CLIENT, PulsarConnection
+from heliograph.actors.broker.protocol.schema_commands import check_consumer_schema
+from heliograph.actors.broker.records.position import EARLIEST, LATEST, Position, from_unsigned, to_unsigned
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import (
+    BadRequestError,
+    ConflictError,
+    ConsumerAssignError,
+    ConsumerBusyError,
+    HeliographError,
+    NotFoundError,
+    ServiceNotReadyError,
+    UnsupportedError,
+)
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.ack_set import bits_of, words_of
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.server_error import code_of
+from heliograph.protocol.topic_name import TopicName
+
+CONSUMERS_MAX = 10_000  # of one connection
+ACTIVE_CHANGE_VERSION = 12  # of the protocol; older clients do not know ACTIVE_CONSUMER_CHANGE
+
+_TYPES = {
+    pb.CommandSubscribe.EXCLUSIVE: SubscriptionType.EXCLUSIVE,
+    pb.CommandSubscribe.SHARED: SubscriptionType.SHARED,
+    pb.CommandSubscribe.FAILOVER: SubscriptionType.FAILOVER,
+    pb.CommandSubscribe.KEY_SHARED: SubscriptionType.KEY_SHARED,
+}
+
+log = logging.getLogger(__name__)
+
+
+class Subscribed(NamedTuple):
+    """A consumer of this connection, its subscription and its topic."""
+
+    consumer: SubscriptionConsumer
+    subscription: Subscription
+    topic: BrokerTopic
+
+
+class ConsumerCommands(ConsumerChannel):
+    """The consumers of one connection."""
+
+    def __init__(self, connection: PulsarConnection) -> None:
+        self.connection = connection
+        self.consumers: dict[int, Subscribed] = {}
+        self._subscribing: dict[int, bool] = {}  # consumer id -> whether its client closed it meanwhile
+        handlers = connection.handlers
+        handlers[BaseCommand.SUBSCRIBE] = self._subscribe
+        handlers[BaseCommand.FLOW] = self._flow
+        handlers[BaseCommand.REDELIVER_UNACK] = self._redeliver
+        handlers[BaseCommand.UNSUBSCRIBE] = lambda command, _: self._unsubscribe(command.unsubscribe)
+        handlers[BaseCommand.CLOSE_CONSUMER] = self._close
+        handlers[BaseCommand.SEEK] = lambda command, _: self._seek(command.seek)
+        handlers[BaseCommand.GET_LAST_MESSAGE_ID] = lambda command, _: self._last_message(command.get_last_message_id)
+        handlers[BaseCommand.CONSUMER_STATS] = self._stats
+        connection.on_lost.append(self._connection_lost)
+        connection.on_writable.append(self._writable)
+
+    # -- the channel of its consumers
+
+    @property
+    @override
+    def peer(self) -> str:
+        return self.connection.peer
+
+    @property
+    @override
+    def client_version(self) -> str:
+        return self.connection.client_version
+
+    @override
+    def probe(self) -> asyncio.Future[None]:
+        return self.connection.probe()
+
+    @override
+    def push(
+        self,
+        consumer: SubscriptionConsumer,
+        position: Position,
+        entry: TopicEntry,
+        redelivery_count: int,
+        bits: int | None,
+    ) -> None:
+        command = BaseCommand(type=BaseCommand.MESSAGE)
+        message = command.message
+        message.consumer_id = consumer.consumer_id
+        message.message_id.ledger_id = position.ledger_id
+        message.message_id.entry_id = position.entry_id
+        if consumer.partition >= 0:
+            message.message_id.partition = consumer.partition
+        if redelivery_count:
+            message.redelivery_count = redelivery_count
+        if bits is not None:
+            message.ack_set.extend(words_of(bits))
+        if consumer.epoch is not None:
+            message.consumer_epoch = consumer.epoch
+        self.connection.send_payload(command, entry.payload)
+
+    @override
+    def close_consumer(self, consumer: SubscriptionConsumer) -> None:
+        found = self.consumers.get(consumer.consumer_id)
+        if found is None or found.consumer is not consumer:
+            return
+        del self.consumers[consumer.consumer_id]
+        self._tell_closed(consumer.consumer_id)
+
+    @override
+    def reached_end(self, consumer: SubscriptionConsumer) -> None:
+        # The C++ client, and those built on it, take the command for an error and reconnect.
+        if not self.connection.client_version.startswith(CPP_CLIENT):
+            end = pb.CommandReachedEndOfTopic(consumer_id=consumer.consumer_id)
+            self.connection.send(BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC, reached_end_of_topic=end))
+
+    @override
+    def active_changed(self, consumer: SubscriptionConsumer, is_active: bool) -> None:
+        if self.connection.protocol_version >= ACTIVE_CHANGE_VERSION:
+            change = pb.CommandActiveConsumerChange(consumer_id=consumer.consumer_id, is_active=is_active)
+            self.connection.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+
+    # -- subscribing and closing
+
+    def _subscribe(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
+        wanted = command.subscribe
+        if wanted.consumer_id in self.consumers:
+            self.connection.send_success(wanted.request_id)
+            return None
+        if wanted.consumer_id in self._subscribing or len(self.consumers) >= CONSUMERS_MAX:
+            error = ServiceNotReadyError(
+                f"consumer {wanted.consumer_id} is being created, or the connection has {CONSUMERS_MAX} consumers"
+            )
+            self.connection.send_error(wanted.request_id, error)
+            return None
+        self._subscribing[wanted.consumer_id] = False
+        return self._create(wanted)
+
+    async def _create(self, wanted: pb.CommandSubscribe) -> None:
+        try:
+            found = await self._connect(wanted) or await self._connect(wanted, is_last=True)
+            assert found is not None, "the last attempt succeeds or raises"
+            self.consumers[wanted.consumer_id] = found
+            self.connection.send_success(wanted.request_id)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+        finally:
+            del self._subscribing[wanted.consumer_id]
+
+    async def _connect(self, wanted: pb.CommandSubscribe, *, is_last: bool = False) -> Subscribed | None:
+        """Connect a consumer. Return None if its place is taken, once the clients that have it were probed."""
+        topic, subscription = await self._subscription_for(wanted)
+        try:
+            return await self._join(wanted, topic, subscription, is_last)
+        except HeliographError:
+            topic.drop_if_idle(subscription)  # it may have been created for this consumer
+            raise
+
+    async def _join(
+        self, wanted: pb.CommandSubscribe, topic: BrokerTopic, subscription: Subscription, is_last: bool
+    ) -> Subscribed | None:
+        if self._subscribing[wanted.consumer_id] or not self.connection.is_open:
+            raise ServiceNotReadyError("the consumer was closed while it was being created")
+        consumer = self._new_consumer(wanted, topic)
+        topic.check_consumers()
+        kind = _TYPES[wanted.sub_type]
+        try:
+            subscription.add_consumer(consumer, kind)
+        except (ConsumerBusyError, ConsumerAssignError):
+            probed = [channel.probe() for channel in subscription.holders(consumer, kind)]
+            if is_last or not probed:
+                raise
+            await asyncio.wait(probed)
+            return None
+        return Subscribed(consumer, subscription, topic)
+
+    def _new_consumer(self, wanted: pb.CommandSubscribe, topic: BrokerTopic) -> SubscriptionConsumer:
+        consumer = SubscriptionConsumer(
+            wanted.consumer_id,
+            wanted.consumer_name,
+            max(wanted.priority_level, 0),
+            topic.name.partition,
+            self,
+            {pair.key: pair.value for pair in wanted.metadata},
+        )
+        consumer.state.is_writable = self.connection.is_writable
+        if wanted.HasField("consumer_epoch"):
+            consumer.epoch = wanted.consumer_epoch
+        _set_key_sharing(consumer, wanted)
+        return consumer
+
+    async def _subscription_for(self, wanted: pb.CommandSubscribe) -> tuple[BrokerTopic, Subscription]:
+        if not wanted.subscription:
+            raise BadRequestError("the subscription has no name", field="subscription")
+        if wanted.read_compacted and wanted.sub_type not in (wanted.EXCLUSIVE, wanted.FAILOVER):
+            raise UnsupportedError(
+                "only Exclusive and Failover consumers can read the compacted topic", field="readCompacted"
+            )
+        topics = self.connection.context.topics
+        topic = await topics.get(TopicName.parse(wanted.topic), may_create=wanted.force_topic_creation)
+        await check_consumer_schema(self.connection.context.schemas, topic, wanted)
+        chain, reader = await topic.view(wanted.read_compacted)
+        subscription = await topic.subscribe(
+            wanted.subscription,
+            start=await _start_index(topic, chain, wanted),
+            view=(chain, reader) if wanted.read_compacted else None,
+            is_durable=wanted.durable,
+            properties={pair.key: pair.value for pair in wanted.subscription_properties},
+            may_create=topic.policies.auto_create_subscriptions or not wanted.durable,
+        )
+        return topic, subscription
+
+    def _close(self, command: BaseCommand, section: memoryview | None) -> None:
+        consumer_id = command.close_consumer.consumer_id
+        if consumer_id in self._subscribing:
+            self._subscribing[consumer_id] = True
+        self._remove(consumer_id)
+        self.connection.send_success(command.close_consumer.request_id)
+
+    async def _unsubscribe(self, wanted: pb.CommandUnsubscribe) -> None:
+        is_gone = False
+        try:
+            consumer, subscription, topic = self._find(wanted.consumer_id)
+            if len(subscription.consumers) > 1 and not wanted.force:
+                raise ConflictError("the subscription has other consumers; close them or force the unsubscription")
+            del self.consumers[wanted.consumer_id]
+            subscription.remove_consumer(consumer)
+            topic.drop_if_idle(subscription)
+            is_gone = True
+            if subscription.is_durable:
+                await topic.unsubscribe(subscription.name, force=wanted.force)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+            if is_gone:  # the client takes an error for a consumer that is still connected
+                self._tell_closed(wanted.consumer_id)
+        else:
+            self.connection.send_success(wanted.request_id)
+
+    def _tell_closed(self, consumer_id: int) -> None:
+        closed = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=to_unsigned(-1))
+        self.connection.send(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closed))
+
+    def _connection_lost(self) -> None:
+        for consumer_id in list(self.consumers):
+            self._remove(consumer_id)
+
+    def _remove(self, consumer_id: int) -> None:
+        found = self.consumers.pop(consumer_id, None)
+        if found is not None:
+            found.subscription.remove_consumer(found.consumer)
+            found.topic.drop_if_idle(found.subscription)
+
+    # -- permits and redelivery
+
+    def _flow(self, command: BaseCommand, section: memoryview | None) -> None:
+        found = self.consumers.get(command.flow.consumer_id)
+        if found is not None:
+            found.subscription.flow(found.consumer, command.flow.message_permits)
+
+    def _redeliver(self, command: BaseCommand, section: memoryview | None) -> None:
+        wanted = command.redeliver_unack
+        found = self.consumers.get(wanted.consumer_id)
+        if found is not None:
+            positions = [from_unsigned(data.ledger_id, data.entry_id) for data in wanted.message_ids]
+            epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
+            found.subscription.redeliver(found.consumer, positions, epoch)
+
+    def _writable(self, is_writable: bool) -> None:
+        for consumer, subscription, _ in self.consumers.values():
+            subscription.set_writable(consumer, is_writable)
+
+    # -- seeking and statistics
+
+    async def _seek(self, wanted: pb.CommandSeek) -> None:
+        try:
+            _, subscription, topic = self._find(wanted.consumer_id)
+            bits = None
+            if wanted.HasField("message_id"):
+                position = from_unsigned(wanted.message_id.ledger_id, wanted.message_id.entry_id)
+                mark = _index_of(subscription.chain, position)
+                if subscription.chain.find(position) is not None:  # the bits are of this entry only
+                    bits = bits_of(wanted.message_id.ack_set)
+            elif wanted.HasField("message_publish_time"):
+                mark = subscription.chain.from_base(await topic.index_at_time(wanted.message_publish_time))
+            else:
+                raise BadRequestError("SEEK needs a message id or a publish time", field="messageId")
+            # The reset disconnects every consumer first. The answer comes last: on SUCCESS the client drops what it
+            # received, and would count wrong permits for messages that arrive between the two.
+            await subscription.reset(mark, bits)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+        else:
+            self.connection.send_success(wanted.request_id)
+
+    async def _last_message(self, wanted: pb.CommandGetLastMessageId) -> None:
+        try:
+            _, subscription, topic = self._find(wanted.consumer_id)
+            position, entry = await topic.last_message(is_compacted=subscription.reads_compacted)
+            answer = pb.CommandGetLastMessageIdResponse(request_id=wanted.request_id)
+            _fill_message_id(answer.last_message_id, position, topic.name.partition)
+            if entry is not None and entry.is_batch:
+                answer.last_message_id.batch_index = entry.last_batch_index
+                answer.last_message_id.batch_size = entry.messages
+            before = subscription.chain.position_before(subscription.cursor.mark)
+            _fill_message_id(answer.consumer_mark_delete_position, before, topic.name.partition)
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+            return
+        self.connection.send(
+            BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, get_last_message_id_response=answer)
+        )
+
+    def _stats(self, command: BaseCommand, section: memoryview | None) -> None:
+        wanted = command.consumer_stats
+        answer = pb.CommandConsumerStatsResponse(request_id=wanted.request_id)
+        try:
+            consumer, subscription, _ = self._find(wanted.consumer_id)
+            rates = consumer.rates()
+            answer.msg_rate_out = rates["msgOutCounter"]
+            answer.msg_throughput_out = rates["bytesOutCounter"]
+            answer.msg_rate_redeliver = rates["redelivered"]
+            answer.consumer_name = consumer.name
+            answer.available_permits = max(consumer.state.permits, 0)
+            answer.unacked_messages = consumer.state.pending_messages
+            answer.blocked_consumer_on_unacked_msgs = consumer.state.is_blocked
+            answer.address = self.peer
+            answer.connected_since = str(consumer.connected_ms)
+            answer.type = subscription.kind.value
+            answer.msg_backlog = subscription.backlog
+        except HeliographError as error:
+            answer.error_code, answer.error_message = code_of(error), str(error)
+        self.connection.send(BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE, consumer_stats_response=answer))
+
+    def _find(self, consumer_id: int) -> Subscribed:
+        try:
+            return self.consumers[consumer_id]
+        except KeyError:
+            raise NotFoundError(f"there is no consumer {consumer_id} on this connection") from None
+
+
+def _fill_message_id(data: pb.MessageIdData, position: Position, partition: int) -> None:
+    data.ledger_id = to_unsigned(position.ledger_id)
+    data.entry_id = to_unsigned(position.entry_id)
+    if partition >= 0:
+        data.partition = partition
+
+
+def _set_key_sharing(consumer: SubscriptionConsumer, wanted: pb.CommandSubscribe) -> None:
+    if wanted.sub_type != wanted.KEY_SHARED or not wanted.HasField("key_shared_meta"):
+        return
+    sharing = wanted.key_shared_meta
+    consumer.state.allow_out_of_order = sharing.allow_out_of_order_delivery
+    if sharing.mode == pb.STICKY:
+        if not sharing.hash_ranges:
+            raise ConsumerAssignError("a consumer with fixed key ranges needs at least one", field="hashRanges")
+        consumer.state.key_ranges = tuple((one.start, one.end) for one in sharing.hash_ranges)
+
+
+def _index_of(chain: Chain, position: Position) -> int:
+    if position == LATEST:
+        return chain.end
+    return chain.first if position == EARLIEST else chain.at_or_after(position)
+
+
+async def _start_index(topic: BrokerTopic, chain: Chain, wanted: pb.CommandSubscribe) -> int | None:
+    """Return the index at which a new subscription starts, None for after the last entry.
+
+    A reader starts at the entry that it names. Its client knows whether it wants the named message itself, and drops
+    the messages of the batch that it does not want.
+    """
+    if not wanted.durable and wanted.HasField("start_message_id"):
+        if wanted.start_message_rollback_duration_sec:
+            before = wall_ms() - 1_000 * wanted.start_message_rollback_duration_sec
+            return chain.from_base(await topic.index_at_time(before))
+        data = wanted.start_message_id
+        return _index_of(chain, from_unsigned(data.ledger_id, data.entry_id))
+    is_earliest = wanted.initial_position == wanted.EARLIEST
+    return chain.first if is_earliest else None

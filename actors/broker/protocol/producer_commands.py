@@ -1,0 +1,290 @@
+"""The commands PRODUCER, SEND and CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.actors.broker.producers.producer import AccessMode, ProducerChannel, PublishRequest, TopicProducer
+from heliograph.actors.broker.protocol.connection import CPP_CLIENT, PulsarConnection
+from heliograph.actors.broker.protocol.schema_commands import producer_schema
+from heliograph.actors.broker.records.position import Position, to_unsigned
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.errors import (
+    BadRequestError,
+    ChecksumError,
+    HeliographError,
+    MessageTooLargeError,
+    ProtocolError,
+    ServiceNotReadyError,
+    UnsupportedError,
+)
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.frame import FRAME_SLACK_BYTES
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.topic_name import TopicName
+
+PRODUCERS_MAX = 10_000  # of one connection
+NAME_CHARACTERS_MAX = 256  # of a producer
+CLOSED_PRODUCERS_MAX = 1_000  # of one connection; entries that a client still sends to these are dropped
+
+_MODES = {
+    pb.ACCESS_SHARED: AccessMode.SHARED,
+    pb.ACCESS_EXCLUSIVE: AccessMode.EXCLUSIVE,
+    pb.ACCESS_WAIT_FOR_EXCLUSIVE: AccessMode.WAIT_FOR_EXCLUSIVE,
+    pb.ACCESS_EXCLUSIVE_WITH_FENCING: AccessMode.EXCLUSIVE_WITH_FENCING,
+}
+
+log = logging.getLogger(__name__)
+
+
+class ProducerCommands(ProducerChannel):
+    """The producers of one connection."""
+
+    def __init__(self, connection: PulsarConnection) -> None:
+        self.connection = connection
+        self._producers: dict[int, tuple[TopicProducer, BrokerTopic]] = {}
+        self._creating: dict[int, bool] = {}  # producer id -> whether its client closed it meanwhile
+        self._closed: dict[int, None] = {}
+        self._closing: dict[TopicProducer, int] = {}  # closed by its client, last receipt not sent -> request id
+        connection.handlers[BaseCommand.PRODUCER] = self._producer
+        connection.handlers[BaseCommand.SEND] = self._send
+        connection.handlers[BaseCommand.CLOSE_PRODUCER] = self._close
+        connection.on_lost.append(self._connection_lost)
+
+    @property
+    @override
+    def peer(self) -> str:
+        return self.connection.peer
+
+    @property
+    @override
+    def client_version(self) -> str:
+        return self.connection.client_version
+
+    # -- the channel of its producers
+
+    @override
+    def probe(self) -> None:
+        self.connection.probe()
+
+    @override
+    def receipt(self, producer: TopicProducer, sequence_id: int, highest: int, position: Position) -> None:
+        command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
+        receipt = command.send_receipt
+        receipt.producer_id = producer.producer_id
+        receipt.sequence_id = sequence_id
+        if highest:
+            receipt.highest_sequence_id = highest
+        receipt.message_id.ledger_id = to_unsigned(position.ledger_id)
+        receipt.message_id.entry_id = to_unsigned(position.entry_id)
+        self.connection.send(command)
+
+    @override
+    def send_refused(self, producer: TopicProducer, sequence_id: int, error: HeliographError) -> None:
+        # A C++ client fails an entry only on CHECKSUM_ERROR; on any other code it sends the entry again, without end.
+        # Other clients fail it on NOT_ALLOWED_ERROR.
+        is_cpp = self.connection.client_version.startswith(CPP_CLIENT)
+        is_checksum_error = is_cpp or isinstance(error, ChecksumError)
+        self.connection.send(
+            BaseCommand(
+                type=BaseCommand.SEND_ERROR,
+                send_error=pb.CommandSendError(
+                    producer_id=producer.producer_id,
+                    sequence_id=sequence_id,
+                    error=pb.CHECKSUM_ERROR if is_checksum_error else pb.NOT_ALLOWED_ERROR,
+                    message=str(error),
+                ),
+            )
+        )
+
+    @override
+    def settled(self, producer: TopicProducer, size: int) -> None:
+        self.connection.settle_publish(size)
+        if producer.pending == 0 and self._closing:
+            request_id = self._closing.pop(producer, None)
+            if request_id is not None:
+                self.connection.send_success(request_id)
+
+    @override
+    def throttle(self, seconds: float) -> None:
+        self.connection.throttle(seconds)
+
+    @override
+    def became_ready(self, producer: TopicProducer) -> None:
+        self._answer(producer, producer.request_id)
+
+    @override
+    def refused(self, producer: TopicProducer, error: HeliographError) -> None:
+        producer.is_closed = True
+        found = self._producers.get(producer.producer_id)
+        if found is not None and found[0] is producer:
+            self._forget(producer.producer_id)
+            self.connection.send_error(producer.request_id, error)
+
+    @override
+    def close_producer(self, producer: TopicProducer) -> None:
+        producer.is_closed = True
+        found = self._producers.get(producer.producer_id)
+        if found is None or found[0] is not producer:
+            return
+        self._forget(producer.producer_id)
+        self.connection.send(
+            BaseCommand(
+                type=BaseCommand.CLOSE_PRODUCER,
+                close_producer=pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=to_unsigned(-1)),
+            )
+        )
+
+    # -- commands
+
+    def _producer(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
+        wanted = command.producer
+        found = self._producers.get(wanted.producer_id)
+        if found is not None and found[0].epoch >= wanted.epoch:
+            found[0].request_id = wanted.request_id
+            self._answer(found[0], wanted.request_id)
+            return None
+        if wanted.producer_id in self._creating or len(self._producers) >= PRODUCERS_MAX:
+            error = ServiceNotReadyError(
+                f"producer {wanted.producer_id} is being created, or the connection has {PRODUCERS_MAX} producers"
+            )
+            self.connection.send_error(wanted.request_id, error)
+            return None
+        self._creating[wanted.producer_id] = False
+        return self._create(wanted)
+
+    async def _create(self, wanted: pb.CommandProducer) -> None:
+        try:
+            context = self.connection.context
+            topic = await context.topics.get(TopicName.parse(wanted.topic), may_create=True)
+            producer = self._new_producer(wanted)
+            producer.schema_version = await producer_schema(context.schemas, topic, wanted)
+            await _ensure_subscription(topic, wanted.initial_subscription_name)
+            await topic.admission.admit(producer, context.producer_prefix)
+            if self._creating[wanted.producer_id] or not self.connection.is_open:
+                topic.admission.producers.remove(producer)
+                raise ServiceNotReadyError("the producer was closed while it was being created")
+        except HeliographError as error:
+            self.connection.send_error(wanted.request_id, error)
+            return
+        finally:
+            del self._creating[wanted.producer_id]
+        self._closed.pop(wanted.producer_id, None)
+        former = self._producers.get(wanted.producer_id)
+        if former is not None:  # under another name or of another topic: no command can name it any more
+            former[1].admission.producers.remove(former[0])
+        self._producers[wanted.producer_id] = (producer, topic)
+        self._answer(producer, wanted.request_id)
+
+    def _new_producer(self, wanted: pb.CommandProducer) -> TopicProducer:
+        if len(wanted.producer_name) > NAME_CHARACTERS_MAX:
+            raise BadRequestError(
+                "the producer name is too long", field="producerName", limit=f"{NAME_CHARACTERS_MAX} characters"
+            )
+        producer = TopicProducer(
+            wanted.producer_id,
+            wanted.producer_name,
+            wanted.epoch,
+            self,
+            mode=_MODES[wanted.producer_access_mode],
+            topic_epoch=wanted.topic_epoch if wanted.HasField("topic_epoch") else None,
+            request_id=wanted.request_id,
+        )
+        producer.is_name_generated = not wanted.producer_name or not wanted.user_provided_producer_name
+        return producer
+
+    def _answer(self, producer: TopicProducer, request_id: int) -> None:
+        success = pb.CommandProducerSuccess(
+            request_id=request_id,
+            producer_name=producer.name,
+            last_sequence_id=producer.last_sequence_id,
+            schema_version=producer.schema_version,
+            producer_ready=producer.is_ready,
+        )
+        if producer.mode is not AccessMode.SHARED and producer.topic_epoch is not None:
+            success.topic_epoch = producer.topic_epoch
+        self.connection.send(BaseCommand(type=BaseCommand.PRODUCER_SUCCESS, producer_success=success))
+
+    def _send(self, command: BaseCommand, section: memoryview | None) -> None:
+        send = command.send
+        found = self._producers.get(send.producer_id)
+        if found is None:
+            if send.producer_id in self._closed or send.producer_id in self._creating:
+                return
+            raise ProtocolError(f"there is no producer {send.producer_id} on this connection")
+        if section is None:
+            raise ProtocolError("SEND has no entry")
+        producer, topic = found
+        if not producer.is_ready:
+            raise ProtocolError(f"producer {send.producer_id} waits to become exclusive and may not send yet")
+        size = len(section)
+        self.connection.hold_publish(size)
+        try:
+            entry = TopicEntry.read(section, check=True)
+            self._check_size(size, topic)
+        except (ChecksumError, MessageTooLargeError, ProtocolError) as error:
+            PublishRequest(producer, send.sequence_id, send.highest_sequence_id, 0, size).refuse(error)
+            return
+        topic.admission.send(
+            entry, PublishRequest(producer, send.sequence_id, send.highest_sequence_id, entry.messages, size)
+        )
+        rate = self.connection.context.publish_budget.rate
+        if rate.is_limited:
+            now = time.monotonic()
+            rate.take(entry.messages, size, now)
+            self.connection.throttle(rate.wait(now))
+
+    def _check_size(self, size: int, topic: BrokerTopic) -> None:
+        limit = self.connection.context.config.max_message_bytes + FRAME_SLACK_BYTES
+        if topic.policies.max_message_bytes:
+            limit = min(topic.policies.max_message_bytes, limit)
+        if size > limit:
+            raise MessageTooLargeError(
+                f"an entry of {size} bytes is too large", field="payload", limit=f"{limit} bytes"
+            )
+
+    def _close(self, command: BaseCommand, section: memoryview | None) -> None:
+        request_id, producer_id = command.close_producer.request_id, command.close_producer.producer_id
+        if producer_id in self._creating:
+            self._creating[producer_id] = True
+        found = self._producers.get(producer_id)
+        if found is None:
+            self.connection.send_success(request_id)
+            return
+        producer, topic = found
+        self._forget(producer_id)
+        producer.is_gone_for_good = producer.is_name_generated
+        topic.admission.producers.remove(producer)
+        if producer.pending:
+            producer.is_closed = False  # its receipts are still sent
+            self._closing[producer] = request_id
+        else:
+            self.connection.send_success(request_id)
+
+    def _forget(self, producer_id: int) -> None:
+        del self._producers[producer_id]
+        self._closed[producer_id] = None
+        if len(self._closed) > CLOSED_PRODUCERS_MAX:
+            del self._closed[next(iter(self._closed))]
+
+    def _connection_lost(self) -> None:
+        producers, self._producers = list(self._producers.values()), {}
+        for producer, topic in producers:
+            topic.admission.producers.remove(producer)
+
+
+async def _ensure_subscription(topic: BrokerTopic, name: str) -> None:
+    """Create the initial subscription that a producer asks for, at the oldest entry; dead letter producers do."""
+    if not name or not topic.name.is_persistent or name in topic.subscriptions or name in topic.unavailable:
+        return
+    if not topic.policies.auto_create_subscriptions:
+        raise UnsupportedError(
+            f"subscriptions of {topic.name} are not created automatically", field="initialSubscriptionName"
+        )
+    await topic.subscribe(name, start=topic.ledger.chain.first)

@@ -1,0 +1,88 @@
+"""The commands GET_SCHEMA and GET_OR_CREATE_SCHEMA, and the schemas of new producers and consumers."""
+
+from __future__ import annotations
+
+from heliograph.actors.broker.namespaces.policies import effective
+from heliograph.actors.broker.protocol.connection import PulsarConnection
+from heliograph.actors.broker.schema.registry import SchemaNotFoundError, SchemaRegistry
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.errors import HeliographError, IncompatibleSchemaError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.schema import SchemaType, from_wire, to_wire, version_bytes, version_of
+from heliograph.protocol.server_error import code_of
+from heliograph.protocol.topic_name import TopicName
+
+
+class SchemaCommands:
+    """The schema commands of one connection."""
+
+    def __init__(self, connection: PulsarConnection) -> None:
+        self.connection = connection
+        connection.handlers[BaseCommand.GET_SCHEMA] = lambda command, _: self._get(command.get_schema)
+        connection.handlers[BaseCommand.GET_OR_CREATE_SCHEMA] = lambda command, _: self._get_or_create(
+            command.get_or_create_schema
+        )
+
+    async def _get(self, wanted: pb.CommandGetSchema) -> None:
+        answer = pb.CommandGetSchemaResponse(request_id=wanted.request_id)
+        try:
+            version = version_of(wanted.schema_version) if wanted.schema_version else None
+            found = await self.connection.context.schemas.get(TopicName.parse(wanted.topic), version)
+            answer.schema.CopyFrom(to_wire(found.schema))
+            answer.schema_version = version_bytes(found.version)
+        except HeliographError as error:
+            # Clients take TOPIC_NOT_FOUND as "no schema", and any other code as a failure.
+            is_missing = isinstance(error, SchemaNotFoundError)
+            answer.error_code = pb.TOPIC_NOT_FOUND if is_missing else code_of(error)
+            answer.error_message = str(error)
+        self.connection.send(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, get_schema_response=answer))
+
+    async def _get_or_create(self, wanted: pb.CommandGetOrCreateSchema) -> None:
+        answer = pb.CommandGetOrCreateSchemaResponse(request_id=wanted.request_id)
+        try:
+            topic = TopicName.parse(wanted.topic)
+            catalog = self.connection.context.catalog
+            await catalog.ensure(topic, may_create=False)
+            overrides = (await catalog.topic_policies(topic)).overrides
+            policies = effective(await catalog.policies(topic), overrides)
+            version = await self.connection.context.schemas.add(topic, from_wire(wanted.schema), policies)
+            answer.schema_version = version_bytes(version)
+        except HeliographError as error:
+            answer.error_code, answer.error_message = code_of(error), str(error)
+        self.connection.send(
+            BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, get_or_create_schema_response=answer)
+        )
+
+
+async def producer_schema(registry: SchemaRegistry, topic: BrokerTopic, wanted: pb.CommandProducer) -> bytes:
+    """Register the schema of a new producer. Return its version, empty for a producer without a schema.
+
+    Raises:
+        IncompatibleSchemaError: the schema or the policies of the topic do not allow it.
+        QuotaExceededError, ServiceNotReadyError.
+    """
+    schema = from_wire(wanted.schema) if wanted.HasField("schema") else None
+    if schema is None or schema.is_none:
+        if topic.policies.schema_validation_enforced and await registry.has_schema(topic.name):
+            raise IncompatibleSchemaError(f"{topic.name} only takes producers with a schema", field="schema")
+        return b""
+    if schema.type is SchemaType.AUTO_CONSUME:
+        raise IncompatibleSchemaError("AUTO_CONSUME is for consumers", field="schema")
+    return version_bytes(await registry.add(topic.name, schema, topic.policies))
+
+
+async def check_consumer_schema(registry: SchemaRegistry, topic: BrokerTopic, wanted: pb.CommandSubscribe) -> None:
+    """Check that a new consumer's schema can read the topic. On a topic that was never used, register it as the first.
+
+    Raises:
+        IncompatibleSchemaError, QuotaExceededError, ServiceNotReadyError.
+    """
+    schema = from_wire(wanted.schema) if wanted.HasField("schema") else None
+    if schema is None or schema.is_none or schema.type is SchemaType.AUTO_CONSUME:
+        return
+    is_unused = not topic.producers and not topic.has_consumers and not topic.has_entries
+    if is_unused and not await registry.has_schema(topic.name):
+        await registry.add(topic.name, schema, topic.policies)
+        return
+    await registry.check_consumer(topic.name, schema, topic.policies)

@@ -1,0 +1,133 @@
+"""The listener for clients that speak Pulsar's binary protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+
+from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.protocol.ack_commands import AckCommands
+from heliograph.actors.broker.protocol.connection import PulsarConnection
+from heliograph.actors.broker.protocol.consumer_commands import ConsumerCommands
+from heliograph.actors.broker.protocol.lookup_commands import LookupCommands
+from heliograph.actors.broker.protocol.producer_commands import ProducerCommands
+from heliograph.actors.broker.protocol.refused_commands import RefusedCommands
+from heliograph.actors.broker.protocol.schema_commands import SchemaCommands
+from heliograph.actors.broker.tls import ServerTls
+from heliograph.base.errors import ResourceError
+
+LISTEN_BACKLOG = 1_024  # connections not accepted yet
+
+log = logging.getLogger(__name__)
+
+
+class PulsarServer:
+    """The listener of one broker. ``bind`` takes the port and ``start`` accepts clients, because the broker has to
+    register its address before it serves."""
+
+    def __init__(self, host: str, port: int, tls_port: int | None = None, tls: ServerTls | None = None) -> None:
+        self._host = host
+        self._wanted_port = port
+        self._wanted_tls_port = tls_port
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._tls_server: asyncio.Server | None = None
+        self._context: BrokerContext | None = None
+        self._connections: set[PulsarConnection] = set()
+        self._is_stopped = False
+        self.connections_total = 0
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        assert self._server is not None, "the listener is bound"
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def tls_port(self) -> int | None:
+        """The port for TLS, None without TLS."""
+        if self._tls_server is None:
+            return None
+        port: int = self._tls_server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return len(self._connections)
+
+    async def bind(self) -> None:
+        """Take the port, and the port for TLS if there is one.
+
+        Raises:
+            ResourceError: a port is in use or not allowed.
+        """
+        self._server = await self._listen(self._wanted_port, "port", None)
+        if self._tls is not None and self._wanted_tls_port is not None:
+            try:
+                self._tls_server = await self._listen(self._wanted_tls_port, "tls_port", self._tls.context)
+            except BaseException:
+                self._server.close()
+                raise
+
+    async def start(self, context: BrokerContext) -> None:
+        """Accept clients."""
+        assert self._server is not None, "the listener is bound"
+        self._context = context
+        await self._server.start_serving()
+        if self._tls_server is not None:
+            await self._tls_server.start_serving()
+
+    async def _listen(self, port: int, field: str, tls: ssl.SSLContext | None) -> asyncio.Server:
+        try:
+            return await asyncio.get_running_loop().create_server(
+                self._connected, self._host, port, backlog=LISTEN_BACKLOG, start_serving=False, ssl=tls
+            )
+        except OSError as error:
+            raise ResourceError(
+                f"cannot listen on {self._host}:{port}: {error.strerror or error}; choose another port", field=field
+            ) from error
+
+    async def stop(self) -> None:
+        """Accept no more clients and close every connection."""
+        self._is_stopped = True
+        if self._server is None:
+            return
+        servers = [server for server in (self._server, self._tls_server) if server is not None]
+        for server in servers:
+            server.close()
+        self.hang_up()
+        for server in servers:
+            await server.wait_closed()
+
+    def hang_up(self) -> None:
+        """Close every connection after writing what waits to be written."""
+        for connection in list(self._connections):
+            connection.close()
+
+    def _connected(self) -> PulsarConnection:
+        assert self._context is not None, "clients are accepted by start"
+        connection = PulsarConnection(self._context, self._admit, self._connections.discard)
+        LookupCommands(connection)
+        ProducerCommands(connection)
+        AckCommands(connection, ConsumerCommands(connection))
+        SchemaCommands(connection)
+        RefusedCommands(connection)
+        return connection
+
+    def _admit(self, connection: PulsarConnection) -> bool:
+        """Count a connection whose socket is open. Return False if there are too many, or the listener was stopped.
+
+        A client that fails in the handshake of TLS never gets here, and asyncio does not report its end.
+        """
+        assert self._context is not None, "clients are accepted by start"
+        self.connections_total += 1
+        if self._is_stopped:
+            return False
+        if len(self._connections) >= self._context.config.connections_max:  # I15
+            log.warning("%s: connection refused: there are %d", connection.peer, len(self._connections))
+            return False
+        self._connections.add(connection)
+        return True

@@ -1,0 +1,127 @@
+"""The ledgers as the broker uses them: interfaces, which ``actors/ledger/driver`` and the tests' fake implement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from heliograph.actors.errors import EntryDamagedError
+from heliograph.base.errors import AlreadyClosedError, HeliographError
+from heliograph.metadata.model import LedgerMetadata, Versioned
+
+T = TypeVar("T")
+OnAdded = Callable[[Any, int, HeliographError | None], None]  # context, entry id (-1 with an error), error
+
+
+class LedgerEntryPort(Protocol):
+    """One entry that a reader returned."""
+
+    @property
+    def entry_id(self) -> int:
+        """Return its id."""
+
+    @property
+    def payload(self) -> bytes | memoryview:
+        """Return the bytes that were added."""
+
+
+class LedgerWriterPort(Protocol):
+    """The only writer of an open ledger."""
+
+    @property
+    def ledger_id(self) -> int:
+        """Return the id of the ledger."""
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """Return the metadata as this writer knows it."""
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Return the last entry that is on an ack quorum (LAC), -1 for none."""
+
+    @property
+    def length(self) -> int:
+        """Return the payload bytes added so far."""
+
+    def add(self, payload: bytes) -> asyncio.Future[int]:
+        """Append an entry. The future returns its id once an ack quorum has fsynced it, in entry order (I2).
+
+        The future raises LedgerFencedError, LedgerClosedError or QuorumLostError; the outcome is then unknown. The call
+        itself raises the same if the writer ended before.
+        """
+
+    def add_then(self, payload: bytes, on_added: OnAdded, context: Any = ...) -> None:
+        """Append an entry without a future: ``on_added(context, entry_id, error)`` is called in entry order."""
+
+    async def close(self) -> LedgerMetadata:
+        """Wait for the adds in flight, then decide the end of the ledger."""
+
+    def abort(self, error: HeliographError) -> None:
+        """Stop writing and leave the ledger as it is. Adds in flight fail with ``error``. A writer that is neither
+        closed nor aborted stays in memory until the session ends (I15)."""
+
+
+class LedgerReaderPort(Protocol):
+    """Reads a ledger without affecting its writer."""
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Return the last entry that may be read; of a closed ledger its last."""
+
+    async def read(self, first: int, last: int, max_bytes: int = ...) -> Sequence[LedgerEntryPort]:
+        """Return the entries ``first`` to ``last``, at least one, fewer if they exceed ``max_bytes``."""
+
+    async def read_last_add_confirmed(self) -> int:
+        """Ask the bookies for the last confirmed entry."""
+
+    async def close(self) -> None:
+        """Release the reader."""
+
+
+class LedgersPort(Protocol):
+    """The ledgers of the cluster."""
+
+    async def create(
+        self, *, ensemble_size: int, write_quorum: int, ack_quorum: int, properties: Mapping[str, str] | None = ...
+    ) -> LedgerWriterPort:
+        """Create an open ledger. Raises NotEnoughBookiesError."""
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Fence, recover and close a ledger, and return its CLOSED metadata. Idempotent."""
+
+    async def open(self, ledger_id: int) -> LedgerReaderPort:
+        """Return a reader, without recovery and without a fence."""
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete the ledger. A ledger that does not exist is ignored."""
+
+    async def metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        """Return the ledger's metadata now."""
+
+
+def abandon_writer(writer: LedgerWriterPort | None) -> None:
+    """Abort a writer whose ledger is not used any more; None is ignored."""
+    if writer is not None:
+        writer.abort(AlreadyClosedError("another ledger took its place, or what it is for is gone"))
+
+
+async def read_recovered(
+    ledgers: LedgersPort, ledger_id: int, read: Callable[[LedgerReaderPort, int], Awaitable[T]]
+) -> T:
+    """Recover a ledger, which fences its writer, and return what ``read(reader, last entry id)`` returns.
+
+    Raises:
+        EntryDamagedError: the ledger is empty.
+        NoSuchLedgerError: it does not exist.
+        LedgerRecoveryError: it cannot be recovered now; try again.
+    """
+    last = (await ledgers.recover(ledger_id)).last_entry_id
+    if last < 0:
+        raise EntryDamagedError(f"ledger {ledger_id} is empty")
+    reader = await ledgers.open(ledger_id)
+    try:
+        return await read(reader, last)
+    finally:
+        await reader.close()

@@ -1,0 +1,124 @@
+"""A metadata record that only its owner writes: if its version moved, another broker owns it.
+
+Topic records and cursor records are such. The broker that takes a topic over writes each of them once, and from then on
+every write of the previous owner fails (I13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from heliograph.base.errors import ServiceNotReadyError
+from heliograph.metadata import codec
+from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NoNodeError, SessionExpiredError
+from heliograph.metadata.model import Versioned
+from heliograph.metadata.store import MetadataStore
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 8  # of one write whose replies are lost
+RETRY_DELAY_S = 0.05  # doubling
+
+
+class OwnedRecord(Generic[R]):
+    """The owner's copy of a record, with the version that it has in the store."""
+
+    def __init__(self, store: MetadataStore, path: str, versioned: Versioned[R]) -> None:
+        self._store = store
+        self.path = path
+        self.record = versioned.record
+        self._version = versioned.version
+
+    async def replace(self, record: R) -> None:
+        """Store a new record if no other owner has written since (I9). Calls must not overlap.
+
+        Raises:
+            ServiceNotReadyError: another owner wrote, the node is gone, or our session has expired.
+            ConnectionLossError: the store cannot be reached; the outcome is unknown, and the owner must abandon the
+                record.
+        """
+        value = codec.encode(record)
+        delay = RETRY_DELAY_S
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                stat = await self._store.set(self.path, value, self._version)
+                self._version = stat.version
+                break
+            except ConnectionLossError:
+                if attempt == ATTEMPTS_MAX:
+                    raise
+                await asyncio.sleep(delay)
+                delay *= 2
+            except BadVersionError as error:
+                if attempt == 1 or not await self._is_ours(value):
+                    raise ServiceNotReadyError(f"{self.path} was written by another owner") from error
+                break
+            except (NoNodeError, SessionExpiredError) as error:
+                raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
+        self.record = record
+
+    async def check(self) -> None:
+        """Check that no other owner has written. Must not overlap with ``replace``.
+
+        Raises:
+            ServiceNotReadyError: another owner wrote, the node is gone, or our session has expired.
+            ConnectionLossError: the store cannot be reached.
+        """
+        try:
+            stat = await self._store.exists(self.path)
+        except SessionExpiredError as error:
+            raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
+        if stat is None or stat.version != self._version:
+            raise ServiceNotReadyError(f"{self.path} was written by another owner")
+
+    async def delete(self) -> None:
+        """Delete the node if no other owner has written since.
+
+        Raises:
+            ServiceNotReadyError: another owner wrote.
+        """
+        try:
+            await self._store.delete(self.path, self._version)
+        except NoNodeError:
+            return
+        except (BadVersionError, SessionExpiredError) as error:
+            raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
+
+    async def _is_ours(self, value: bytes) -> bool:
+        """Return whether a write whose reply was lost has taken effect and is the newest one."""
+        try:
+            found, stat = await self._store.get(self.path)
+        except NoNodeError:
+            return False
+        if found != value or stat.version != self._version + 1:
+            return False
+        self._version = stat.version
+        return True
+
+
+async def take_over(
+    store: MetadataStore, path: str, record_type: type[R], load: Callable[[R], Awaitable[T]]
+) -> tuple[OwnedRecord[R], T]:
+    """Become the owner of a record, and load what it names.
+
+    The record is written back unchanged, so that its version moves and every later write of the previous owner fails
+    (I13). If it changed while ``load`` ran, everything is loaded again.
+
+    Args:
+        load: fences and reads what the record names.
+
+    Raises:
+        NoNodeError: there is no such record. Else what ``load`` raises; the record is unchanged then.
+    """
+    while True:
+        value, stat = await store.get(path)
+        record = codec.decode(record_type, value)
+        loaded = await load(record)
+        try:
+            stat = await store.set(path, value, stat.version)
+        except BadVersionError:
+            continue
+        return OwnedRecord(store, path, Versioned(record, stat.version)), loaded

@@ -1,0 +1,30 @@
+"""An entry that is published and not confirmed yet, and the interface that hears its outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.base.errors import HeliographError
+
+
+class Publication(Protocol):
+    """The publisher of one entry. A ledger reports outcomes in publish order, one for each entry."""
+
+    __slots__ = ()
+
+    def confirmed(self, position: Position) -> None:
+        """Report that the entry is durable at ``position``."""
+
+    def failed(self, error: HeliographError) -> None:
+        """Report that the outcome of the entry is unknown: the publisher sends it again or abandons it."""
+
+
+@dataclass(slots=True)
+class PendingPublish:
+    """An entry that is not confirmed yet."""
+
+    entry: TopicEntry
+    publication: Publication

@@ -1,0 +1,71 @@
+"""An entry of a topic in the broker: the producer's bytes, unchanged, and the few facts that dispatch needs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+from heliograph.protocol import entry as codec
+from heliograph.protocol import pulsar_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """One entry. ``messages`` is its cost in permits; all chunks of one message carry the same ``chunk_uuid``."""
+
+    payload: bytes
+    messages: int
+    is_batch: bool
+    is_marker: bool
+    chunk_uuid: str | None
+    is_last_chunk: bool
+    publish_time_ms: int
+    sticky_key: bytes  # the key that Key_Shared dispatches by: ordering key, key, or a unique value
+    deliver_at_ms: int = 0  # delivery time on shared subscriptions; 0: at once
+    live: int | None = None  # of a compacted batch: the messages that are left, one bit each
+
+    @property
+    def last_batch_index(self) -> int:
+        """Return the batch index of the last message."""
+        return self.messages - 1 if self.live is None else self.live.bit_length() - 1
+
+    @staticmethod
+    def read(section: bytes | memoryview, *, check: bool) -> TopicEntry:
+        """Decode an entry from the wire or from a ledger.
+
+        Args:
+            check: verify its checksum first.
+
+        Raises:
+            ChecksumError: the bytes were damaged.
+            ProtocolError: these bytes are not an entry.
+        """
+        if check:
+            codec.verify(section)
+        metadata = codec.metadata_of(section)
+        return TopicEntry(
+            bytes(section),
+            codec.message_count(metadata),
+            metadata.HasField("num_messages_in_batch"),
+            metadata.HasField("marker_type"),
+            metadata.uuid if metadata.num_chunks_from_msg > 1 else None,
+            metadata.chunk_id == metadata.num_chunks_from_msg - 1,
+            metadata.publish_time,
+            _sticky_key(metadata),
+            metadata.deliver_at_time,
+        )
+
+
+def _sticky_key(metadata: pb.MessageMetadata) -> bytes:
+    if metadata.ordering_key:
+        return metadata.ordering_key
+    if not metadata.partition_key:
+        return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    key = metadata.partition_key.encode()
+    if not metadata.partition_key_b64_encoded:
+        return key
+    try:
+        return base64.b64decode(key, validate=True)
+    except binascii.Error:
+        return key  # not base64, but still the same bytes for the same key

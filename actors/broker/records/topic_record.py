@@ -1,0 +1,102 @@
+"""Changes of a topic's record as functions, and the creation of its ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
+from heliograph.metadata.model import CompactedLedger, LedgerInfo, LedgerMetadata, Policies, TopicRecord
+
+DELETABLE = "deletable"  # property of the record: ledgers out of the chain whose deletion is not known to be complete
+DELETING = "deleting"  # property of the record: the topic is being deleted
+NEVER_TRIMMED = "whole"  # property of the record: nothing of the topic was ever trimmed
+
+
+def with_ledger_appended(record: TopicRecord, ledger_id: int) -> TopicRecord:
+    """Return the record with a new, open ledger at the end of the chain."""
+    assert sum(info.closed_ms == 0 for info in record.ledgers) < 2, "at most two ledgers are not closed"  # I12
+    assert not record.ledgers or record.ledgers[-1].ledger_id < ledger_id, "ledger ids of a topic grow"  # I12
+    return replace(record, ledgers=(*record.ledgers, LedgerInfo(ledger_id)))
+
+
+def with_ledger_closed(record: TopicRecord, metadata: LedgerMetadata, closed_ms: int) -> TopicRecord:
+    """Return the record with the decided end of one of its ledgers, closed at ``closed_ms`` of the wall clock.
+
+    A ledger that the record has as closed is unchanged.
+    """
+    assert metadata.is_closed, "the end of the ledger is decided"
+    return replace(
+        record,
+        ledgers=tuple(
+            LedgerInfo(info.ledger_id, metadata.last_entry_id + 1, metadata.length, closed_ms)
+            if info.ledger_id == metadata.ledger_id and info.closed_ms == 0
+            else info
+            for info in record.ledgers
+        ),
+    )
+
+
+def deletable_ledgers(record: TopicRecord) -> list[int]:
+    """Return the ledgers that left the chain and may still exist."""
+    return [int(text) for text in record.properties.get(DELETABLE, "").split(",") if text]
+
+
+def with_deletable(record: TopicRecord, ledger_ids: Sequence[int]) -> TopicRecord:
+    """Return the record with another list of ledgers to delete."""
+    properties = {name: value for name, value in record.properties.items() if name != DELETABLE}
+    if ledger_ids:
+        properties[DELETABLE] = ",".join(map(str, ledger_ids))
+    return replace(record, properties=properties)
+
+
+def with_head_trimmed(record: TopicRecord, count: int) -> TopicRecord:
+    """Return the record without its first ``count`` ledgers, which are listed as deletable."""
+    assert 0 <= count < len(record.ledgers), "the ledger that takes entries stays"  # I14
+    gone = [info.ledger_id for info in record.ledgers[:count]]
+    kept = {name: value for name, value in record.properties.items() if name != NEVER_TRIMMED}
+    record = replace(record, ledgers=record.ledgers[count:], properties=kept)
+    return with_deletable(record, [*deletable_ledgers(record), *gone])
+
+
+def with_compacted(record: TopicRecord, compacted: CompactedLedger | None) -> TopicRecord:
+    """Return the record with another compacted ledger, or none. The previous one is listed as deletable."""
+    if record.compacted is not None:
+        record = with_deletable(record, [*deletable_ledgers(record), record.compacted.ledger_id])
+    return replace(record, compacted=compacted)
+
+
+def without_empty_ledgers(record: TopicRecord) -> TopicRecord:
+    """Return the record without ledgers that were closed empty. Otherwise each opening of the topic would leave one."""
+    empty = [info.ledger_id for info in record.ledgers if info.closed_ms and info.entries == 0]
+    if not empty:
+        return record
+    kept = tuple(info for info in record.ledgers if info.ledger_id not in empty)
+    return replace(with_deletable(record, [*deletable_ledgers(record), *empty]), ledgers=kept)
+
+
+async def create_topic_ledger(
+    ledgers: LedgersPort, topic: str, policies: Policies, use: str = "topic", subscription: str = ""
+) -> LedgerWriterPort:
+    """Create a ledger for a topic's entries, or for what else is stored of the topic. It counts only once a record
+    names it.
+
+    Args:
+        use: its purpose; ``use`` and ``subscription`` are stored in the ledger's properties.
+
+    Raises:
+        NotEnoughBookiesError: fewer usable bookies than the ensemble size.
+        InvalidConfigError: the policies name a placement that this broker does not have.
+    """
+    properties = {"use": use, "topic": topic}
+    if subscription:
+        properties["subscription"] = subscription
+    if policies.placement:
+        properties["placement"] = policies.placement
+    persistence = policies.persistence
+    return await ledgers.create(
+        ensemble_size=persistence.ensemble_size,
+        write_quorum=persistence.write_quorum,
+        ack_quorum=persistence.ack_quorum,
+        properties=properties,
+    )

@@ -1,0 +1,125 @@
+"""The compatibility of schemas: whether data written under one can be read under another (pure).
+
+The strategies are Pulsar's. Under BACKWARD, readers of the new schema can read what was written under the old one;
+under FORWARD it is the other way round; FULL is both. The TRANSITIVE ones compare with every earlier version, the
+others with the latest only.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import avro.errors
+import avro.schema
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+
+from heliograph.actors.broker.schema.protobuf_compatibility import check_protobuf, protobuf_can_read
+from heliograph.base.errors import IncompatibleSchemaError
+from heliograph.protocol.schema import SchemaInfo, SchemaType
+
+_AVRO_TYPES = {SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF}
+_LENGTH = struct.Struct(">i")
+_NESTING_MAX = 64  # of a definition's JSON
+
+CanRead = Callable[[bytes, bytes], str]  # (reader, writer) -> the reason why not, empty if it can
+
+
+def check_definition(schema: SchemaInfo) -> None:
+    """Raise IncompatibleSchemaError unless the definition is valid for its type."""
+    if schema.type in _AVRO_TYPES:
+        _avro(schema.data)
+    elif schema.type is SchemaType.PROTOBUF_NATIVE:
+        check_protobuf(schema.data)
+    elif schema.type is SchemaType.KEY_VALUE:
+        for part in _halves(schema):
+            check_definition(part)
+    elif schema.type in (SchemaType.NONE, SchemaType.AUTO_CONSUME):
+        raise IncompatibleSchemaError(f"{schema.type.name} is not a schema that can be stored", field="schema")
+
+
+def check_compatible(new: SchemaInfo, existing: Sequence[SchemaInfo], strategy: str) -> None:
+    """Raise IncompatibleSchemaError with the reason unless the strategy allows ``new`` after ``existing``.
+
+    Args:
+        existing: the earlier versions, oldest first.
+        strategy: one of Pulsar's names, see ``actors/broker/namespaces/policies.py``.
+    """
+    if strategy == "ALWAYS_COMPATIBLE" or not existing:
+        return
+    if strategy == "ALWAYS_INCOMPATIBLE":
+        raise IncompatibleSchemaError("the topic's schema is fixed (ALWAYS_INCOMPATIBLE)", field="schema")
+    compared = existing if strategy.endswith("_TRANSITIVE") else existing[-1:]
+    direction = strategy.removesuffix("_TRANSITIVE")
+    for old in compared:
+        if direction in ("BACKWARD", "FULL"):
+            _check_reads(new, old, strategy)
+        if direction in ("FORWARD", "FULL"):
+            _check_reads(old, new, strategy)
+
+
+def _check_reads(reader: SchemaInfo, writer: SchemaInfo, strategy: str) -> None:
+    why = _cannot_read(reader, writer)
+    if why:
+        raise IncompatibleSchemaError(f"the schemas are not compatible ({strategy}): {why}", field="schema")
+
+
+def _cannot_read(reader: SchemaInfo, writer: SchemaInfo) -> str:
+    if reader.type is not writer.type:
+        return f"the type is {reader.type.name} on one side and {writer.type.name} on the other"
+    if reader.type in _AVRO_TYPES:
+        return _avro_can_read(reader.data, writer.data)
+    if reader.type is SchemaType.PROTOBUF_NATIVE:
+        return protobuf_can_read(reader.data, writer.data)
+    if reader.type is SchemaType.KEY_VALUE:
+        halves = zip(("key", "value"), _halves(reader), _halves(writer), strict=True)
+        reasons = [f"{side}: {why}" for side, one, other in halves if (why := _cannot_read(one, other))]
+        return "; ".join(reasons)
+    return ""
+
+
+def _avro_can_read(reader: bytes, writer: bytes) -> str:
+    checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]  # its constructor lacks types
+    result = checker.get_compatibility(_avro(reader), _avro(writer))
+    if result.compatibility is SchemaCompatibilityType.compatible:
+        return ""
+    places = sorted(result.locations)
+    reasons = sorted(result.messages)
+    return f"at {', '.join(places) or '/'}: {'; '.join(reasons) or 'they differ'}"
+
+
+def _avro(data: bytes) -> avro.schema.Schema:
+    try:
+        definition = json.loads(data)
+        _check_nesting(definition)
+        return avro.schema.parse(json.dumps(definition))
+    except (ValueError, avro.errors.AvroException, RecursionError) as error:
+        raise IncompatibleSchemaError(f"the Avro schema is invalid: {error}", field="schema") from error
+
+
+def _check_nesting(value: Any, depth: int = 0) -> None:
+    if depth > _NESTING_MAX:
+        raise ValueError(f"it is nested deeper than {_NESTING_MAX}")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_nesting(inner, depth + 1)
+
+
+def _halves(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
+    """Return the schemas of the key and of the value of a KEY_VALUE schema."""
+    parts, rest = [], schema.data
+    for side in ("key", "value"):
+        if len(rest) < _LENGTH.size:
+            raise IncompatibleSchemaError("the key-value schema is invalid: it ends early", field="schema")
+        length = max(_LENGTH.unpack_from(rest)[0], 0)  # -1: no data
+        data, rest = rest[_LENGTH.size : _LENGTH.size + length], rest[_LENGTH.size + length :]
+        if len(data) < length:
+            raise IncompatibleSchemaError("the key-value schema is invalid: it ends early", field="schema")
+        kind = schema.properties.get(f"{side}.schema.type", "BYTES")
+        name = schema.properties.get(f"{side}.schema.name", "")
+        kind_of_half = SchemaType.__members__.get(kind, SchemaType.NONE)
+        if kind_of_half is SchemaType.KEY_VALUE:
+            raise IncompatibleSchemaError("a key-value schema inside another is not supported", field="schema")
+        parts.append(SchemaInfo(kind_of_half, data, name))
+    return parts[0], parts[1]

@@ -1,0 +1,234 @@
+"""The schema registry: the versions of every topic's schema in metadata.
+
+A topic has a history that changes by compare-and-set (I9), and one node for each definition, written together with the
+history that names it. The partitions of a topic share one schema. Any broker may use it; no ownership is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.schema.compatibility import check_compatible, check_definition
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import IncompatibleSchemaError, NotFoundError, QuotaExceededError, ServiceNotReadyError
+from heliograph.metadata import codec, paths
+from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError
+from heliograph.metadata.model import Policies, SchemaHistory, SchemaRecord, SchemaVersion, Versioned
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import Create, Delete, MetadataStore, Set
+from heliograph.protocol.schema import SchemaInfo, SchemaType
+from heliograph.protocol.topic_name import TopicName
+
+VERSIONS_MAX = 1_000  # of one topic's schema
+ROUNDS_MAX = 20  # of one change while others change the same history
+
+_JSON_TYPES = {SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.PROTOBUF_NATIVE}
+
+
+class SchemaNotFoundError(NotFoundError):
+    """The topic has no schema, or no such version of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """One version of a topic's schema."""
+
+    version: int
+    schema: SchemaInfo
+    created_ms: int
+
+
+class SchemaRegistry:
+    """Reads and writes the versions of schemas. All calls on one event loop."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def add(self, topic: TopicName, schema: SchemaInfo, policies: Policies, *, is_admin: bool = False) -> int:
+        """Return the version of a schema. Add it as the newest version if the topic does not have it.
+
+        A lost call may have added it; repeating the call is safe.
+
+        Args:
+            is_admin: an operator may add versions where producers may not.
+
+        Raises:
+            IncompatibleSchemaError: the schema is malformed or not compatible, or producers may not add versions.
+            QuotaExceededError: the topic has VERSIONS_MAX versions.
+            ServiceNotReadyError: others keep changing the schema, or the session is over; try again.
+        """
+        check_definition(schema)
+        digest = digest_of(schema)
+        for _ in range(ROUNDS_MAX):
+            found = await self._history(topic)
+            current = _current(found.record.versions)
+            for line in current:
+                if line.digest == digest:
+                    return line.version
+            if not (is_admin or policies.schema_auto_update) and current:
+                raise IncompatibleSchemaError(f"producers may not change the schema of {topic}", field="schema")
+            if len(found.record.versions) >= VERSIONS_MAX:
+                raise QuotaExceededError(f"{topic} has {VERSIONS_MAX} versions of its schema", field="schema")
+            check_compatible(schema, await self._definitions(topic, current), policies.schema_compatibility)
+            line = SchemaVersion(_next_version(found.record), digest, wall_ms())
+            if await self._append(topic, found, line, schema):
+                return line.version
+        raise ServiceNotReadyError(f"the schema of {topic} keeps changing, try again")
+
+    async def check_consumer(self, topic: TopicName, schema: SchemaInfo, policies: Policies) -> None:
+        """Raise IncompatibleSchemaError unless a consumer with this schema can read the topic."""
+        check_definition(schema)
+        current = _current((await self._history(topic)).record.versions)
+        if not current:
+            raise IncompatibleSchemaError(f"{topic} has no schema", field="schema")
+        if any(line.digest == digest_of(schema) for line in current):
+            return
+        check_compatible(schema, await self._definitions(topic, current), policies.schema_compatibility)
+
+    async def check(self, topic: TopicName, schema: SchemaInfo, policies: Policies) -> None:
+        """Raise IncompatibleSchemaError unless ``add`` would accept the schema."""
+        check_definition(schema)
+        current = _current((await self._history(topic)).record.versions)
+        check_compatible(schema, await self._definitions(topic, current), policies.schema_compatibility)
+
+    async def has_schema(self, topic: TopicName) -> bool:
+        """Return whether the topic has a schema."""
+        return bool(_current((await self._history(topic)).record.versions))
+
+    async def version_of(self, topic: TopicName, schema: SchemaInfo) -> int | None:
+        """Return the version of a schema, None if the topic does not have it."""
+        digest = digest_of(schema)
+        current = _current((await self._history(topic)).record.versions)
+        return next((line.version for line in current if line.digest == digest), None)
+
+    async def get(self, topic: TopicName, version: int | None = None) -> StoredSchema:
+        """Return one version, the newest by default.
+
+        Raises:
+            SchemaNotFoundError: there is none, or it was deleted.
+        """
+        versions = (await self._history(topic)).record.versions
+        wanted = version if version is not None or not versions else versions[-1].version
+        versions = tuple(line for line in versions if line.version == wanted)
+        if not versions or not versions[0].digest:
+            raise SchemaNotFoundError(f"{topic} has no such schema", field="schema")
+        line = versions[0]
+        [schema] = await self._definitions(topic, [line])
+        return StoredSchema(line.version, schema, line.created_ms)
+
+    async def versions(self, topic: TopicName) -> list[StoredSchema]:
+        """Return every version since the last deletion, oldest first."""
+        current = _current((await self._history(topic)).record.versions)
+        schemas = await self._definitions(topic, current)
+        return [
+            StoredSchema(line.version, schema, line.created_ms) for line, schema in zip(current, schemas, strict=True)
+        ]
+
+    async def delete(self, topic: TopicName) -> int:
+        """Delete the schema of a topic, which may get a new one then. Return the version that marks the deletion.
+
+        Raises:
+            SchemaNotFoundError: the topic has no schema.
+        """
+        for _ in range(ROUNDS_MAX):
+            found = await self._history(topic)
+            if not _current(found.record.versions):
+                raise SchemaNotFoundError(f"{topic} has no schema", field="schema")
+            line = SchemaVersion(_next_version(found.record), "", wall_ms())
+            if await self._append(topic, found, line, None):
+                return line.version
+        raise ServiceNotReadyError(f"the schema of {topic} keeps changing, try again")
+
+    async def forget(self, topic: TopicName) -> None:
+        """Delete the history and all definitions of a topic that is deleted."""
+        path = _path(topic)
+        with needs_session():
+            for _ in range(ROUNDS_MAX):
+                found = await self._history(topic)
+                if found.version < 0:
+                    return
+                lines = [line for line in found.record.versions if line.digest]
+                deletions = [Delete(paths.schema(path, line.version)) for line in lines]
+                try:
+                    await self._store.multi([*deletions, Delete(path, found.version)])
+                except (BadVersionError, NoNodeError):
+                    continue
+                return
+
+    async def _history(self, topic: TopicName) -> Versioned[SchemaHistory]:
+        """Return the history; a topic without one has an empty history of version -1."""
+        try:
+            with needs_session():
+                return await read(self._store, _path(topic), SchemaHistory)
+        except NoNodeError:
+            return Versioned(SchemaHistory(), -1)
+
+    async def _definitions(self, topic: TopicName, lines: Sequence[SchemaVersion]) -> list[SchemaInfo]:
+        found = []
+        for line in lines:
+            try:
+                with needs_session():
+                    record = (await read(self._store, paths.schema(_path(topic), line.version), SchemaRecord)).record
+            except NoNodeError:
+                raise ServiceNotReadyError(f"the schema of {topic} is being deleted") from None
+            data = base64.b64decode(record.data)
+            found.append(SchemaInfo(SchemaType.named(record.type), data, record.name, record.properties))
+        return found
+
+    async def _append(
+        self, topic: TopicName, found: Versioned[SchemaHistory], line: SchemaVersion, schema: SchemaInfo | None
+    ) -> bool:
+        """Append a line to the history. Return False if the history changed meanwhile."""
+        path = _path(topic)
+        value = codec.encode(replace(found.record, versions=(*found.record.versions, line)))
+        try:
+            with needs_session():
+                if found.version < 0:
+                    await self._ensure(path)
+                    found = Versioned(SchemaHistory(), 0)
+                definition = [] if schema is None else [Create(paths.schema(path, line.version), _record(schema))]
+                await self._store.multi([Set(path, value, found.version), *definition])
+        except (BadVersionError, NodeExistsError, NoNodeError, ConnectionLossError):
+            return False  # the next round sees whether the write was done  # I9
+        return True
+
+    async def _ensure(self, path: str) -> None:
+        try:
+            await self._store.create(path, codec.encode(SchemaHistory()), parents=True)
+        except NodeExistsError:
+            return
+
+
+def digest_of(schema: SchemaInfo) -> str:
+    """Return a hash of a definition that does not depend on spaces and the order of keys in its JSON."""
+    data = schema.data
+    if schema.type in _JSON_TYPES:
+        data = json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(schema.type.name.encode() + b"\0" + data).hexdigest()
+
+
+def _record(schema: SchemaInfo) -> bytes:
+    data = base64.b64encode(schema.data).decode()
+    return codec.encode(SchemaRecord(schema.type.name, data, schema.name, dict(schema.properties)))
+
+
+def _next_version(history: SchemaHistory) -> int:
+    return history.versions[-1].version + 1 if history.versions else 0
+
+
+def _current(versions: Sequence[SchemaVersion]) -> list[SchemaVersion]:
+    """Return the versions since the last deletion."""
+    current: list[SchemaVersion] = []
+    for line in versions:
+        current = [*current, line] if line.digest else []
+    return current
+
+
+def _path(topic: TopicName) -> str:
+    parent = TopicName.parse(topic.partitioned_name)
+    return paths.schemas(parent.tenant, parent.namespace_name, parent.local_name)

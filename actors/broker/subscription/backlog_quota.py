@@ -1,0 +1,127 @@
+"""The backlog quota of one topic. If the slowest durable subscription has too many bytes or too old messages before it,
+the producers are held or refused, or the subscription loses its oldest messages.
+
+A check costs work in proportion to the ledgers of the backlog, not to its entries. For the age, one entry is read if
+the slowest cursor has moved since the last check.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+
+from heliograph.actors.broker.managed_ledger.backlog_size import LedgerSize, backlog_bytes, mark_within
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import HeliographError, ProducerHeldError, QuotaExceededError
+
+EVICTION_SHARE = 0.9  # of the quota: the backlog of a subscription after its oldest messages were evicted
+EVICTION = "consumer_backlog_eviction"
+HOLD = "producer_request_hold"
+
+log = logging.getLogger(__name__)
+
+
+class BacklogQuota:
+    """The quota of one topic. All calls on one event loop.
+
+    Args:
+        subscriptions: returns the topic's subscriptions.
+
+    Attributes:
+        evicted: entries that subscriptions lost.
+    """
+
+    def __init__(
+        self, ledger: ManagedLedger, reader: EntryReader, subscriptions: Callable[[], Collection[Subscription]]
+    ) -> None:
+        self.evicted = 0
+        self._ledger = ledger
+        self._reader = reader
+        self._subscriptions = subscriptions
+        self._oldest: tuple[int, int] = (-1, 0)  # mark of the slowest cursor, and publish time of that entry in ms
+        self._is_too_old = False
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Return the bytes of the backlog of the slowest durable subscription."""
+        mark = self._slowest()
+        return 0 if mark is None else backlog_bytes(self._sizes(), mark)
+
+    def refusal(self) -> HeliographError | None:
+        """Return the error for producers while the backlog exceeds the quota, else None."""
+        policies = self._ledger.policies
+        if policies.backlog_quota_action == EVICTION:
+            return None
+        is_too_large = 0 <= policies.backlog_quota_bytes < self.backlog_bytes
+        if not is_too_large and not self._is_too_old:
+            return None
+        limit = f"{policies.backlog_quota_bytes} bytes, {policies.backlog_quota_seconds} seconds"
+        text = f"the backlog of {self._ledger.name} is above its quota"
+        kind = ProducerHeldError if policies.backlog_quota_action == HOLD else QuotaExceededError
+        return kind(text, field="backlog_quota", limit=limit)
+
+    async def check(self) -> None:
+        """Check the age of the backlog, and evict messages if that is the policy.
+
+        Raises:
+            QuorumLostError, ...: the oldest message cannot be read now; the result of the last check stays in force.
+        """
+        self._is_too_old = await self._check_age()
+
+    async def _check_age(self) -> bool:
+        """Return whether producers are to be refused because of the age of the backlog."""
+        policies = self._ledger.policies
+        seconds, size = policies.backlog_quota_seconds, policies.backlog_quota_bytes
+        if seconds < 0 and size < 0:
+            return False
+        mark = self._slowest()
+        if mark is None or mark >= self._ledger.chain.end:
+            return False
+        is_evicting = policies.backlog_quota_action == EVICTION
+        if size >= 0 and is_evicting and backlog_bytes(self._sizes(), mark) > size:
+            self._evict(mark_within(self._sizes(), int(size * EVICTION_SHARE)))
+        if seconds < 0:
+            return False
+        before = wall_ms() - seconds * 1000
+        if await self._published(mark) >= before:
+            return False
+        if is_evicting:
+            self._evict(await self._reader.index_at_time(before))
+        return not is_evicting
+
+    def _slowest(self) -> int | None:
+        marks = [s.topic_mark for s in self._subscriptions() if s.is_durable and not s.is_internal]
+        return max(min(marks), self._ledger.chain.first) if marks else None
+
+    def _sizes(self) -> Iterator[LedgerSize]:
+        """Yield the topic's ledgers, newest first."""
+        chain, writer = self._ledger.chain, self._ledger.writer
+        index = chain.end
+        for info in reversed(self._ledger.record.ledgers):
+            if info.ledger_id > chain.last_ledger_id:
+                continue  # the next ledger, not used yet
+            entries = chain.entries_in(info.ledger_id)
+            index -= entries
+            is_open = info.ledger_id == writer.ledger_id and not info.closed_ms
+            yield LedgerSize(index, entries, writer.length if is_open else info.size)
+
+    async def _published(self, index: int) -> int:
+        if self._oldest[0] != index:
+            self._oldest = (index, (await self._reader.entry(index)).publish_time_ms)
+        return self._oldest[1]
+
+    def _evict(self, mark: int) -> None:
+        for subscription in self._subscriptions():
+            if subscription.is_durable and not subscription.is_internal and subscription.topic_mark < mark:
+                before = subscription.backlog
+                subscription.skip_to(subscription.chain.from_base(mark))
+                self.evicted += before - subscription.backlog
+                log.warning(
+                    "%s: the backlog quota evicted %d entries from subscription %s",
+                    self._ledger.name,
+                    before - subscription.backlog,
+                    subscription.name,
+                )

@@ -1,0 +1,99 @@
+"""A consumer of a subscription: its dispatch state, its counters, and the channel to its client."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from typing import Protocol
+
+from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
+from heliograph.actors.broker.limits.rates import Rates
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.base.clock import wall_ms
+
+_keys = itertools.count(1)
+
+
+class ConsumerChannel(Protocol):
+    """The connection of a consumer's client."""
+
+    @property
+    def peer(self) -> str:
+        """Return the client's address."""
+
+    @property
+    def client_version(self) -> str:
+        """Return the version that the client reports."""
+
+    def push(
+        self,
+        consumer: SubscriptionConsumer,
+        position: Position,
+        entry: TopicEntry,
+        redelivery_count: int,
+        bits: int | None,
+    ) -> None:
+        """Send one entry.
+
+        Args:
+            redelivery_count: how often the entry was delivered before.
+            bits: the messages of the batch that are not acknowledged, a bit each; None for all.
+        """
+
+    def close_consumer(self, consumer: SubscriptionConsumer) -> None:
+        """Tell the client that the broker closed this consumer; the client looks the topic up and subscribes again."""
+
+    def probe(self) -> asyncio.Future[None]:
+        """Check that the client still answers, and remove its consumers if not. The future resolves when that is
+        known."""
+
+    def reached_end(self, consumer: SubscriptionConsumer) -> None:
+        """Tell a consumer that it has the last message of a terminated topic."""
+
+    def active_changed(self, consumer: SubscriptionConsumer, is_active: bool) -> None:
+        """Tell a consumer of a Failover subscription whether it is the active one."""
+
+
+class SubscriptionConsumer:
+    """One consumer, made by the connection and owned by the subscription."""
+
+    def __init__(
+        self,
+        consumer_id: int,
+        name: str,
+        priority: int,
+        partition: int,
+        channel: ConsumerChannel,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        key = next(_keys)
+        self.consumer_id = consumer_id
+        self.partition = partition  # of the topic, for message ids; -1 when it is not partitioned
+        self.state = ConsumerState(key, name or f"consumer-{key:x}", priority)
+        self.channel = channel
+        self.metadata = metadata or {}
+        self._rates = Rates()
+        self.connected_ms = wall_ms()
+        self.entries_out = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+        self.is_termination_announced = False
+        self.epoch: int | None = None  # the client's count of its redeliveries and seeks, if it counts them
+
+    def rates(self) -> dict[str, float]:
+        """Return messages and bytes pushed and entries redelivered, per second since the last call."""
+        return self._rates.look(
+            {
+                "msgOutCounter": self.messages_out,
+                "bytesOutCounter": self.bytes_out,
+                "redelivered": self.messages_redelivered,
+            }
+        )
+
+    @property
+    def name(self) -> str:
+        """Return the name that the client chose, or a generated one."""
+        return self.state.name

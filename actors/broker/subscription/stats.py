@@ -1,0 +1,95 @@
+"""The statistics of a subscription and its consumers, in Pulsar's shapes and names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
+from heliograph.actors.broker.subscription.subscription import Subscription
+
+Json = dict[str, Any]
+
+DRAINING_SHOWN_MAX = 100  # hashes of one consumer
+RANGES_SHOWN_MAX = 1_000  # of one consumer
+
+
+def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -> Json:
+    """Return the statistics of one subscription. ``msgBacklog`` counts entries, as in Pulsar.
+
+    Args:
+        storage: bytes of the topic, from which the bytes of the backlog are estimated.
+    """
+    dispatcher = subscription.dispatcher
+    entries = chain.end - chain.first
+    active = dispatcher.active
+    delayed = subscription.delays.index.count
+    consumers = [consumer_stats(subscription, consumer) for consumer in subscription.consumers.values()]
+    return {
+        "msgRateOut": sum(one["msgRateOut"] for one in consumers),
+        "msgThroughputOut": sum(one["msgThroughputOut"] for one in consumers),
+        "msgRateRedeliver": sum(one["msgRateRedeliver"] for one in consumers),
+        "msgBacklog": subscription.backlog,
+        "msgBacklogNoDelayed": max(subscription.backlog - delayed, 0),
+        "backlogSize": storage * subscription.backlog // entries if entries else 0,
+        "msgOutCounter": subscription.messages_out,
+        "bytesOutCounter": subscription.bytes_out,
+        "messageAckCounter": subscription.entries_acknowledged,
+        "totalMsgExpired": subscription.entries_expired,
+        "lastExpireTimestamp": subscription.expired_ms,
+        "unackedMessages": sum(c.state.pending_messages for c in subscription.consumers.values()),
+        "type": subscription.kind.value if subscription.consumers else "",
+        "activeConsumerName": active.name if active is not None else "",
+        "msgInReplay": dispatcher.replay_count,
+        "msgDropCount": subscription.messages_dropped,
+        "msgDelayed": delayed,
+        "isDurable": subscription.is_durable,
+        "isReplicated": False,
+        "blockedSubscriptionOnUnackedMsgs": dispatcher.is_blocked,
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.holes,
+        "drainingHashesCount": dispatcher.draining_hashes,
+        "keySharedMode": _mode(subscription) if dispatcher.delivers_by_key else None,
+        "allowOutOfOrderDelivery": any(c.state.allow_out_of_order for c in subscription.consumers.values()),
+        "subscriptionProperties": dict(subscription.properties),
+        "consumers": consumers,
+    }
+
+
+def consumer_stats(subscription: Subscription, consumer: SubscriptionConsumer) -> Json:
+    """Return the statistics of one consumer."""
+    dispatcher = subscription.dispatcher
+    rates = consumer.rates()
+    stats: Json = {
+        "consumerName": consumer.name,
+        "availablePermits": consumer.state.permits,
+        "unackedMessages": consumer.state.pending_messages,
+        "blockedConsumerOnUnackedMsgs": consumer.state.is_blocked,
+        "msgRateOut": rates["msgOutCounter"],
+        "msgThroughputOut": rates["bytesOutCounter"],
+        "msgRateRedeliver": rates["redelivered"],
+        "msgOutCounter": consumer.messages_out,
+        "bytesOutCounter": consumer.bytes_out,
+        "priorityLevel": consumer.state.priority,
+        "address": consumer.channel.peer,
+        "connectedSince": consumer.connected_ms,
+        "clientVersion": consumer.channel.client_version,
+        "metadata": dict(consumer.metadata),
+    }
+    if dispatcher.delivers_by_key:
+        ranges = dispatcher.ranges_of(consumer.state)[:RANGES_SHOWN_MAX]
+        draining = dispatcher.draining_of(consumer.state)
+        stats |= {
+            "keyHashRanges": [f"[{first}, {last}]" for first, last in ranges],
+            "keyHashRangeArrays": [[first, last] for first, last in ranges],
+            "drainingHashesCount": len(draining),
+            "drainingHashesUnackedMessages": sum(count for _, count in draining),
+            "drainingHashes": [
+                {"hash": key_hash, "unackMsgs": count} for key_hash, count in draining[:DRAINING_SHOWN_MAX]
+            ],
+        }
+    return stats
+
+
+def _mode(subscription: Subscription) -> str:
+    is_sticky = any(consumer.state.key_ranges is not None for consumer in subscription.consumers.values())
+    return "STICKY" if is_sticky else "AUTO_SPLIT"

@@ -1,0 +1,494 @@
+"""A subscription of a topic: its cursor, its consumers, and the delivery loop between them.
+
+The cursor and the dispatcher decide; this class fetches entries, pushes them and keeps the bounds. A turn of the loop
+pushes at most ``TURN_ENTRIES_MAX`` entries, so that a subscription that catches up does not delay the others (I15).
+Read-ahead and delayed delivery have bounds of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.log import CursorLog
+from heliograph.actors.broker.delayed.delivery import DelayedDelivery
+from heliograph.actors.broker.delayed.log import DelayedLog
+from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, Dispatcher
+from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
+from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
+from heliograph.actors.broker.limits.dispatch_rate import DispatchRate, longest_wait
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.read_ahead import SubscriptionReadAhead
+from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
+from heliograph.actors.broker.subscription.state import SUBSCRIPTION_LIFECYCLE, SubscriptionState
+from heliograph.actors.broker.subscription.type import SubscriptionType, make_dispatcher
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import ConflictError, ConsumerBusyError, HeliographError, ServiceNotReadyError
+from heliograph.metadata.model import Policies
+
+TURN_ENTRIES_MAX = 200
+DUE_MAX = 1_000  # entries whose delivery time has come and that wait in the dispatcher, before more are added
+FULL_DELAY_SECONDS = 1.0  # between attempts while the index of delayed entries is full
+COMPACTION = "__compaction"  # the subscription that keeps ledgers until they are compacted
+OWN_PROPERTIES = "heliograph."  # properties of the cursor's record that are not the user's
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSetting:
+    """What a subscription inherits from its topic and broker.
+
+    Args:
+        choice: of the active consumer of Failover subscriptions.
+        failover_delay_seconds: from a change of the active consumer to its first delivery.
+        splits_keys: True if Key_Shared halves hash ranges for new consumers instead of using a ring.
+        topic_rate: shared by all subscriptions of the topic.
+    """
+
+    policies: Policies = field(default_factory=Policies)
+    choice: FailoverChoice = field(default_factory=lambda: FailoverChoice(0))
+    failover_delay_seconds: float = 1.0
+    splits_keys: bool = False
+    topic_rate: DispatchRate = field(default_factory=DispatchRate)
+
+
+class Subscription:
+    """One subscription. All calls on one event loop.
+
+    Args:
+        chain: the topic's own chain, or that of its compacted form.
+        cursor_log: None for a non-durable subscription, whose acknowledgements are kept in memory only.
+        ledgers: stores the index of delayed entries.
+
+    Attributes:
+        state: changed by ``SUBSCRIPTION_LIFECYCLE`` only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        chain: Chain,
+        reader: EntryReader,
+        cursor: Cursor,
+        cursor_log: CursorLog | None,
+        setting: SubscriptionSetting,
+        ledgers: LedgersPort,
+    ) -> None:
+        self.name = name
+        self.cursor = cursor
+        self.log = cursor_log
+        self.kind = SubscriptionType.EXCLUSIVE
+        self.reads_compacted = False
+        self.consumers: dict[int, SubscriptionConsumer] = {}  # by the key of their state
+        self.entries_out = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.entries_acknowledged = 0  # wholly, one by one or by skipping
+        self.messages_dropped = 0  # of a non-persistent topic: no consumer could take them
+        self.on_progress: Callable[[Subscription], None] | None = None  # of a terminated topic
+        self.entries_expired = 0
+        self.expired_ms = 0
+        self.idle_since_ms = wall_ms()  # when the last consumer left, or the subscription was opened
+        self.chain = chain
+        self._policies = setting.policies
+        self._setting = setting
+        self._rate = DispatchRate()
+        self._is_limited = False
+        self.dispatcher: Dispatcher = ExclusiveDispatcher(cursor)
+        delayed_log = None if cursor_log is None else DelayedLog(cursor_log, chain, ledgers)
+        self.delays = DelayedDelivery(chain, cursor, delayed_log, self.schedule_pump)
+        self._ahead = SubscriptionReadAhead(chain, reader, self.pump)
+        self._pump_due = False
+        self._timer: asyncio.TimerHandle | None = None  # the next delivery, when a rate limit or a full index delays it
+        self._handover: asyncio.TimerHandle | None = None  # from one active consumer to the next
+        self.state = SubscriptionState.OPEN
+        self.apply_policies(setting.policies)
+
+    def apply_policies(self, policies: Policies) -> None:
+        """Apply new policies to the open subscription."""
+        self._policies = policies
+        self._rate.set(
+            policies.subscription_dispatch_messages_per_second, policies.subscription_dispatch_bytes_per_second
+        )
+        self.dispatcher.set_limits(policies.max_unacked_per_consumer, policies.max_unacked_per_subscription)
+        if self.consumers:
+            self.schedule_pump()
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Return the properties that the user attached."""
+        stored = self.log.properties if self.log is not None else {}
+        return {name: value for name, value in stored.items() if not name.startswith(OWN_PROPERTIES)}
+
+    @property
+    def is_durable(self) -> bool:
+        """Return whether acknowledgements are stored."""
+        return self.log is not None
+
+    @property
+    def is_internal(self) -> bool:
+        """Return whether it is the broker's own, which no policy expires or evicts."""
+        return self.name == COMPACTION
+
+    @property
+    def topic_mark(self) -> int:
+        """Return the cursor's mark as an index of the topic's own chain."""
+        return self.chain.to_base(self.cursor.mark)
+
+    @property
+    def backlog(self) -> int:
+        """Return the number of entries that are not acknowledged."""
+        return self.cursor.backlog(self.chain.end)
+
+    # -- consumers
+
+    def add_consumer(self, consumer: SubscriptionConsumer, kind: SubscriptionType) -> None:
+        """Connect a consumer.
+
+        Raises:
+            ConsumerBusyError: the type differs from that of the connected consumers, or there are as many as allowed.
+            ServiceNotReadyError: the subscription is being reset or closed; try again.
+            ConsumerAssignError: its key ranges overlap with those of another consumer.
+        """
+        if self.state is not SubscriptionState.OPEN:
+            raise ServiceNotReadyError(f"subscription {self.name} is being changed, try again")
+        if not self.consumers and kind is not self.kind:
+            setting, policies = self._setting, self._policies
+            self.dispatcher = make_dispatcher(
+                kind, self.cursor, setting.choice, self.delays.index, splits_keys=setting.splits_keys
+            )
+            self.dispatcher.set_limits(policies.max_unacked_per_consumer, policies.max_unacked_per_subscription)
+            self.kind = kind
+        elif kind is not self.kind:
+            raise ConsumerBusyError(f"subscription {self.name} has consumers of type {self.kind.value}")
+        limit = self._policies.max_consumers_per_subscription
+        if limit and len(self.consumers) >= limit:
+            raise ConsumerBusyError(
+                f"subscription {self.name} has {limit} consumers, as many as it may",
+                field="max_consumers_per_subscription",
+                limit=f"{limit} consumers",
+            )
+        before = self.dispatcher.active
+        self.dispatcher.add(consumer.state)
+        self.consumers[consumer.state.key] = consumer
+        self._active_changed(before, consumer)
+        self.schedule_pump()
+
+    def holders(self, consumer: SubscriptionConsumer, kind: SubscriptionType) -> list[ConsumerChannel]:
+        """Return the connections whose consumers hold what the caller was refused. The caller's own does not count."""
+        if kind is not self.kind or (kind is not SubscriptionType.EXCLUSIVE and consumer.state.key_ranges is None):
+            return []
+        others = (other.channel for other in self.consumers.values())
+        return [channel for channel in dict.fromkeys(others) if channel is not consumer.channel]
+
+    def remove_consumer(self, consumer: SubscriptionConsumer) -> None:
+        """Disconnect a consumer. What it did not acknowledge is delivered to others."""
+        if self.consumers.pop(consumer.state.key, None) is None:
+            return
+        before = self.dispatcher.active
+        self.dispatcher.remove(consumer.state)
+        self._active_changed(before, None)
+        if self.consumers:
+            self.schedule_pump()
+        else:
+            self.idle_since_ms = wall_ms()
+            self._ahead.drop()
+
+    def flow(self, consumer: SubscriptionConsumer, permits: int) -> None:
+        """Let the consumer take ``permits`` more messages."""
+        consumer.state.permits += permits
+        self.pump()
+
+    def set_writable(self, consumer: SubscriptionConsumer, is_writable: bool) -> None:
+        """Note whether the consumer's connection takes more bytes."""
+        consumer.state.is_writable = is_writable
+        if is_writable:
+            self.schedule_pump()
+
+    # -- acknowledgements
+
+    def acknowledge(self, acks: Iterable[tuple[Position, int | None]]) -> asyncio.Future[None] | None:
+        """Acknowledge single entries, or messages of batches.
+
+        Args:
+            acks: positions with None for a whole entry, else with the bits of the messages that stay unacknowledged.
+                Positions that are not in the topic (any more) are ignored.
+
+        Returns:
+            a shared future that resolves when the acknowledgements are durable; None when there is nothing to wait for.
+        """
+        for position, bits in acks:
+            index = self.chain.find(position)
+            if index is None:
+                continue
+            cursor = self.cursor
+            if cursor.acknowledge_messages(index, bits) if bits else cursor.acknowledge(index):
+                self.entries_acknowledged += 1
+                self.dispatcher.acknowledged(index)
+                if self.delays.index.count:
+                    self.delays.forget(index)
+            elif bits and (left := cursor.unacknowledged_bits(index)) is not None:
+                self.dispatcher.partly_acknowledged(index, left.bit_count())
+        return self._after_acknowledging()
+
+    def acknowledge_cumulative(self, position: Position, bits: int | None = None) -> asyncio.Future[None] | None:
+        """Acknowledge everything up to and including ``position``; of its batch all messages but ``bits``. A position
+        after the last entry is ignored."""
+        if self.chain.end == self.chain.first or position > self.chain.position_at(self.chain.end - 1):
+            return self._after_acknowledging()
+        mark = min(self.chain.after(position), self.chain.end)
+        if bits and (index := self.chain.find(position)) is not None:
+            self._skip_to(index)
+            return self.acknowledge([(position, bits)])
+        self._skip_to(mark)
+        return self._after_acknowledging()
+
+    def skip(self, entries: int | None) -> asyncio.Future[None] | None:
+        """Acknowledge the next ``entries`` unacknowledged entries, None for all."""
+        return self.skip_to(self.chain.end if entries is None else self.cursor.after_open(entries))
+
+    def skip_to(self, mark: int) -> asyncio.Future[None] | None:
+        """Acknowledge everything before the index ``mark`` (skip, expiry, eviction)."""
+        self._skip_to(min(mark, self.chain.end))
+        return self._after_acknowledging()
+
+    def persist(self) -> asyncio.Future[None] | None:
+        """Return a future that resolves when every acknowledgement made so far is durable; None for a non-durable
+        subscription."""
+        return self.log.persist() if self.log is not None else None
+
+    def redeliver(
+        self, consumer: SubscriptionConsumer, positions: Sequence[Position], epoch: int | None = None
+    ) -> None:
+        """Deliver entries again that a consumer gives back: these, or all that it holds if none is named.
+
+        Args:
+            epoch: the consumer drops entries that were pushed in an older epoch. A request with an older epoch is late
+                and ignored.
+        """
+        if epoch is not None:
+            if consumer.epoch is not None and epoch < consumer.epoch:
+                return
+            consumer.epoch = epoch
+        indexes = [index for position in positions if (index := self.chain.find(position)) is not None]
+        consumer.messages_redelivered += len(indexes)
+        self.dispatcher.redeliver(consumer.state, indexes if positions else None)
+        self.schedule_pump()
+
+    # -- seek and end
+
+    async def reset(self, mark: int, bits: int | None = None) -> None:
+        """Seek: the next entry to deliver is ``mark``; of its batch only the messages in ``bits``.
+
+        Every consumer is disconnected first and its client told so; then the cursor moves, durably.
+
+        Raises:
+            ConflictError: another reset is in progress.
+            ServiceNotReadyError: the subscription is closed here.
+            PersistenceError: the new mark could not be stored; the seek may take effect or not.
+        """
+        self._begin_reset()
+        try:
+            self.disconnect()
+            self.cursor.reset(min(max(mark, self.chain.first), self.chain.end))
+            if bits and mark == self.cursor.mark and mark < self.chain.end:
+                self.cursor.acknowledge_messages(mark, bits)
+            self.dispatcher.rewind()
+            self.delays.forget_below(self.cursor.mark)
+            self._ahead.drop()
+            if self.log is not None:
+                await asyncio.shield(self.log.persist())
+        finally:
+            if self.state is SubscriptionState.RESETTING:
+                self._move(SubscriptionState.OPEN)
+
+    def _begin_reset(self) -> None:
+        if self.state is SubscriptionState.RESETTING:
+            raise ConflictError(f"subscription {self.name} is being reset already")
+        if self.state is SubscriptionState.CLOSED:
+            raise ServiceNotReadyError(f"subscription {self.name} is not served here any more")
+        self._move(SubscriptionState.RESETTING)
+
+    def disconnect(self) -> None:
+        """Close every consumer; the clients subscribe again."""
+        for consumer in list(self.consumers.values()):
+            self.remove_consumer(consumer)
+            consumer.channel.close_consumer(consumer)
+
+    async def close(self) -> None:
+        """Disconnect every consumer and make the last acknowledgements durable."""
+        self._stop()
+        await self.delays.close()
+        if self.log is not None:
+            await self.log.close()
+
+    async def delete(self) -> None:
+        """Disconnect every consumer and delete the cursor for good."""
+        self._stop()
+        if self.log is not None:
+            await self.log.delete()
+            await self.delays.delete()
+
+    def abandon(self, error: HeliographError) -> None:
+        """Dispatch nothing and confirm nothing from now on: another broker owns the topic (I13)."""
+        self._stop()
+        if self.log is not None:
+            self.log.abandon(error)
+
+    # -- delivery
+
+    def schedule_pump(self) -> None:
+        """Deliver in the next turn of the loop."""
+        if not self._pump_due and self.state is not SubscriptionState.CLOSED:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self._run_pump)
+
+    def _run_pump(self) -> None:
+        self._pump_due = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Deliver what can be delivered now."""
+        if self.state is SubscriptionState.CLOSED or not self.consumers:
+            return
+        end, dispatcher, delays = self.chain.end, self.dispatcher, self.delays
+        is_limited = self._is_limited = self._rate.is_limited or self._setting.topic_rate.is_limited
+        if self.kind.is_shared:
+            if self._policies.delayed_delivery and not delays.ensure_loaded():
+                return
+            if delays.index.count and dispatcher.due_count < DUE_MAX:
+                dispatcher.make_due(delays.take_due())
+        for _ in range(TURN_ENTRIES_MAX):
+            index = dispatcher.next_wanted(end)
+            if index is None:
+                break
+            if index < self.chain.first:  # trimmed away meanwhile
+                self._skip_to(self.chain.first)
+                continue
+            if is_limited and self._must_wait():
+                return
+            entry = self._ahead.take(index)
+            if entry is None:
+                self._ahead.start_at(index, is_replay=index < dispatcher.read_index)
+                return
+            if entry.deliver_at_ms and self.kind.is_shared and self._policies.delayed_delivery:
+                if delays.index.is_full:
+                    self._pump_later(FULL_DELAY_SECONDS)
+                    return
+                if delays.hold_back(index, entry.deliver_at_ms):
+                    dispatcher.skip(index)
+                    continue
+            self._deliver(index, entry)
+        else:
+            self.schedule_pump()
+        self._ahead.go_on()
+        if self.on_progress is not None:
+            self.on_progress(self)
+
+    def _must_wait(self) -> bool:
+        """Return whether a rate limit is reached. A timer then continues the delivery."""
+        wait = longest_wait((self._rate, self._setting.topic_rate), time.monotonic())
+        if wait > 0:
+            self._pump_later(wait)
+        return wait > 0
+
+    def _pump_later(self, seconds: float) -> None:
+        if self._timer is None and self.state is not SubscriptionState.CLOSED:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._run_timer)
+
+    def _run_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _deliver(self, index: int, entry: TopicEntry) -> None:
+        if entry.is_marker:
+            self.dispatcher.skip(index)
+            self.cursor.acknowledge(index)
+            return
+        bits = self.cursor.unacknowledged_bits(index)
+        if entry.live is not None:  # clients skip the messages that are not among the bits
+            bits = entry.live if bits is None else bits & entry.live
+            if not bits:
+                self.dispatcher.skip(index)
+                self.cursor.acknowledge(index)
+                return
+        messages = entry.messages if bits is None else bits.bit_count()
+        delivery = self.dispatcher.deliver(index, entry, messages)
+        if delivery is None:
+            return
+        state, redelivery_count = delivery
+        consumer = self.consumers[state.key]
+        consumer.entries_out += 1
+        consumer.messages_out += messages
+        consumer.bytes_out += len(entry.payload)
+        self.entries_out += 1
+        self.messages_out += messages
+        self.bytes_out += len(entry.payload)
+        if self._is_limited:
+            now = time.monotonic()
+            self._rate.take(messages, len(entry.payload), now)
+            self._setting.topic_rate.take(messages, len(entry.payload), now)
+        consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits)
+
+    def _skip_to(self, mark: int) -> None:
+        before = self.backlog
+        if self.cursor.skip_to(mark):
+            self.entries_acknowledged += before - self.backlog
+            self.dispatcher.acknowledged_up_to(mark - 1)
+            self.delays.forget_below(mark)
+
+    def _after_acknowledging(self) -> asyncio.Future[None] | None:
+        if self.kind is not SubscriptionType.EXCLUSIVE:
+            self.schedule_pump()  # a limit on unacknowledged messages may have delayed delivery
+        if self.on_progress is not None:
+            self.on_progress(self)
+        return self.log.persist() if self.log is not None else None
+
+    def _active_changed(self, before: ConsumerState | None, joined: SubscriptionConsumer | None) -> None:
+        """Tell the consumers of a Failover subscription which one is active, and delay the new one for late
+        acknowledgements."""
+        dispatcher = self.dispatcher
+        if self.kind is not SubscriptionType.FAILOVER:
+            return
+        active, loop = dispatcher.active, asyncio.get_running_loop()
+        for consumer in self.consumers.values():
+            if active is not before or consumer is joined:  # not before the answer to a SUBSCRIBE under way
+                loop.call_soon(consumer.channel.active_changed, consumer, consumer.state is active)
+        delay = self._setting.failover_delay_seconds
+        if active is None:
+            self._resume()
+        elif active is not before and before is not None and delay > 0:
+            dispatcher.hold_off()
+            if self._handover is not None:
+                self._handover.cancel()
+            self._handover = loop.call_later(delay, self._resume)
+
+    def _resume(self) -> None:
+        if self._handover is not None:
+            self._handover.cancel()
+            self._handover = None
+        if self.dispatcher.resume():
+            self.schedule_pump()
+
+    def _move(self, to: SubscriptionState) -> None:
+        self.state = SUBSCRIPTION_LIFECYCLE.move(self.state, to)
+
+    def _stop(self) -> None:
+        if self.state is not SubscriptionState.CLOSED:
+            self._move(SubscriptionState.CLOSED)
+        self._ahead.stop()
+        self.delays.stop()
+        for timer in (self._timer, self._handover):
+            if timer is not None:
+                timer.cancel()
+        self.disconnect()
+        self._ahead.drop()

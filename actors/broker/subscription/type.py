@@ -1,0 +1,42 @@
+"""The types of subscriptions and the dispatcher of each."""
+
+from __future__ import annotations
+
+import enum
+
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.dispatch.dispatcher import DelayedEntries, Dispatcher
+from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
+from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
+from heliograph.actors.broker.dispatch.key_ring import KeyRing
+from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
+from heliograph.actors.broker.dispatch.key_split import KeySplit
+from heliograph.actors.broker.dispatch.shared import SharedDispatcher
+
+
+class SubscriptionType(enum.Enum):
+    """The subscription types, with Pulsar's names."""
+
+    EXCLUSIVE = "Exclusive"
+    SHARED = "Shared"
+    FAILOVER = "Failover"
+    KEY_SHARED = "Key_Shared"
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether several consumers get messages at the same time; only these types honour delivery times."""
+        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+
+
+def make_dispatcher(
+    kind: SubscriptionType, cursor: Cursor, choice: FailoverChoice, delayed: DelayedEntries, *, splits_keys: bool
+) -> Dispatcher:
+    """Return a dispatcher for subscriptions of a type."""
+    if kind is SubscriptionType.EXCLUSIVE:
+        return ExclusiveDispatcher(cursor)
+    if kind is SubscriptionType.FAILOVER:
+        return ExclusiveDispatcher(cursor, choice)
+    if kind is SubscriptionType.SHARED:
+        return SharedDispatcher(cursor, delayed)
+    assert kind is SubscriptionType.KEY_SHARED, "every type has its dispatcher"
+    return KeySharedDispatcher(cursor, delayed, KeyRing(KeySplit() if splits_keys else None))  # I16

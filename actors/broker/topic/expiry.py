@@ -1,0 +1,78 @@
+"""Expiry by age: of messages that were not acknowledged in time, and of durable subscriptions that are not used."""
+
+from __future__ import annotations
+
+import logging
+
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import HeliographError
+
+log = logging.getLogger(__name__)
+
+
+async def expire_by_policy(topic: BrokerTopic) -> None:
+    """Apply the time to live of messages and the expiration of subscriptions. Housekeeping calls it.
+
+    While the oldest message of the backlogs is young, this costs at most one read, because the tail cache or
+    ``expiry_hint`` has the entry. Otherwise one bisection on the publish time finds the mark for all subscriptions.
+    """
+    await _expire_subscriptions(topic)
+    ttl = topic.policies.message_ttl_seconds
+    durable = [s for s in topic.subscriptions.values() if s.is_durable and not s.is_internal]
+    if ttl > 0 and durable:
+        await expire_older_than(topic, durable, ttl)
+
+
+async def expire_older_than(topic: BrokerTopic, subscriptions: list[Subscription], seconds: int) -> int:
+    """Acknowledge every message that is older than ``seconds``.
+
+    Returns:
+        how many entries left the backlogs.
+
+    Raises:
+        QuorumLostError, BookieError: entries cannot be read now; nothing was changed.
+    """
+    chain = topic.ledger.chain
+    before = wall_ms() - 1_000 * seconds
+    oldest = max(min((s.topic_mark for s in subscriptions), default=chain.end), chain.first)
+    if oldest >= chain.end:
+        return 0
+    hint = topic.expiry_hint
+    if hint[0] != oldest:
+        hint = topic.expiry_hint = (oldest, (await topic.reader.entry(oldest)).publish_time_ms)
+    if hint[1] >= before:
+        return 0
+    mark = await topic.index_at_time(before)
+    return sum(expire_up_to(subscription, mark) for subscription in subscriptions)
+
+
+def expire_up_to(subscription: Subscription, mark: int) -> int:
+    """Acknowledge every entry of the topic before ``mark`` and return how many entries left the backlog."""
+    before = subscription.backlog
+    subscription.skip_to(subscription.chain.from_base(mark))
+    expired = before - subscription.backlog
+    if expired:
+        subscription.entries_expired += expired
+        subscription.expired_ms = wall_ms()
+    return expired
+
+
+async def _expire_subscriptions(topic: BrokerTopic) -> None:
+    seconds = topic.policies.subscription_expiration_seconds
+    if seconds <= 0:
+        return
+    for subscription in list(topic.subscriptions.values()):
+        idle_ms = wall_ms() - subscription.idle_since_ms
+        if (
+            not subscription.is_internal
+            and subscription.is_durable
+            and not subscription.consumers
+            and idle_ms > 1_000 * seconds
+        ):
+            log.info("%s: subscription %s is removed, unused for %d s", topic.name, subscription.name, idle_ms // 1_000)
+            try:
+                await topic.unsubscribe(subscription.name)
+            except HeliographError as error:
+                log.warning("%s: subscription %s cannot be removed: %s", topic.name, subscription.name, error)

@@ -1,0 +1,100 @@
+"""Takeover of a topic: fence every ledger that the previous owner could still write to, then start a new one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from heliograph.actors.broker.managed_ledger.chain import LedgerChain
+from heliograph.actors.broker.managed_ledger.closed_writer import ClosedLedgerWriter
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
+from heliograph.actors.broker.records.owned_record import OwnedRecord
+from heliograph.actors.broker.records.topic_record import (
+    DELETING,
+    create_topic_ledger,
+    with_ledger_appended,
+    with_ledger_closed,
+    without_empty_ledgers,
+)
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import ServiceNotReadyError, TopicNotFoundError
+from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.model import Policies, TopicRecord
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
+
+TAKEOVER_ATTEMPTS_MAX = 5  # while the previous owner is still writing the record
+
+
+class BeingDeletedError(TopicNotFoundError):
+    """The topic is marked as being deleted. Its deletion may have stopped half-way; any broker can complete it."""
+
+
+async def open_managed_ledger(
+    name: str, path: str, store: MetadataStore, ledgers: LedgersPort, cache: TailCache, policies: Policies
+) -> ManagedLedger:
+    """Open a topic as its only writer.
+
+    The last two ledgers of the chain are recovered, in order, unless the record says that they are closed: a rollover
+    names the next ledger before it leaves the current one. Only when the record names our own new ledger may anything
+    be published (I12). If the record changes meanwhile, the takeover starts over.
+
+    Raises:
+        TopicNotFoundError: there is no such topic; BeingDeletedError: it is marked as being deleted.
+        ServiceNotReadyError: another broker keeps writing the record.
+        NotEnoughBookiesError, LedgerRecoveryError: it cannot be opened now; nothing was lost, try again.
+    """
+    orphan: LedgerWriterPort | None = None
+    for _ in range(TAKEOVER_ATTEMPTS_MAX):
+        try:
+            owned = OwnedRecord(store, path, await read(store, path, TopicRecord))
+        except NoNodeError:
+            raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
+        if DELETING in owned.record.properties:
+            raise BeingDeletedError(f"{name} is being deleted", field="topic")
+        if owned.record.terminated_at is not None:
+            return await _open_terminated(name, owned, ledgers, cache, policies)
+        record = without_empty_ledgers(await _recover_tail(owned.record, ledgers))
+        # The ledger of an earlier attempt is useless when a newer one is in the record: ids in the chain grow, also
+        # past an empty ledger that just left it, since a cursor's mark may name that one.
+        if orphan is not None and orphan.ledger_id <= _last_ledger_id(owned.record):
+            await ledgers.delete(orphan.ledger_id)
+            orphan = None
+        if orphan is None:
+            orphan = await create_topic_ledger(ledgers, name, policies)
+        try:
+            await owned.replace(with_ledger_appended(record, orphan.ledger_id))
+        except ServiceNotReadyError:
+            continue
+        return ManagedLedger(name, owned, _chain_of(owned.record), orphan, ledgers, cache, policies)
+    raise ServiceNotReadyError(f"another broker keeps writing {path}")
+
+
+async def _open_terminated(
+    name: str, owned: OwnedRecord[TopicRecord], ledgers: LedgersPort, cache: TailCache, policies: Policies
+) -> ManagedLedger:
+    """Open a topic that takes no more entries: all its ledgers are closed."""
+    assert all(info.closed_ms for info in owned.record.ledgers), "a terminated topic has no open ledger"  # I12
+    await owned.replace(owned.record)  # the previous owner's version is void now (I13)
+    last = await ledgers.recover(_last_ledger_id(owned.record))
+    return ManagedLedger(name, owned, _chain_of(owned.record), ClosedLedgerWriter(last), ledgers, cache, policies)
+
+
+async def _recover_tail(record: TopicRecord, ledgers: LedgersPort) -> TopicRecord:
+    assert all(info.closed_ms for info in record.ledgers[:-2]), "only the last two can be open"  # I12
+    unclosed = [info.ledger_id for info in record.ledgers[-2:] if info.closed_ms == 0]
+    for metadata in await asyncio.gather(*(ledgers.recover(ledger_id) for ledger_id in unclosed)):
+        record = with_ledger_closed(record, metadata, wall_ms())
+    return record
+
+
+def _last_ledger_id(record: TopicRecord) -> int:
+    return record.ledgers[-1].ledger_id if record.ledgers else -1
+
+
+def _chain_of(record: TopicRecord) -> LedgerChain:
+    chain = LedgerChain()
+    for info in record.ledgers:
+        chain.append(info.ledger_id, info.entries)
+    return chain

@@ -1,0 +1,163 @@
+"""The statistics of a topic, in Pulsar's shapes and names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.actors.broker.limits.rates import Rates
+from heliograph.actors.broker.producers.producer import TopicProducer
+from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.subscription.stats import subscription_stats
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.errors import NoSuchLedgerError
+from heliograph.base.clock import wall_ms
+
+Json = dict[str, Any]
+
+RANGES_SHOWN_MAX = 1_000  # of a cursor's acknowledged ranges
+
+
+def topic_stats(topic: BrokerTopic, rates: Rates, broker_id: str) -> Json:
+    """Return Pulsar's ``stats`` of one topic."""
+    storage = storage_size(topic)
+    chain = topic.ledger.chain
+    subscriptions = {name: subscription_stats(s, chain, storage) for name, s in topic.subscriptions.items()}
+    counters = {
+        "msgInCounter": topic.messages_in,
+        "bytesInCounter": topic.ledger.bytes_added,
+        "msgOutCounter": sum(s["msgOutCounter"] for s in subscriptions.values()),
+        "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
+    }
+    speed = rates.look(counters)
+    return {
+        "msgRateIn": speed["msgInCounter"],
+        "msgThroughputIn": speed["bytesInCounter"],
+        "msgRateOut": speed["msgOutCounter"],
+        "msgThroughputOut": speed["bytesOutCounter"],
+        **counters,
+        "averageMsgSize": topic.ledger.bytes_added / topic.messages_in if topic.messages_in else 0.0,
+        "storageSize": storage,
+        "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
+        "offloadedStorageSize": 0,
+        "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
+        "waitingPublishers": len(topic.admission.producers.access.waiting),
+        "subscriptions": subscriptions,
+        "unavailableSubscriptions": {name: str(error) for name, error in topic.unavailable.items()},
+        "replication": {},
+        "deduplicationStatus": "Disabled" if topic.admission.dedup.current is None else "Enabled",
+        "topicEpoch": epoch if (epoch := topic.admission.producers.access.epoch) >= 0 else None,
+        "ownerBroker": broker_id,
+    }
+
+
+def publisher_stats(producer: TopicProducer) -> Json:
+    """Return the statistics of one producer."""
+    return {
+        "producerName": producer.name,
+        "producerId": producer.producer_id,
+        "accessMode": producer.mode.value,
+        "msgInCounter": producer.messages_in,
+        "bytesInCounter": producer.bytes_in,
+        "address": producer.channel.peer,
+        "connectedSince": producer.connected_ms,
+        "clientVersion": producer.channel.client_version,
+    }
+
+
+def storage_size(topic: BrokerTopic) -> int:
+    """Return the payload bytes of all ledgers of a topic."""
+    closed = sum(info.size for info in topic.ledger.record.ledgers)
+    is_counted = any(
+        info.closed_ms and info.ledger_id == topic.ledger.writer.ledger_id for info in topic.ledger.record.ledgers
+    )
+    return closed + (0 if is_counted else topic.ledger.writer.length)
+
+
+async def internal_stats(topic: BrokerTopic, ledgers: LedgersPort) -> Json:
+    """Return Pulsar's ``internalStats``, with the ensembles of every ledger."""
+    chain, writer = topic.ledger.chain, topic.ledger.writer
+    rows = []
+    for info in topic.ledger.record.ledgers:
+        row: Json = {"ledgerId": info.ledger_id, "entries": info.entries, "size": info.size, "offloaded": False}
+        if info.ledger_id == writer.ledger_id and not info.closed_ms:
+            row |= {"entries": writer.last_add_confirmed + 1, "size": writer.length}
+        try:
+            metadata = (await ledgers.metadata(info.ledger_id)).record
+        except NoSuchLedgerError:
+            row |= {"state": "missing", "ensembles": []}
+        else:
+            row |= {
+                "state": metadata.state.value,
+                "ensembleSize": metadata.ensemble_size,
+                "writeQuorum": metadata.write_quorum,
+                "ackQuorum": metadata.ack_quorum,
+                "ensembles": [
+                    {"firstEntryId": segment.first_entry_id, "bookies": list(segment.bookies)}
+                    for segment in metadata.segments
+                ],
+            }
+        rows.append(row)
+    return {
+        "entriesAddedCounter": topic.ledger.entries_added,
+        "numberOfEntries": chain.end - chain.first,
+        "totalSize": storage_size(topic),
+        "currentLedgerEntries": writer.last_add_confirmed + 1,
+        "currentLedgerSize": writer.length,
+        "lastConfirmedEntry": str(chain.position_before(chain.end)),
+        "state": topic.ledger.state.value,
+        "pendingAddEntriesCount": topic.ledger.pending,
+        "openedMs": topic.opened_ms,
+        "nowMs": wall_ms(),
+        "ledgers": rows,
+        "cursors": {name: cursor_stats(topic, s) for name, s in topic.subscriptions.items()},
+    }
+
+
+def cursor_stats(topic: BrokerTopic, subscription: Subscription) -> Json:
+    """Return the statistics of one cursor."""
+    chain, cursor, log = subscription.chain, subscription.cursor, subscription.log
+    ranges: list[str] = []
+    for first, stop in cursor.acknowledged_runs():
+        if len(ranges) == RANGES_SHOWN_MAX:
+            ranges.append("...")
+            break
+        if stop <= chain.first:  # trimmed away
+            continue
+        ranges.append(f"({chain.position_before(first)}..{chain.position_at(stop - 1)}]")
+    return {
+        "markDeletePosition": str(chain.position_before(cursor.mark)),
+        "readPosition": str(chain.position_at(min(max(subscription.dispatcher.read_index, chain.first), chain.end))),
+        "individuallyDeletedMessages": "[" + ",".join(ranges) + "]",
+        "messagesConsumedCounter": subscription.messages_out,
+        "cursorLedger": log.ledger_id if log is not None else -1,
+        "cursorLedgerLastEntry": log.last_entry_id if log is not None else -1,
+        "state": "Open" if log is not None else "NonDurable",
+        "numberOfEntriesSinceFirstNotAckedMessage": max(chain.end - cursor.mark, 0),
+        "totalNonContiguousDeletedMessagesRange": cursor.holes,
+    }
+
+
+def merged_stats(parts: dict[str, Json]) -> Json:
+    """Return the statistics of a partitioned topic: the sums over its partitions, which are listed under
+    ``partitions``."""
+    merged: Json = {}
+    subscriptions: dict[str, Json] = {}
+    for stats in parts.values():
+        _add_up(merged, stats)
+        merged.setdefault("publishers", []).extend(stats["publishers"])
+        for name, subscription in stats["subscriptions"].items():
+            total = subscriptions.setdefault(
+                name, {"type": "", "isDurable": subscription["isDurable"], "consumers": []}
+            )
+            _add_up(total, subscription)
+            total["type"] = total["type"] or subscription["type"]
+            total["consumers"].extend(subscription["consumers"])
+    merged["averageMsgSize"] = merged["bytesInCounter"] / merged["msgInCounter"] if merged["msgInCounter"] else 0.0
+    return {**merged, "subscriptions": subscriptions, "metadata": {"partitions": len(parts)}, "partitions": parts}
+
+
+def _add_up(total: Json, more: Json) -> None:
+    for name, value in more.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            total[name] = total.get(name, 0) + value

@@ -1,0 +1,491 @@
+"""A topic that this broker serves: its managed ledger, its producers and its subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from heliograph.actors.broker.compaction.compactor import READ_COMPACTED, Compaction
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.log import CursorLog, CursorPlace
+from heliograph.actors.broker.cursor.recovery import create_cursor, recover_cursor
+from heliograph.actors.broker.dedup.log import DEDUP_CURSOR
+from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
+from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.managed_ledger.state import WriteState
+from heliograph.actors.broker.producers.producer import TopicProducer
+from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.publication import Publication
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.subscription import COMPACTION, Subscription, SubscriptionSetting
+from heliograph.actors.broker.subscription.termination import announce_termination
+from heliograph.actors.broker.topic.admission import PublishAdmission
+from heliograph.actors.broker.topic.state import TOPIC_LIFECYCLE, TopicState
+from heliograph.base.clock import wall_ms
+from heliograph.base.completion import run_to_completion
+from heliograph.base.errors import (
+    BadRequestError,
+    ConflictError,
+    ConsumerBusyError,
+    HeliographError,
+    ServiceNotReadyError,
+    SubscriptionExistsError,
+    SubscriptionNotFoundError,
+    UnsupportedError,
+)
+from heliograph.metadata import paths
+from heliograph.metadata.errors import NodeExistsError
+from heliograph.metadata.model import CursorRecord, Persistence, Policies
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
+from heliograph.protocol.topic_name import TopicName
+
+View = tuple[Chain, EntryReader]
+
+ABOVE_ALL_LEDGERS = 1 << 62  # greater than any ledger id
+END_OF_TIME_MS = 1 << 62
+IDLE_SECONDS_MAX = 300  # of a non-durable subscription, whose consumer reconnects after a seek
+
+log = logging.getLogger(__name__)
+
+
+class BrokerTopic:
+    """One topic. All calls on one event loop.
+
+    Attributes:
+        state: changed by ``TOPIC_LIFECYCLE`` only.
+        policies: the policies in force, changed by ``apply_policies`` only.
+        unavailable: durable subscriptions that cannot be used because the compacted form cannot be read, with the
+            error.
+        on_lost: called once when this broker does not own the topic any more, after producers and consumers were told.
+    """
+
+    def __init__(
+        self,
+        name: TopicName,
+        path: str,
+        bundle: str,
+        ledger: ManagedLedger,
+        reader: EntryReader,
+        store: MetadataStore,
+        ledgers: LedgersPort,
+        policies: Policies,
+        setting: SubscriptionSetting | None = None,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.bundle = bundle
+        self.ledger = ledger
+        self.reader = reader
+        self.policies = policies
+        self.subscriptions: dict[str, Subscription] = {}
+        self.unavailable: dict[str, HeliographError] = {}
+        self.on_lost: Callable[[], None] = lambda: None
+        self.opened_ms = wall_ms()
+        self.expiry_hint = (-1, 0)  # index of the entry at the head of a backlog, and its publish time in ms
+        choice = FailoverChoice.of(name)
+        self.setting = replace(setting or SubscriptionSetting(), choice=choice, topic_rate=DispatchRate())
+        self._store = store
+        self._ledgers = ledgers
+        self._subscribing = asyncio.Lock()
+        self.state = TopicState.OPEN
+        self._closing: list[Subscription] = []  # not among ``subscriptions`` any more, and not closed yet
+        self.admission = PublishAdmission(
+            ledger, reader, self._place(DEDUP_CURSOR), lambda: self.subscriptions.values(), store, ledgers
+        )
+        ledger.on_confirmed = self._entries_confirmed
+        ledger.on_lost = self._lost
+        self.compaction = Compaction(ledger, reader, ledgers, self._compaction_subscription, self._compacted)
+        self.apply_policies(policies)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether clients may publish and subscribe."""
+        return self.state is TopicState.OPEN and self.ledger.state is not WriteState.CLOSED
+
+    @property
+    def created_with(self) -> Persistence | None:
+        """Return the ensemble size and quorums that were asked for when the topic was created."""
+        return self.ledger.record.persistence
+
+    @property
+    def has_consumers(self) -> bool:
+        """Return whether a consumer is connected."""
+        return any(subscription.consumers for subscription in self.subscriptions.values())
+
+    @property
+    def users(self) -> int:
+        """Return how many subscriptions there are that are not the broker's own."""
+        return len(self.unavailable) + sum(not one.is_internal for one in self.subscriptions.values())
+
+    @property
+    def has_entries(self) -> bool:
+        """Return whether entries are kept."""
+        return self.ledger.chain.end > self.ledger.chain.first
+
+    async def load_subscriptions(self) -> None:
+        """Recover every durable cursor of the topic, and its deduplication.
+
+        Raises:
+            LedgerRecoveryError: a cursor ledger cannot be recovered now; try again.
+            ServiceNotReadyError: another broker took the topic over meanwhile.
+        """
+        names = [paths.last_part("/" + child) for child in await self._store.children(self.path)]
+        is_deduplicated = DEDUP_CURSOR in names
+        if is_deduplicated:
+            names.remove(DEDUP_CURSOR)
+        # Wait for all, also when one fails: a recovery still in flight would fence the cursor of the next opening.
+        outcomes = await asyncio.gather(*(self._load_subscription(name) for name in names), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+        await self.admission.load(is_deduplicated=is_deduplicated)
+        await self.ledger.check_ownership()  # I11: a later owner of the topic recovers the cursors later
+
+    async def _load_subscription(self, name: str, view: View | None = None) -> None:
+        """Recover a durable cursor. ``view`` has the chain that its indexes belong to, None to find out. If that chain
+        cannot be read now, the subscription becomes ``unavailable``, and housekeeping tries again."""
+        if view is None:
+            try:
+                view = await self.view(await self._reads_compacted(name))
+            except HeliographError as error:
+                log.error("%s: subscription %s cannot be used: %s", self.name, name, error)
+                self.unavailable[name] = error
+                return
+        cursor_log = await recover_cursor(self._place(name), view[0], self._store, self._ledgers)
+        cursor_log.on_lost = self.ledger.lose
+        self.unavailable.pop(name, None)
+        self._keep(name, cursor_log.cursor, cursor_log, view, READ_COMPACTED in cursor_log.properties)
+
+    async def _reads_compacted(self, name: str) -> bool:
+        if self.ledger.record.compacted is None:
+            return False
+        record = (await read(self._store, paths.cursor(self.path, name), CursorRecord)).record
+        return READ_COMPACTED in record.properties
+
+    async def _load_unavailable(self) -> None:
+        """Try again to load the subscriptions that could not be used."""
+        async with self._subscribing:
+            for name in list(self.unavailable):
+                await self._load_late(name)
+
+    async def _load_late(self, name: str, view: View | None = None) -> None:
+        self._check_open()
+        try:
+            await self._load_subscription(name, view)
+        except HeliographError as error:  # the cursor is unchanged
+            self.unavailable[name] = error
+        await self.ledger.check_ownership()
+
+    # -- producers
+
+    @property
+    def producers(self) -> Mapping[str, TopicProducer]:
+        """Return the connected producers by name."""
+        return self.admission.producers.connected
+
+    @property
+    def messages_in(self) -> int:
+        """Return the messages published since the topic was opened."""
+        return self.admission.messages_in
+
+    def publish(self, entry: TopicEntry, publication: Publication) -> None:
+        """Append an entry after all others; ``publication`` is told the outcome."""
+        self.admission.publish(entry, publication)
+
+    # -- subscriptions
+
+    async def subscribe(
+        self,
+        name: str,
+        *,
+        start: int | None,
+        is_durable: bool = True,
+        properties: Mapping[str, str] | None = None,
+        may_create: bool = True,
+        is_internal: bool = False,
+        view: View | None = None,
+    ) -> Subscription:
+        """Return the subscription of that name; create it if there is none.
+
+        Args:
+            start: index of the first entry that a new subscription gets, None for the next entry published.
+            properties: the user's, of a new subscription.
+            may_create: False to fail when there is none.
+            is_internal: True for a subscription of the broker's own.
+            view: the compacted form, as ``view`` returned it, for a subscription that reads it; ``start`` is an index
+                of its chain.
+
+        Raises:
+            BadRequestError: the name is reserved.
+            SubscriptionExistsError: it exists with the other durability.
+            SubscriptionNotFoundError: there is none, and it may not be created.
+            UnsupportedError: the topic has as many subscriptions as its policies allow.
+            ServiceNotReadyError: the topic is being closed, or was compacted since ``view`` was returned.
+            QuorumLostError, BookieError, CompactedLostError: it reads the compacted form, which cannot be read.
+        """
+        async with self._subscribing:
+            self._check_open()
+            if name == DEDUP_CURSOR or (name == COMPACTION and not is_internal):
+                raise BadRequestError(f"the subscription name {name} is reserved", field="subscription")
+            if name in self.unavailable:
+                await self._load_late(name)
+            found = self._find(name)
+            if found is not None:
+                if found.is_durable != is_durable:
+                    raise SubscriptionExistsError(f"{name} exists and is {'not ' * (not found.is_durable)}durable")
+                return found
+            if not may_create:
+                raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription")
+            if name != COMPACTION:
+                self._check_subscriptions()
+            if view is not None and view[0] is not (await self.view(True))[0]:
+                raise ServiceNotReadyError(f"{self.name} was compacted meanwhile, try again")
+            chain, reader = view or (self.ledger.chain, self.reader)
+            kept = dict(properties or {})
+            if view is not None:
+                kept[READ_COMPACTED] = "true"
+            mark = chain.end if start is None else min(max(start, chain.first), chain.end)
+            if not is_durable:
+                return self._keep(name, Cursor(mark), None, (chain, reader), view is not None)
+            place = self._place(name)
+            try:
+                cursor_log = await create_cursor(place, mark, chain, self._store, self._ledgers, kept)
+            except NodeExistsError:  # created by an attempt whose reply was lost, or by the previous owner
+                cursor_log = await recover_cursor(place, chain, self._store, self._ledgers)
+                await self.ledger.check_ownership()
+            self._check_open()  # I13: the topic may have been lost meanwhile
+            cursor_log.on_lost = self.ledger.lose
+            return self._keep(name, cursor_log.cursor, cursor_log, (chain, reader), view is not None)
+
+    def subscription(self, name: str) -> Subscription:
+        """Return a subscription. Raises SubscriptionNotFoundError, or the error that makes it ``unavailable``."""
+        found = self._find(name)
+        if found is None:
+            raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription")
+        return found
+
+    def _find(self, name: str) -> Subscription | None:
+        if name in self.unavailable:
+            raise self.unavailable[name]
+        return self.subscriptions.get(name)
+
+    async def unsubscribe(self, name: str, *, force: bool = False) -> None:
+        """Delete a subscription, to completion even if the caller is cancelled: half deleted, it would refuse every
+        consumer. ``force`` disconnects its consumers.
+
+        With ``__compaction`` the compacted form is deleted; its readers read the topic itself from then on. If the
+        deletion fails, the topic is abandoned, and its next owner finds out what is left.
+
+        Raises:
+            SubscriptionNotFoundError: there is none of that name.
+            ConflictError: it has consumers, or it is ``__compaction`` while the topic is being compacted.
+        """
+        await run_to_completion(self._unsubscribe(name, force))
+
+    async def _unsubscribe(self, name: str, force: bool) -> None:
+        async with self._subscribing:
+            if name in self.unavailable:
+                await self._load_late(name, (self.ledger.chain, self.reader))  # to delete it, not to read
+            subscription = self.subscription(name)
+            if subscription.consumers and not force:  # checked now: a consumer may have come while we waited
+                raise ConflictError(f"subscription {name} has consumers: close them, or force it", field="subscription")
+            if subscription.is_internal and self.compaction.is_running:
+                raise ConflictError(f"{self.name} is being compacted", field="subscription")
+            try:
+                if subscription.is_internal:
+                    await self.compaction.forget()
+                    await self._reload_compacted_readers()
+                await subscription.delete()
+            except HeliographError as error:
+                self.ledger.lose(error)
+                raise
+            self.subscriptions.pop(name, None)
+
+    def check_consumers(self) -> None:
+        """Check that one more consumer may connect. Raises ConsumerBusyError when the topic has as many as its policies
+        allow."""
+        limit = self.policies.max_consumers
+        if limit and sum(len(subscription.consumers) for subscription in self.subscriptions.values()) >= limit:
+            raise ConsumerBusyError(f"{self.name} has {limit} consumers", field="max_consumers", limit=f"{limit}")
+
+    def drop_if_idle(self, subscription: Subscription) -> None:
+        """Remove a non-durable subscription without consumers."""
+        if subscription.is_durable or subscription.consumers:
+            return
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+        subscription.abandon(ServiceNotReadyError(f"{subscription.name} has no consumers any more"))
+
+    # -- reading
+
+    async def view(self, is_compacted: bool) -> View:
+        """Return chain and reader of the topic, or of its compacted form. Raises as ``Compaction.view`` does."""
+        return await self.compaction.view() if is_compacted else (self.ledger.chain, self.reader)
+
+    async def last_message(self, *, is_compacted: bool = False) -> tuple[Position, TopicEntry | None]:
+        """Return the position of the newest entry and the entry; (-1, -1) and None when there is none."""
+        chain, reader = await self.view(is_compacted)
+        if chain.end == chain.first:
+            return Position(-1, -1), None
+        index = chain.end - 1
+        return chain.position_at(index), await reader.entry(index)
+
+    async def index_at_time(self, publish_time_ms: int) -> int:
+        """Return the index of the first entry published at or after a time."""
+        return await self.reader.index_at_time(publish_time_ms)
+
+    # -- policies and trimming
+
+    def apply_policies(self, policies: Policies) -> None:
+        """Apply new policies to the open topic."""
+        self.policies = policies
+        self.ledger.policies = policies
+        self.admission.apply_policies(policies)
+        self.setting.topic_rate.set(policies.dispatch_messages_per_second, policies.dispatch_bytes_per_second)
+        for subscription in self.subscriptions.values():
+            subscription.apply_policies(policies)
+
+    async def trim(self) -> int:
+        """Delete ledgers that neither a cursor nor retention needs (I14) and return how many left the chain."""
+        return await self.ledger.trim(self._needed_from, wall_ms())
+
+    def has_old_ledgers(self) -> bool:
+        """Return whether there are ledgers that only retention keeps, and not for ever."""
+        return self.ledger.trimmable_at(self._needed_from(), END_OF_TIME_MS) > 0
+
+    def _needed_from(self) -> int:
+        """Return the oldest ledger that a durable cursor, compaction or deduplication needs."""
+        if not self.is_open:  # ``subscriptions`` may be empty already
+            return 0
+        marks = [s.topic_mark for s in self.subscriptions.values() if s.is_durable and not s.is_internal]
+        compacted = self.compaction.needed_from(is_kept=COMPACTION in self.subscriptions)
+        if compacted is not None:  # ``unavailable`` subscriptions need nothing before it either
+            marks.append(compacted)
+        if self.admission.needed_from < self.ledger.chain.end:
+            marks.append(self.admission.needed_from)
+        if not marks:
+            return ABOVE_ALL_LEDGERS
+        return self.ledger.chain.position_at(max(min(marks), self.ledger.chain.first)).ledger_id
+
+    async def terminate(self) -> Position:
+        """Terminate the topic as ``ManagedLedger.terminate`` does, to completion even if the caller is cancelled.
+        Consumers that have everything are told so."""
+        return await run_to_completion(self._terminate())
+
+    async def _terminate(self) -> Position:
+        position = await self.admission.terminate()
+        for subscription in self.subscriptions.values():
+            self._announce_termination_of(subscription)
+        return position
+
+    async def housekeep(self) -> None:
+        """Check quotas, snapshot deduplication, load unavailable subscriptions, and drop non-durable ones that stay
+        unused."""
+        before = wall_ms() - 1_000 * IDLE_SECONDS_MAX
+        for subscription in [one for one in self.subscriptions.values() if one.idle_since_ms < before]:
+            self.drop_if_idle(subscription)
+        await self.admission.housekeep()
+        if self.unavailable:
+            await self._load_unavailable()
+
+    def begin_close(self) -> None:
+        """Refuse producers, consumers and entries from now on; ``close`` has to follow."""
+        if self.state is TopicState.OPEN:
+            self._move(TopicState.CLOSING)
+        self.admission.stop()
+
+    async def close(self) -> None:
+        """Stop serving the topic: finish what is in flight, then tell clients to look the topic up again."""
+        self.begin_close()
+        async with self._subscribing:
+            self._closing, self.subscriptions = list(self.subscriptions.values()), {}
+        await self.compaction.stop()
+        await self.ledger.close()
+        if self.state is TopicState.CLOSING:  # otherwise it was lost meanwhile
+            await self.admission.close()
+            await asyncio.gather(*(subscription.close() for subscription in self._closing))
+        await self.reader.close()
+        if self.state is TopicState.CLOSING:
+            self._move(TopicState.CLOSED)
+
+    def abandon(self, error: HeliographError) -> None:
+        """Stop serving the topic at once: nothing is confirmed and nothing dispatched from now on (I13)."""
+        self.ledger.lose(error)
+        self._lost(error)  # the ledger does not report this while it is closing or closed
+
+    def _lost(self, error: HeliographError) -> None:
+        if self.state in (TopicState.CLOSED, TopicState.LOST):
+            return
+        self._move(TopicState.LOST)
+        log.warning("%s is no longer served here: %s", self.name, error)
+        self.compaction.abandon()
+        subscriptions, self.subscriptions = [*self.subscriptions.values(), *self._closing], {}
+        self._closing = []
+        for subscription in subscriptions:
+            subscription.abandon(error)
+        self.admission.abandon()
+        self.on_lost()
+
+    def _move(self, to: TopicState) -> None:
+        self.state = TOPIC_LIFECYCLE.move(self.state, to)
+
+    def _entries_confirmed(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.pump()
+
+    def _check_subscriptions(self) -> None:
+        limit = self.policies.max_subscriptions
+        if limit and self.users >= limit:
+            raise UnsupportedError(
+                f"{self.name} has {limit} subscriptions", field="max_subscriptions", limit=f"{limit} subscriptions"
+            )
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise ServiceNotReadyError(f"{self.name} is not served here any more")
+
+    def _keep(
+        self, name: str, cursor: Cursor, cursor_log: CursorLog | None, view: View, reads_compacted: bool
+    ) -> Subscription:
+        setting = replace(self.setting, policies=self.policies)
+        subscription = Subscription(name, *view, cursor, cursor_log, setting, self._ledgers)
+        subscription.reads_compacted = reads_compacted
+        self.subscriptions[name] = subscription
+        if self.admission.is_terminated:
+            self._announce_termination_of(subscription)
+        return subscription
+
+    def _announce_termination_of(self, subscription: Subscription) -> None:
+        """Tell every consumer of the subscription as soon as it has everything that will ever be published."""
+        subscription.on_progress = announce_termination
+        subscription.schedule_pump()
+
+    async def _compaction_subscription(self) -> Subscription:
+        return await self.subscribe(COMPACTION, start=self.ledger.chain.first, is_internal=True)
+
+    async def _compacted(self) -> None:
+        """Move the subscriptions that read the compacted form to the new one."""
+        async with self._subscribing:
+            self._check_open()
+            try:
+                await self._reload_compacted_readers()
+            except HeliographError as error:
+                self.ledger.lose(error)
+                raise
+
+    async def _reload_compacted_readers(self) -> None:
+        for old in [s for s in self.subscriptions.values() if s.reads_compacted]:
+            await old.close()
+            if self.subscriptions.pop(old.name, None) is old and old.is_durable:
+                await self._load_subscription(old.name)
+
+    def _place(self, subscription: str) -> CursorPlace:
+        path = paths.cursor(self.path, subscription)
+        return CursorPlace(str(self.name), subscription, path, lambda: self.ledger.policies)

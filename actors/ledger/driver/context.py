@@ -1,0 +1,166 @@
+"""The state that the effect runners of one client share: clock, connections to bookies and, if any, metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from heliograph.actors.errors import BookieUnavailableError
+from heliograph.actors.ledger.driver.config import PLACEMENT, LedgerClientConfig, load_placement
+from heliograph.actors.ledger.driver.directory import BookieDirectory
+from heliograph.actors.ledger.placement.chooser import BookieChooser
+from heliograph.actors.ledger.placement.health import BookieHealth
+from heliograph.actors.wire.client import BookieClient
+from heliograph.actors.wire.messages import BookieRequest
+from heliograph.base.crash import end_process
+from heliograph.base.errors import AlreadyClosedError, HeliographError, InvalidConfigError
+from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.store import MetadataStore
+
+PLACEMENTS_MAX = 100  # policies kept in memory; others are loaded at each use
+
+log = logging.getLogger(__name__)
+
+NO_BODY = memoryview(b"")
+
+
+class Ticking(Protocol):
+    """An effect runner whose core waits for time to pass."""
+
+    def tick(self) -> bool:
+        """Act on the passing of time. Called every ``tick_ms`` until it returns False."""
+
+    def abort(self, error: HeliographError) -> None:
+        """Fail what has no outcome with ``error``, and send nothing more: the context is closed."""
+
+
+class BookieContext:
+    """Bookies and a clock, for cores that neither read nor change metadata."""
+
+    def __init__(
+        self,
+        address_of: Callable[[str], str | None],
+        config: LedgerClientConfig,
+        on_broken: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        """Args:
+        address_of: returns the ``host:port`` of a bookie, None if it is unknown.
+        on_broken: called with an error that a core raised; by default the process ends.
+        """
+        self.config = config
+        self.health = BookieHealth()
+        self.loop = asyncio.get_running_loop()
+        self.bookies = BookieClient(address_of, self.now, secret=config.cluster_secret, on_broken=on_broken)
+        self.ticking: dict[Ticking, None] = {}  # an ordered set
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._on_broken = on_broken
+        self._ended: str | None = None  # once closed: the reason
+
+    def now(self) -> int:
+        """Return the milliseconds of a clock that never goes back."""
+        return int(self.loop.time() * 1000)
+
+    def spawn(self, coroutine: Any) -> None:
+        """Run a coroutine in the background until it ends, or until the context is closed."""
+        task = self.loop.create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self._on_task_end)
+
+    def check_open(self) -> None:
+        """Raise AlreadyClosedError once ``close`` was called."""
+        if self._ended is not None:
+            raise AlreadyClosedError(self._ended)
+
+    async def close(self, why: str) -> None:
+        """Fail every waiting runner with AlreadyClosedError, and end all tasks and connections."""
+        self._ended = why
+        for waiting in list(self.ticking):
+            waiting.abort(AlreadyClosedError(why))
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.bookies.close()
+
+    def request(
+        self,
+        bookie_id: str,
+        request: BookieRequest,
+        body: bytes,
+        on_answer: Callable[..., None],
+        tag: Any,
+    ) -> None:
+        """Send a request. The answer comes later, in a call of ``on_answer(tag, answer, body)``."""
+        connection = self.bookies.connection(bookie_id)
+        if connection is None:
+            self.answer_unreachable(bookie_id, on_answer, tag)
+            return
+        connection.request(request, body, on_answer, tag, self.config.request_timeout_ms)
+
+    def answer_unreachable(self, bookie_id: str, on_answer: Callable[..., None], tag: Any) -> None:
+        """Answer a request to a bookie that has no address."""
+        error = BookieUnavailableError(f"bookie {bookie_id} is not registered and was never seen")
+        self.loop.call_soon(on_answer, tag, error, NO_BODY)
+
+    async def keep_time(self) -> None:
+        """Expire requests and tell waiting runners the time, until cancelled."""
+        while True:
+            await asyncio.sleep(self.config.tick_ms / 1000)
+            self.bookies.expire(self.now())
+            for waiting in list(self.ticking):
+                if not waiting.tick():
+                    self.ticking.pop(waiting, None)
+
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
+        """End the process if a task broke a promise of ours: its core would wait for ever for an answer."""
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HeliographError):
+            if self._ended is None:
+                log.error("a background task of the ledger client failed: %s", error)
+        elif error is not None:
+            self._on_broken(error)
+
+
+class DriverContext(BookieContext):
+    """Bookies, a clock, and the metadata of ledgers."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        directory: BookieDirectory,
+        chooser: BookieChooser,
+        config: LedgerClientConfig,
+        on_broken: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        super().__init__(directory.address_of, config, on_broken)
+        self.store = store
+        self.directory = directory
+        self.chooser = chooser
+        self._choosers: dict[str, BookieChooser] = {"": chooser}  # by the name of the policy
+
+    def chooser_of(self, name: str) -> BookieChooser:
+        """Return the chooser with the policy of that name, the client's own for an empty name.
+
+        Raises:
+            InvalidConfigError: this process has no such policy.
+        """
+        chooser = self._choosers.get(name)
+        if chooser is None:
+            chooser = self.chooser.by(load_placement(name))
+            if len(self._choosers) < PLACEMENTS_MAX:
+                self._choosers[name] = chooser
+        return chooser
+
+    def chooser_for(self, ledger: LedgerMetadata) -> BookieChooser:
+        """Return the chooser with the ledger's policy, the client's own if this process has no such policy.
+
+        A copy on any bookie is better than none.
+        """
+        try:
+            return self.chooser_of(ledger.properties.get(PLACEMENT, ""))
+        except InvalidConfigError as error:
+            log.warning("ledger %d: %s", ledger.ledger_id, error)
+            return self.chooser

@@ -1,0 +1,62 @@
+"""The bookies that are registered now, kept current by watches on the metadata store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from heliograph.metadata.model import BookieRegistration
+from heliograph.metadata.paths import BOOKIES_AVAILABLE, BOOKIES_READONLY
+from heliograph.metadata.recipes.record_cache import RecordCache
+from heliograph.metadata.store import MetadataStore
+
+
+class BookieDirectory:
+    """Registrations of writable and of read-only bookies, and the last known address of every bookie seen."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._writable = RecordCache(store, BOOKIES_AVAILABLE, BookieRegistration, self._on_change)
+        self._readonly = RecordCache(store, BOOKIES_READONLY, BookieRegistration, self._on_change)
+        self._addresses: dict[str, str] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def writable(self) -> Mapping[str, BookieRegistration]:
+        """Return the registrations of writable bookies, by bookie id."""
+        return self._writable.records
+
+    @property
+    def readonly(self) -> Mapping[str, BookieRegistration]:
+        """Return the registrations of read-only bookies, by bookie id."""
+        return self._readonly.records
+
+    async def start(self) -> None:
+        """Read the registrations and watch them.
+
+        Raises:
+            ConnectionLossError, SessionExpiredError: the store could not be reached.
+        """
+        await self._writable.start()
+        await self._readonly.start()
+
+    def address_of(self, bookie_id: str) -> str | None:
+        """Return the ``host:port`` that was registered last, None for a bookie never seen."""
+        return self._addresses.get(bookie_id)
+
+    def is_registered(self, bookie_id: str) -> bool:
+        """Whether the bookie is registered now, writable or read-only."""
+        return bookie_id in self.writable or bookie_id in self.readonly
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every change."""
+        self._listeners.append(listener)
+
+    async def close(self) -> None:
+        """Stop watching."""
+        await self._writable.stop()
+        await self._readonly.stop()
+
+    def _on_change(self) -> None:
+        for registration in (*self.readonly.values(), *self.writable.values()):
+            self._addresses[registration.bookie_id] = registration.address
+        for listener in self._listeners:
+            listener()

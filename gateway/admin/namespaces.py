@@ -1,0 +1,165 @@
+"""Pulsar's administrative REST interface for tenants, namespaces and their bundles."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+
+from heliograph.gateway.admin.policy_shapes import number_of, object_of, policies_parsed, policies_shown
+from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, full_name
+from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
+from heliograph.gateway.services import Services, ServicesDep
+from heliograph.gateway.shapes.bodies import ErrorBody, json_body
+from heliograph.gateway.shapes.topics import NON_PERSISTENT, PERSISTENT, topic_names_in
+from heliograph.gateway.shapes.url_segments import decoded
+from heliograph.protocol.topic_name import DOMAINS
+
+router = APIRouter(
+    tags=["namespaces"],
+    responses={
+        404: {"model": ErrorBody, "description": "No such tenant, namespace or bundle"},
+        409: {"model": ErrorBody, "description": "It exists already, or something is in it"},
+    },
+)
+_object_body = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
+Force = Annotated[bool, Query(description="Also with everything that is in it")]
+
+
+@router.get("/admin/v2/tenants", summary="List tenants")
+async def tenants(services: ServicesDep) -> list[str]:
+    """Return the names of all tenants."""
+    return list(await services.admin.namespaces.tenants())
+
+
+@router.get(TENANT, summary="A tenant")
+async def tenant_of(services: ServicesDep, tenant: str) -> dict[str, Any]:
+    """Return a tenant's roles and clusters."""
+    found = await services.admin.namespaces.tenant(decoded(tenant))
+    clusters = found["allowed_clusters"] or [services.config.cluster_name]
+    return {"adminRoles": found["admin_roles"], "allowedClusters": clusters}
+
+
+@router.put(TENANT, **NO_CONTENT, summary="Create a tenant", openapi_extra=_object_body)
+async def create_tenant(request: Request, services: ServicesDep, tenant: str) -> None:
+    """Create a tenant; the body is `{"adminRoles": [], "allowedClusters": ["standalone"]}`."""
+    roles, clusters = _tenant_info(services, await json_body(request))
+    await services.admin.namespaces.create_tenant(decoded(tenant), roles, clusters)
+
+
+@router.post(TENANT, **NO_CONTENT, summary="Change a tenant", openapi_extra=_object_body)
+async def update_tenant(request: Request, services: ServicesDep, tenant: str) -> None:
+    """Replace a tenant's roles and clusters; the body is that of creating it."""
+    roles, clusters = _tenant_info(services, await json_body(request))
+    await services.admin.namespaces.update_tenant(decoded(tenant), roles, clusters)
+
+
+@router.delete(TENANT, **NO_CONTENT, summary="Delete a tenant")
+async def delete_tenant(services: ServicesDep, tenant: str, force: Force = False) -> None:
+    """Delete a tenant: 409 while it has namespaces, unless `force` deletes them with all their topics."""
+    name = decoded(tenant)
+    if force:
+        for namespace in await services.admin.namespaces.list(name):
+            await services.admin.namespaces.delete(namespace, True)
+    await services.admin.namespaces.delete_tenant(name)
+
+
+@router.get("/admin/v2/namespaces/{tenant}", summary="List namespaces")
+async def namespaces(services: ServicesDep, tenant: str) -> list[str]:
+    """Return `tenant/namespace` of each namespace."""
+    return list(await services.admin.namespaces.list(decoded(tenant)))
+
+
+@router.get(NAMESPACE, summary="A namespace")
+async def namespace_of(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
+    """Return a namespace's policies."""
+    values = await services.admin.namespaces.policies(full_name(tenant, namespace))
+    return policies_shown(values, services.config.cluster_name)
+
+
+@router.put(NAMESPACE, **NO_CONTENT, summary="Create a namespace", openapi_extra=_object_body)
+async def create_namespace(request: Request, services: ServicesDep, tenant: str, namespace: str) -> None:
+    """Create a namespace; the body is empty, or Pulsar's `Policies`, such as `{"bundles": {"numBundles": 16}}`."""
+    body = object_of(await json_body(request) or {}, "policies")
+    bundles = body.get("bundles")
+    count = None
+    if bundles is not None:
+        count = number_of(object_of(bundles, "bundles").get("numBundles"), "numBundles", 1)
+    await services.admin.namespaces.create(full_name(tenant, namespace), count, policies_parsed(body))
+
+
+@router.delete(NAMESPACE, **NO_CONTENT, summary="Delete a namespace")
+async def delete_namespace(services: ServicesDep, tenant: str, namespace: str, force: Force = False) -> None:
+    """Delete a namespace: 409 while it has topics, unless `force` deletes them."""
+    await services.admin.namespaces.delete(full_name(tenant, namespace), force)
+
+
+@router.get(f"{NAMESPACE}/topics", summary="List a namespace's topics")
+async def namespace_topics(
+    services: ServicesDep,
+    tenant: str,
+    namespace: str,
+    mode: Annotated[str, Query(pattern="^(PERSISTENT|NON_PERSISTENT|ALL)$")] = "PERSISTENT",
+) -> list[str]:
+    """Return the full names of the topics, partitions one by one; clients use it for regex subscriptions."""
+    domains = DOMAINS if mode == "ALL" else (NON_PERSISTENT if mode == "NON_PERSISTENT" else PERSISTENT,)
+    return [name for domain in domains for name in await topic_names_in(services.admin, tenant, namespace, domain)]
+
+
+@router.get(f"{NAMESPACE}/bundles", summary="Bundles")
+async def bundles_of(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
+    """Return `boundaries` and `numBundles`; beyond Pulsar, `bundles` with the owner and the load of each."""
+    found = await services.admin.brokers.bundles(full_name(tenant, namespace))
+    return {"boundaries": found["boundaries"], "numBundles": len(found["bundles"]), "bundles": found["bundles"]}
+
+
+@router.put(f"{NAMESPACE}/unload", **NO_CONTENT, summary="Unload a namespace")
+async def unload_namespace(services: ServicesDep, tenant: str, namespace: str) -> None:
+    """Make the owners give the namespace's bundles away; clients find their topics again by themselves."""
+    await services.admin.brokers.unload_namespace(full_name(tenant, namespace))
+
+
+@router.put(f"{NAMESPACE}/{{bundle}}/unload", **NO_CONTENT, summary="Unload a bundle")
+async def unload_bundle(services: ServicesDep, tenant: str, namespace: str, bundle: str) -> None:
+    """Make the owner give one bundle away, such as `0x40000000_0x80000000`."""
+    await services.admin.brokers.unload_bundle(full_name(tenant, namespace), bundle)
+
+
+@router.put(f"{NAMESPACE}/{{bundle}}/split", **NO_CONTENT, summary="Split a bundle")
+async def split_bundle(
+    services: ServicesDep,
+    tenant: str,
+    namespace: str,
+    bundle: str,
+    unload: Annotated[bool, Query(description="Make the owner give both halves away at once")] = False,
+    boundary: Annotated[str | None, Query(description="Beyond Pulsar: where the second half begins")] = None,
+) -> None:
+    """Split a bundle at its owner, which goes on serving both halves."""
+    name = full_name(tenant, namespace)
+    halves = await services.admin.brokers.split_bundle(name, bundle, boundary)
+    if unload:
+        for half in halves:
+            await services.admin.brokers.unload_bundle(name, half)
+
+
+def _tenant_info(services: Services, body: Any) -> tuple[list[str], list[str]]:
+    """Return the roles and clusters that a body gives a tenant.
+
+    Raises:
+        PreconditionError: there is no such cluster.
+        UnacceptableFieldError: a field has another form.
+    """
+    given = object_of(body or {}, "tenant")
+    lists = []
+    for name in ("adminRoles", "allowedClusters"):
+        items = given.get(name) or []
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise UnacceptableFieldError(f"{name} must be a list of texts", field=name)
+        lists.append(items)
+    unknown = sorted(set(lists[1]) - {services.config.cluster_name})
+    if unknown:
+        raise PreconditionError(
+            f"there is no cluster {unknown[0]}", field="allowedClusters", limit=services.config.cluster_name
+        )
+    return lists[0], lists[1]

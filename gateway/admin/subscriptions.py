@@ -1,0 +1,205 @@
+"""Pulsar's administrative REST interface for the cursors of subscriptions, and for looking at stored messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.gateway.admin.routes import NO_CONTENT, json_object
+from heliograph.gateway.errors import MethodNotAllowedError
+from heliograph.gateway.services import Services, ServicesDep
+from heliograph.gateway.shapes.bodies import ErrorBody
+from heliograph.gateway.shapes.json_forms import iso_time
+from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
+from heliograph.operations.table import PEEK_MAX
+from heliograph.protocol.topic_name import TopicName
+
+HEADER_PROPERTIES_MAX = 100  # of a message shown as headers
+TOPIC = ADMIN_TOPIC
+SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
+
+router = APIRouter(
+    tags=["subscriptions"],
+    responses={
+        404: {"model": ErrorBody, "description": "No such topic, subscription or message"},
+        405: {"model": ErrorBody, "description": "Not for a partitioned topic: ask for one of its partitions"},
+    },
+)
+_position_body = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
+Count = Annotated[int, Path(ge=0, description="How many entries")]
+Seconds = Annotated[int, Path(ge=0, description="Older than so many seconds")]
+Time = Annotated[int, Path(ge=0, description="Milliseconds since the epoch")]
+
+
+@router.post(f"{SUBSCRIPTION}/skip/{{count}}", **NO_CONTENT, summary="Skip messages")
+async def skip(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, count: Count) -> None:
+    """Acknowledge the next entries that are not acknowledged."""
+    await _refuse_partitioned(services, topic)
+    await services.admin.cursors.skip(str(topic), subscription, count)
+
+
+@router.post(f"{SUBSCRIPTION}/skip_all", **NO_CONTENT, summary="Skip everything")
+async def skip_all(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl) -> None:
+    """Acknowledge all entries."""
+    await services.admin.cursors.skip_all(str(topic), subscription)
+
+
+@router.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", **NO_CONTENT, summary="Skip what is old")
+async def expire(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, seconds: Seconds) -> None:
+    """Acknowledge all entries that are older."""
+    await services.admin.cursors.expire(str(topic), subscription, seconds)
+
+
+@router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", **NO_CONTENT, summary="Skip what is old")
+async def expire_all(services: ServicesDep, topic: TopicInUrl, seconds: Seconds) -> None:
+    """Acknowledge all entries that are older, for every durable subscription of the topic."""
+    await services.admin.cursors.expire(str(topic), None, seconds)
+
+
+@router.post(
+    f"{SUBSCRIPTION}/expireMessages", **NO_CONTENT, summary="Skip up to a message", openapi_extra=_position_body
+)
+async def expire_to(
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
+) -> None:
+    """Acknowledge everything up to `{"ledgerId", "entryId"}`, including it unless `"isExcluded": true`."""
+    await _refuse_partitioned(services, topic)
+    message_id, excluded = _message_id(await json_object(request))
+    await services.admin.cursors.expire_to(str(topic), subscription, message_id, excluded)
+
+
+@router.post(f"{SUBSCRIPTION}/resetcursor/{{time}}", **NO_CONTENT, summary="Go to a time")
+async def reset_to_time(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, time: Time) -> None:
+    """Deliver everything published at or after a time again; consumers are disconnected and reconnect."""
+    await services.admin.cursors.reset(str(topic), subscription, time)
+
+
+@router.post(f"{SUBSCRIPTION}/resetcursor", **NO_CONTENT, summary="Go to a message", openapi_extra=_position_body)
+async def reset_to_id(
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
+) -> None:
+    """Deliver from `{"ledgerId", "entryId", "batchIndex"?}` on, or after it with `"isExcluded": true`."""
+    message_id, excluded = _message_id(await json_object(request))
+    if message_id not in ("earliest", "latest"):
+        await _refuse_partitioned(services, topic)
+    await services.admin.cursors.reset(str(topic), subscription, message_id, excluded)
+
+
+@router.get(f"{SUBSCRIPTION}/properties", summary="Properties of a subscription")
+async def properties(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl) -> dict[str, str]:
+    """Return the properties of the subscription."""
+    return dict(await services.admin.cursors.properties(str(topic), subscription))
+
+
+@router.put(f"{SUBSCRIPTION}/properties", **NO_CONTENT, summary="Replace the properties", openapi_extra=_position_body)
+async def set_properties(
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
+) -> None:
+    """Replace the properties; the body is an object of text values."""
+    await services.admin.cursors.set_properties(str(topic), subscription, await json_object(request))
+
+
+@router.get(f"{SUBSCRIPTION}/position/{{number}}", summary="Peek at a message")
+async def peek(
+    services: ServicesDep,
+    topic: TopicInUrl,
+    subscription: SubscriptionInUrl,
+    number: Annotated[int, Path(ge=1, le=PEEK_MAX, description="The next one is 1")],
+) -> Response:
+    """Return the payload of the message so many places ahead, one of a batch by itself; the rest is in headers."""
+    await _refuse_partitioned(services, topic)
+    found = await services.admin.cursors.peek(str(topic), subscription, number)
+    if len(found) < number:
+        raise NotFoundError(f"{subscription} has {len(found)} messages ahead of it", field="position")
+    return _message_response(found[-1])
+
+
+@router.get(f"{TOPIC}/examinemessage", summary="A message by its place")
+async def examine(
+    services: ServicesDep,
+    topic: TopicInUrl,
+    initial: Annotated[str, Query(alias="initialPosition")] = "latest",
+    number: Annotated[int, Query(alias="messagePosition", ge=1)] = 1,
+) -> Response:
+    """Return the first message of the entry so many places from the `earliest` or the `latest` one."""
+    await _refuse_partitioned(services, topic)
+    return _message_response((await services.admin.cursors.examine(str(topic), initial, number))[0])
+
+
+@router.get(f"{TOPIC}/ledger/{{ledger_id}}/entry/{{entry_id}}", summary="A message by its id")
+async def message(services: ServicesDep, topic: TopicInUrl, ledger_id: int, entry_id: int) -> Response:
+    """Return the first message of that entry."""
+    await _refuse_partitioned(services, topic)
+    return _message_response((await services.admin.cursors.message(str(topic), ledger_id, entry_id))[0])
+
+
+@router.get(f"{TOPIC}/messageid/{{time}}", summary="The message at a time")
+async def message_id_at(services: ServicesDep, topic: TopicInUrl, time: Time) -> dict[str, int]:
+    """Return the id of the first message published at or after a time, or of the last one."""
+    await _refuse_partitioned(services, topic)
+    return _id_fields(await services.admin.cursors.message_id_at(str(topic), time))
+
+
+@router.get(f"{TOPIC}/lastMessageId", summary="The newest message")
+async def last_message_id(services: ServicesDep, topic: TopicInUrl) -> dict[str, int]:
+    """Return the id of the newest message; ledger and entry are -1 when there is none."""
+    await _refuse_partitioned(services, topic)
+    return _id_fields(await services.admin.cursors.last_message_id(str(topic)))
+
+
+async def _refuse_partitioned(services: Services, topic: TopicName) -> None:
+    if await services.admin.partitions(str(topic)) > 0:
+        raise MethodNotAllowedError(f"{topic} is partitioned: ask for one of its partitions", field="topic")
+
+
+def _message_id(body: dict[str, Any]) -> tuple[str, bool]:
+    """Return the id in a body as text, and whether it is excluded."""
+    numbers = [body.get("ledgerId"), body.get("entryId"), body.get("partitionIndex", -1), body.get("batchIndex", -1)]
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise BadRequestError("the body names ledgerId and entryId", field="body")
+    ledger_id, entry_id, partition, batch_index = (int(number or 0) for number in numbers)
+    excluded = body.get("isExcluded") is True
+    if ledger_id < 0:
+        return "earliest", excluded
+    if ledger_id == 2**63 - 1:
+        return "latest", excluded
+    batch = f":{batch_index}" if batch_index >= 0 else ""
+    return f"{ledger_id}:{entry_id}:{partition}{batch}", excluded
+
+
+def _id_fields(text: str) -> dict[str, int]:
+    names = ("ledgerId", "entryId", "partitionIndex", "batchIndex")
+    return dict(zip(names, map(int, text.split(":")), strict=False))
+
+
+def _message_response(found: dict[str, Any]) -> Response:
+    """Return a message as Pulsar shows it: payload in the body, all else in headers."""
+    headers = {
+        "X-Pulsar-Message-ID": ":".join(found["message_id"].split(":")[:2]),
+        "X-Pulsar-publish-time": iso_time(found["publish_time_ms"]),
+        "X-Pulsar-producer-name": _ascii(found["producer_name"]),
+        "X-Pulsar-sequence-id": str(found["sequence_id"]),
+    }
+    if found["event_time_ms"]:
+        headers["X-Pulsar-event-time"] = iso_time(found["event_time_ms"])
+    if found["deliver_at_ms"]:
+        headers["X-Pulsar-deliver-at-time"] = iso_time(found["deliver_at_ms"])
+    if found["key"] is not None:
+        headers["X-Pulsar-partition-key"] = _ascii(found["key"])
+    if found["batch_size"]:
+        headers["X-Pulsar-num-batch-message"] = str(found["batch_size"])
+        headers["X-Pulsar-batch-index"] = found["message_id"].split(":")[3]
+    shown = dict(list(found["properties"].items())[:HEADER_PROPERTIES_MAX])
+    if shown:
+        headers["X-Pulsar-PROPERTY"] = json.dumps(shown)
+    return Response(found["payload"], media_type="application/octet-stream", headers=headers)
+
+
+def _ascii(text: str) -> str:
+    """Return text that a header can carry: what is not printable ASCII is escaped."""
+    return text.encode("unicode_escape").decode("ascii")

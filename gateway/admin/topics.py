@@ -1,0 +1,280 @@
+"""Pulsar's administrative REST interface for topics, and for creating and deleting their subscriptions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from heliograph.base.errors import BadRequestError, ConflictError, TopicBusyError, TopicNotFoundError
+from heliograph.gateway.admin.policy_shapes import PERSISTENCE_FIELDS
+from heliograph.gateway.admin.routes import NO_CONTENT
+from heliograph.gateway.errors import MethodNotAllowedError
+from heliograph.gateway.services import Services, ServicesDep
+from heliograph.gateway.shapes.bodies import ErrorBody, json_body
+from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl, topic_names_in, topics_in
+from heliograph.operations.table import PARTITIONS_MAX
+from heliograph.protocol.topic_name import TopicName
+
+TOPIC = ADMIN_TOPIC
+
+router = APIRouter(
+    tags=["topics"],
+    responses={
+        404: {"model": ErrorBody, "description": "No such topic or subscription"},
+        409: {"model": ErrorBody, "description": "It exists already, or is in use"},
+        412: {"model": ErrorBody, "description": "A name that is not allowed, or something is still attached"},
+    },
+)
+_integer_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "integer"}}}}}
+_position_body = {"requestBody": {"content": {"application/json": {"schema": {"type": ["string", "object"]}}}}}
+_properties_body = {
+    "requestBody": {"content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}}
+}
+
+
+@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}", summary="List topics")
+async def list_topics(services: ServicesDep, domain: str, tenant: str, namespace: str) -> list[str]:
+    """Return the full names of the namespace's topics, with every partition of a partitioned topic."""
+    return await topic_names_in(services.admin, tenant, namespace, domain)
+
+
+@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/partitioned", summary="List partitioned topics")
+async def list_partitioned_topics(services: ServicesDep, domain: str, tenant: str, namespace: str) -> list[str]:
+    """Return the full names of the namespace's partitioned topics."""
+    found = await topics_in(services.admin, tenant, namespace, domain)
+    return [str(topic) for topic, partitions in found if partitions > 0]
+
+
+@router.put(TOPIC, **NO_CONTENT, summary="Create a topic", openapi_extra=_properties_body)
+async def create_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> None:
+    """Create a topic without partitions.
+
+    The optional body sets copies: `{"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}`.
+    """
+    body = await json_body(request)
+    await services.admin.create_topic(str(topic), persistence=_persistence(body))
+
+
+@router.put(f"{TOPIC}/partitions", **NO_CONTENT, summary="Create a partitioned topic", openapi_extra=_integer_body)
+async def create_partitioned_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> None:
+    """Create a partitioned topic; the body is the number, or `{"partitions": n, "properties": {...}}`."""
+    body = await json_body(request)
+    await services.admin.create_topic(str(topic), _partitions(body), persistence=_persistence(body))
+
+
+@router.post(f"{TOPIC}/partitions", **NO_CONTENT, summary="Add partitions", openapi_extra=_integer_body)
+async def grow_partitioned_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> None:
+    """Add partitions; the body is the new number. Clients notice within their update interval; keys may move."""
+    wanted = _partitions(await json_body(request))
+    if await services.admin.partitions(str(topic)) == 0:
+        raise MethodNotAllowedError(f"{topic} is not partitioned", field="topic")
+    await services.admin.update_partitions(str(topic), wanted)
+
+
+@router.post(f"{TOPIC}/createMissedPartitions", **NO_CONTENT, summary="Create partitions that are missing")
+async def create_missed_partitions(services: ServicesDep, topic: TopicInUrl) -> None:
+    """Create partitions that were deleted one by one, or left out by an interrupted creation."""
+    await services.admin.create_missing_partitions(str(topic))
+
+
+@router.put(f"{TOPIC}/unload", **NO_CONTENT, summary="Unload a topic")
+async def unload_topic(services: ServicesDep, topic: TopicInUrl) -> None:
+    """Close the topic at its owner; clients open it again by themselves."""
+    await services.admin.unload_topic(str(topic))
+
+
+@router.get(f"{TOPIC}/partitions", summary="Number of partitions")
+async def partitions(
+    services: ServicesDep,
+    topic: TopicInUrl,
+    check_auto_creation: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
+) -> dict[str, Any]:
+    """Return `{"partitions": n}`: 0 for a topic without partitions, and for one that its first use would create."""
+    count = await services.admin.partitions(str(topic), check_auto_creation)
+    return {"partitions": count, "deleted": False}
+
+
+@router.delete(f"{TOPIC}/partitions", **NO_CONTENT, summary="Delete a partitioned topic")
+async def delete_partitioned_topic(
+    services: ServicesDep, topic: TopicInUrl, force: Annotated[bool, Query()] = False
+) -> None:
+    """Delete a topic with all its partitions; with `force` also while producers and subscriptions are attached."""
+    if await services.admin.partitions(str(topic)) == 0:
+        raise TopicNotFoundError(f"{topic} is not partitioned: delete it without /partitions", field="topic")
+    await _delete(services, topic, force)
+
+
+@router.delete(TOPIC, **NO_CONTENT, summary="Delete a topic")
+async def delete_topic(services: ServicesDep, topic: TopicInUrl, force: Annotated[bool, Query()] = False) -> None:
+    """Delete a topic without partitions; with `force` also while producers and subscriptions are attached."""
+    if await services.admin.partitions(str(topic)) > 0:
+        raise ConflictError(f"{topic} is partitioned: delete {topic.local_name}/partitions", field="topic")
+    await _delete(services, topic, force)
+
+
+@router.get(f"{TOPIC}/stats", summary="Statistics")
+async def stats(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+    """Return rates, counters, producers, subscriptions and their consumers."""
+    return JSONResponse(dict(await services.admin.topic_stats(str(topic))))
+
+
+@router.get(f"{TOPIC}/partitioned-stats", summary="Statistics of a partitioned topic")
+async def partitioned_stats(
+    services: ServicesDep,
+    topic: TopicInUrl,
+    per_partition: Annotated[bool, Query(alias="perPartition")] = True,
+) -> JSONResponse:
+    """Return the sums over all partitions, and the statistics of each partition."""
+    count = await services.admin.partitions(str(topic))
+    if count == 0:
+        raise TopicNotFoundError(f"{topic} is not partitioned", field="topic")
+    body = dict(await services.admin.topic_stats(str(topic)))
+    body["metadata"] = {"partitions": count, "deleted": False}
+    if per_partition and not body.get("partitions"):
+        body["partitions"] = {
+            str(name): dict(await services.admin.topic_stats(str(name))) for name in topic.partitions(count)
+        }
+    if not per_partition:
+        body["partitions"] = {}
+    return JSONResponse(body)
+
+
+@router.post(f"{TOPIC}/terminate", summary="End a topic")
+async def terminate(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+    """End the topic: it can be read, and nothing can be published to it. Returns the id of the last message."""
+    if await services.admin.partitions(str(topic)):
+        raise MethodNotAllowedError(f"{topic} is partitioned: use terminate/partitions", field="topic")
+    last = await services.admin.terminate_topic(str(topic))
+    return JSONResponse(_last_message(last[str(topic)], topic.partition))
+
+
+@router.post(f"{TOPIC}/terminate/partitions", summary="End all partitions of a topic")
+async def terminate_partitions(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+    """End all partitions; return the id of the last message of each by the number of the partition."""
+    count = await services.admin.partitions(str(topic))
+    if not count:
+        raise MethodNotAllowedError(f"{topic} is not partitioned: use terminate", field="topic")
+    last = await services.admin.terminate_topic(str(topic))
+    return JSONResponse(
+        {str(part.partition): _last_message(last[str(part)], part.partition) for part in topic.partitions(count)}
+    )
+
+
+@router.put(f"{TOPIC}/compaction", **NO_CONTENT, summary="Compact a topic")
+async def compact(services: ServicesDep, topic: TopicInUrl) -> None:
+    """Start to keep only the latest message of each key for readers of the compacted topic; 409 while that runs."""
+    await services.admin.compact_topic(str(topic))
+
+
+@router.get(f"{TOPIC}/compaction", summary="Status of compaction")
+async def compaction_status(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+    """Return `{"status": "NOT_RUN" | "RUNNING" | "SUCCESS" | "ERROR", "lastError": ""}`."""
+    return JSONResponse(dict(await services.admin.compaction_status(str(topic))))
+
+
+@router.get(f"{TOPIC}/internalStats", summary="Ledgers and cursors")
+async def internal_stats(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+    """Return the topic's ledgers with their ensembles, and its cursors."""
+    return JSONResponse(dict(await services.admin.topic_internal_stats(str(topic))))
+
+
+@router.get(f"{TOPIC}/subscriptions", summary="List subscriptions")
+async def subscriptions(services: ServicesDep, topic: TopicInUrl) -> list[str]:
+    """Return the names of the subscriptions."""
+    return list(await services.admin.subscriptions(str(topic)))
+
+
+@router.put(f"{TOPIC}/subscription/{{subscription}}", **NO_CONTENT, openapi_extra=_position_body)
+async def create_subscription(
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
+) -> None:
+    """Create a durable subscription that starts at `"latest"` (default), `"earliest"`, or with a message.
+
+    A message is `{"ledgerId": l, "entryId": e}`; with `"isExcluded": true` the subscription starts after it.
+    """
+    position = _position(await json_body(request))
+    await services.admin.create_subscription(str(topic), subscription, position)
+
+
+@router.delete(f"{TOPIC}/subscription/{{subscription}}", **NO_CONTENT)
+async def delete_subscription(
+    services: ServicesDep,
+    topic: TopicInUrl,
+    subscription: SubscriptionInUrl,
+    force: Annotated[bool, Query()] = False,
+) -> None:
+    """Delete a subscription; with `force` also while consumers are connected."""
+    try:
+        await services.admin.delete_subscription(str(topic), subscription, force)
+    except ConflictError as error:  # 412 here as Pulsar has it; 409 elsewhere
+        raise TopicBusyError(str(error), field="subscription") from error
+
+
+async def _delete(services: Services, topic: TopicName, force: bool) -> None:
+    await services.producers.drop(str(topic))  # the gateway's own producer would make the topic look busy
+    if force:
+        await services.consumers.drop(str(topic))
+    await services.admin.delete_topic(str(topic), force)
+
+
+def _last_message(position: str, partition: int) -> dict[str, int]:
+    ledger_id, entry_id = position.split(":")
+    return {"ledgerId": int(ledger_id), "entryId": int(entry_id), "partitionIndex": partition}
+
+
+def _partitions(body: Any) -> int:
+    count = body.get("partitions") if isinstance(body, dict) else body
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= PARTITIONS_MAX:
+        raise BadRequestError(
+            "the body must be the number of partitions", field="partitions", limit=f"1..{PARTITIONS_MAX}"
+        )
+    return count
+
+
+def _persistence(body: Any) -> dict[str, int] | None:
+    """Return the numbers of copies from a body's own fields or its ``properties``; None when it has none of them.
+
+    Raises:
+        BadRequestError: some of the three are missing, or are no numbers. The broker checks their relation.
+    """
+    if body is None or isinstance(body, int):
+        return None
+    if not isinstance(body, dict):
+        raise BadRequestError("the body must be a JSON object", field="body")
+    properties = body.get("properties")
+    fields = {**(properties if isinstance(properties, dict) else {}), **body}
+    given = {ours: fields[name] for ours, name in PERSISTENCE_FIELDS.items() if name in fields}
+    if not given:
+        return None
+    names = ",".join(PERSISTENCE_FIELDS.values())
+    try:
+        numbers = {name: int(value) for name, value in given.items()}
+    except (TypeError, ValueError) as error:
+        raise BadRequestError(f"copies must be whole numbers: {error}", field=names) from error
+    if len(numbers) != len(PERSISTENCE_FIELDS):
+        raise BadRequestError(f"give all of {names.replace(',', ', ')}", field=names)
+    return numbers
+
+
+def _position(body: Any) -> str:
+    if body is None:
+        return "latest"
+    if body in ("latest", "earliest"):
+        return str(body)
+    if isinstance(body, dict):
+        ledger_id, entry_id = body.get("ledgerId"), body.get("entryId")
+        if isinstance(ledger_id, int) and isinstance(entry_id, int):
+            return _position_of_id(ledger_id, entry_id, excluded=body.get("isExcluded") is True)
+    raise BadRequestError('the body must be "latest", "earliest" or a message id', field="body")
+
+
+def _position_of_id(ledger_id: int, entry_id: int, *, excluded: bool) -> str:
+    """Return an end that Pulsar's clients name by an id, or ``ledger:entry`` of the last message not to deliver."""
+    if ledger_id < 0:
+        return "earliest"
+    if ledger_id == 2**63 - 1:
+        return "latest"
+    return f"{ledger_id}:{entry_id if excluded else max(entry_id, 0) - 1}"

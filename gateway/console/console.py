@@ -1,0 +1,119 @@
+"""The status page at ``/`` and its data, health and metrics. The page loads nothing from other hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from heliograph.base.errors import HeliographError
+from heliograph.base.version import heliograph_version
+from heliograph.gateway.admin.cluster import check_ready
+from heliograph.gateway.ports import BookieView, BrokerView
+from heliograph.gateway.services import Services, ServicesDep
+from heliograph.gateway.shapes.bodies import ErrorBody
+
+TOPICS_SHOWN_MAX = 100
+STATS_AT_ONCE_MAX = 16  # topics whose statistics are asked for at the same time
+PART_SECONDS = 5.0  # a part of the page that takes longer is left out
+STATUS_SECONDS = 1.0  # a status younger than this is reused, however many pages are open
+
+router = APIRouter(tags=["status"])
+_NUMBERS = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgInCounter", "storageSize")
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> HTMLResponse:
+    """Return the status page."""
+    return HTMLResponse(_page(), headers={"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"})
+
+
+@router.get("/status", summary="Data of the status page")
+async def status(services: ServicesDep) -> JSONResponse:
+    """Return brokers, bookies, the topics of `public/default` with their rates, and this gateway's counters."""
+    return JSONResponse(await _status_of(services))
+
+
+@router.get("/health", summary="Health", responses={503: {"model": ErrorBody, "description": "No broker answers"}})
+async def health(services: ServicesDep) -> dict[str, str]:
+    """Return `{"status": "ok"}` when a broker answers, 503 otherwise."""
+    await check_ready(services)
+    return {"status": "ok"}
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+async def metrics(services: ServicesDep) -> Response:
+    """Return this gateway's counters in Prometheus' text format."""
+    return Response(services.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _status_of(services: Services) -> dict[str, Any]:
+    cached = services.status
+    if cached is None or time.monotonic() - cached[0] >= STATUS_SECONDS:
+        cached = services.status = (time.monotonic(), asyncio.ensure_future(_gather_status(services)))
+    return await asyncio.shield(cached[1])
+
+
+async def _gather_status(services: Services) -> dict[str, Any]:
+    problems: list[str] = []
+    brokers: list[BrokerView] = []
+    bookies: list[BookieView] = []
+    topics: list[dict[str, Any]] = []
+    try:
+        async with asyncio.timeout(PART_SECONDS):
+            brokers, bookies = await asyncio.gather(services.cluster.brokers(), services.cluster.bookies())
+    except (TimeoutError, HeliographError) as error:
+        problems.append(f"the registrations cannot be read: {error or 'no answer in time'}")
+    try:
+        async with asyncio.timeout(PART_SECONDS):
+            topics = await _topics(services)
+    except (TimeoutError, HeliographError) as error:
+        problems.append(f"no broker answers: {error or 'no answer in time'}")
+    return {
+        "version": heliograph_version(),
+        "cluster": services.config.cluster_name,
+        "uptimeSeconds": round(time.monotonic() - services.started, 1),
+        "dashboardUrl": services.config.dashboard_url,
+        "brokers": [{"id": item.broker_id, "serviceUrl": item.service_url} for item in brokers],
+        "bookies": [
+            {"id": item.bookie_id, "address": item.address, "rack": item.rack, "writable": item.writable}
+            for item in bookies
+        ],
+        "topics": topics,
+        "gateway": services.metrics.totals(),
+        "problems": problems,
+    }
+
+
+async def _topics(services: Services) -> list[dict[str, Any]]:
+    found = sorted(await services.admin.list_topics("public/default"), key=lambda item: str(item["name"]))
+    gate = asyncio.Semaphore(STATS_AT_ONCE_MAX)
+
+    async def row(name: str, partitions: int) -> dict[str, Any]:
+        async with gate:
+            try:
+                stats = await services.admin.topic_stats(name)
+            except HeliographError:
+                stats = {}  # the topic is being moved or deleted: the next refresh shows it
+        numbers = {number: stats.get(number, 0) for number in _NUMBERS}
+        subscriptions = stats.get("subscriptions", {})
+        backlog = {sub: details.get("msgBacklog", 0) for sub, details in subscriptions.items()}
+        return {"name": name, "partitions": partitions, **numbers, "backlog": backlog}
+
+    return list(await asyncio.gather(*(row(item["name"], item["partitions"]) for item in found[:TOPICS_SHOWN_MAX])))
+
+
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+)
+
+
+@cache
+def _page() -> str:
+    return files("heliograph.gateway.console").joinpath("console.html").read_text(encoding="utf-8")

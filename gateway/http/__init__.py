@@ -1,0 +1,1 @@
+"""The HTTP server under the app: its socket and its counters."""

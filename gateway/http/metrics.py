@@ -1,0 +1,79 @@
+"""The gateway's counters in Prometheus' text format. Each app has its own registry, so nothing is global."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+REST = "rest"
+WEBSOCKET = "websocket"
+
+
+class GatewayMetrics:
+    """Counters of requests, messages and sessions since this process started."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "heliograph_gateway_http_requests",
+            "HTTP requests answered",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self._produced = self._by_transport("messages_produced", "Messages confirmed as stored")
+        self._produced_bytes = self._by_transport("bytes_produced", "Payload bytes of messages stored")
+        self._failed = self._by_transport("messages_failed", "Messages that could not be stored")
+        self._delivered = self._by_transport("messages_delivered", "Messages handed to consumers and readers")
+        self._delivered_bytes = self._by_transport("bytes_delivered", "Payload bytes handed to consumers and readers")
+        self._acknowledged = self._by_transport("messages_acknowledged", "Acknowledgements confirmed as durable")
+        self.sessions = Gauge(
+            "heliograph_gateway_sessions",
+            "Sessions open now",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.frame_errors = Counter(
+            "heliograph_gateway_bad_frames", "WebSocket frames answered with an error", registry=self.registry
+        )
+
+    def _by_transport(self, name: str, text: str) -> dict[str, Counter]:
+        # One child for each transport, looked up once: a labels() call on every message would cost more than inc().
+        family = Counter(f"heliograph_gateway_{name}", text, ["transport"], registry=self.registry)
+        return {transport: family.labels(transport) for transport in (REST, WEBSOCKET)}
+
+    def produced(self, transport: str, messages: int, size: int) -> None:
+        """Count messages, of ``size`` payload bytes in total, as stored."""
+        self._produced[transport].inc(messages)
+        self._produced_bytes[transport].inc(size)
+
+    def failed(self, transport: str, messages: int = 1) -> None:
+        """Count messages that were refused or whose outcome is unknown."""
+        self._failed[transport].inc(messages)
+
+    def delivered(self, transport: str, messages: int, size: int) -> None:
+        """Count messages, of ``size`` payload bytes in total, as delivered."""
+        self._delivered[transport].inc(messages)
+        self._delivered_bytes[transport].inc(size)
+
+    def acknowledged(self, transport: str, messages: int) -> None:
+        """Count acknowledgements that the broker confirmed."""
+        self._acknowledged[transport].inc(messages)
+
+    def text(self) -> bytes:
+        """Return the exposition that a Prometheus server scrapes."""
+        return generate_latest(self.registry)
+
+    def totals(self) -> dict[str, float]:
+        """Return each message counter summed over the transports, for the status page."""
+        families = {
+            "produced": self._produced,
+            "producedBytes": self._produced_bytes,
+            "failed": self._failed,
+            "delivered": self._delivered,
+            "deliveredBytes": self._delivered_bytes,
+            "acknowledged": self._acknowledged,
+        }
+        return {name: sum(_value(child) for child in family.values()) for name, family in families.items()}
+
+
+def _value(counter: Counter) -> float:
+    return next(sample.value for metric in counter.collect() for sample in metric.samples)

@@ -1,0 +1,122 @@
+"""The HTTP server: uvicorn on the running event loop, on a port that is bound before anything else starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+from typing_extensions import override
+
+from heliograph.base.errors import ResourceError
+from heliograph.gateway.config import GatewayConfig
+
+BACKLOG_MAX = 2048  # connections that wait to be accepted
+GRACE_SECONDS = 5  # for sessions to end when the server stops
+
+
+class GatewayServer:
+    """One listening socket with one app."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._listener: socket.socket | None = None
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Return ``http://host:port`` or ``https://host:port``, with the port that is in use."""
+        assert self._listener is not None, "bind comes first"
+        host, port = self._listener.getsockname()[:2]
+        scheme = "https" if self._config.tls_certificate_file else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    def bind(self) -> None:
+        """Bind the port, so that a port in use is known before anything else starts.
+
+        Raises:
+            ResourceError: the address cannot be used; names it.
+        """
+        self._listener = listening_socket(self._config.host, self._config.port)
+
+    async def start(self, app: FastAPI) -> None:
+        """Serve the app. Returns once requests are answered.
+
+        Raises:
+            ResourceError: the server ended while it started.
+        """
+        assert self._listener is not None, "bind comes first"
+        self._server = _Server(_uvicorn_config(app, self._config))
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        while not self._server.started:
+            if self._serving.done():
+                raise ResourceError("the HTTP server did not start, see its log", field="port")
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """End sessions and requests within a grace time, and close the port. Idempotent."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+        if self._listener is not None:
+            self._listener.close()
+        self._server = self._serving = None
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves signals to its process, which is a Ray worker or a test."""
+
+    @override
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a bound and listening TCP socket.
+
+    Raises:
+        ResourceError: the host does not resolve, or the port is in use or not permitted.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ResourceError(f"host {host!r} does not resolve: {error}", field="host") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG_MAX)  # a port that another socket listens on fails only here
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            reason = f"port {port} on {host} is in use: stop its server, or choose another port (0: any free port)"
+        else:
+            reason = f"cannot listen on {host}:{port}: {error.strerror or error}"
+        raise ResourceError(reason, field="port") from error
+    return listener
+
+
+def _uvicorn_config(app: FastAPI, config: GatewayConfig) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        ssl_certfile=config.tls_certificate_file or None,
+        ssl_keyfile=config.tls_key_file or None,
+        access_log=False,
+        lifespan="on",
+        ws="websockets-sansio",
+        ws_max_size=config.websocket_frame_bytes_max,
+        ws_ping_interval=config.websocket_ping_seconds,
+        ws_ping_timeout=config.websocket_idle_seconds,
+        ws_per_message_deflate=False,  # compression costs more than it saves within one network
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        proxy_headers=False,
+        server_header=False,
+    )

@@ -1,0 +1,1 @@
+"""REST produce and consume. A 200 means that the effect is durable (I11)."""

@@ -1,0 +1,179 @@
+"""REST produce as in Pulsar: several messages in one request, one result for each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heliograph.base.errors import (
+    Advice,
+    AlreadyClosedError,
+    BadRequestError,
+    ConflictError,
+    HeliographError,
+    MessageTooLargeError,
+    NotFoundError,
+    UnsupportedError,
+)
+from heliograph.gateway.errors import body_of, reason_of, row_of
+from heliograph.gateway.http.metrics import REST
+from heliograph.gateway.ports import ProducerPort
+from heliograph.gateway.services import Services, ServicesDep
+from heliograph.gateway.shapes.bodies import (
+    ErrorBody,
+    ProduceAnswer,
+    ProduceMessage,
+    ProduceRequest,
+    body_schema,
+    parsed,
+    read_body,
+)
+from heliograph.gateway.shapes.json_forms import due_ms, from_base64, id_text
+from heliograph.gateway.shapes.topics import TopicInUrl, partition_of
+from heliograph.protocol.message_id import MessageId
+
+STORED, TRY_AGAIN, REFUSED = 0, 1, 2  # PublishResult.errorCode
+_TEXT_SCHEMAS = ("STRING", "JSON", "BYTES", "NONE")  # types whose encoding is the text of the payload
+_PRODUCER_CLOSED = (AlreadyClosedError, ConflictError, NotFoundError)
+
+router = APIRouter(tags=["produce"])
+_answers: dict[int | str, dict[str, Any]] = {
+    200: {"model": ProduceAnswer},
+    400: {"model": ErrorBody, "description": "Malformed JSON or base64"},
+    404: {"model": ErrorBody, "description": "The topic does not exist; publishing does not create it"},
+    413: {"model": ErrorBody, "description": "A message or the whole body is too large"},
+    422: {"model": ErrorBody, "description": "A field is not acceptable"},
+    503: {"model": ErrorBody, "description": "None of the messages could be stored now"},
+}
+
+
+@router.post(
+    "/topics/{domain}/{tenant}/{namespace}/{topic}",
+    summary="Publish messages",
+    responses=_answers,
+    openapi_extra=body_schema(ProduceRequest),
+)
+async def publish(request: Request, services: ServicesDep, topic: TopicInUrl) -> Response:
+    """Publish one or several messages to an existing topic.
+
+    Messages with the same key are stored in the order of the request. `errorCode` 0 means that the message is durable
+    on the ack quorum, 1 that the outcome is unknown and the message may be sent again, 2 that it was refused.
+    The status is 200 when at least one message was stored, otherwise the status of the first failure.
+    """
+    return await _publish(request, services, str(topic))
+
+
+@router.post(
+    "/topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}",
+    summary="Publish messages to one partition",
+    responses=_answers,
+    openapi_extra=body_schema(ProduceRequest),
+)
+async def publish_to_partition(
+    request: Request,
+    services: ServicesDep,
+    topic: TopicInUrl,
+    partition: Annotated[int, Path(ge=0, description="Number of the partition, from 0")],
+) -> Response:
+    """Publish messages to one partition of a partitioned topic. Keys do not change the partition."""
+    return await _publish(request, services, str(partition_of(topic, partition)))
+
+
+async def _publish(request: Request, services: Services, topic: str) -> Response:
+    body = parsed(ProduceRequest, await read_body(request, services.config.request_bytes_max))
+    _check_schemas(body)
+    limit = services.config.max_message_bytes
+    payloads = [_payload(message, f"messages.{index}", limit) for index, message in enumerate(body.messages)]
+    async with services.producers.lease(topic, body.producerName) as producer:
+        outcomes = await _send(producer, body.messages, payloads)
+    if any(isinstance(item, _PRODUCER_CLOSED) for item in outcomes):
+        await services.producers.drop(topic)  # the next request opens another, or fails with the reason
+    return _answer(services, payloads, outcomes)
+
+
+async def _send(
+    producer: ProducerPort, messages: list[ProduceMessage], payloads: list[bytes]
+) -> list[MessageId | BaseException]:
+    """Pass all messages to the producer in order, then wait for all outcomes."""
+    sending: list[asyncio.Future[MessageId]] = []
+    for message, payload in zip(messages, payloads, strict=True):
+        try:
+            future = await producer.enqueue(
+                payload,
+                key=message.key,
+                properties=message.properties or None,
+                event_time_ms=message.eventTime,
+                deliver_at=due_ms(message.deliverAt, message.deliverAfterMs),
+            )
+        except HeliographError as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+        sending.append(future)
+    return await asyncio.gather(*sending, return_exceptions=True)
+
+
+def _payload(message: ProduceMessage, where: str, limit: int) -> bytes:
+    """Return the payload's bytes. Every field that is not supported is refused before anything is stored."""
+    if message.deliverAt is not None and message.deliverAfterMs is not None:
+        raise BadRequestError(f"{where} has deliverAt and deliverAfterMs", field=f"{where}.deliverAt")
+    if message.replicationClusters:
+        raise UnsupportedError(
+            "replicationClusters is not supported: there is one cluster only", field=f"{where}.replicationClusters"
+        )
+    if (message.payload is None) == (message.payloadBase64 is None):
+        raise BadRequestError(f"{where} needs payload or payloadBase64, and not both", field=f"{where}.payload")
+    if message.payload is not None:
+        payload = message.payload.encode()
+    else:
+        payload = from_base64(message.payloadBase64, f"{where}.payloadBase64")
+    if len(payload) > limit:
+        raise MessageTooLargeError(
+            f"{where}.payload has {len(payload)} bytes, the limit is {limit}: no message of this request was stored",
+            field=f"{where}.payload",
+            limit=f"{limit} bytes",
+        )
+    return payload
+
+
+def _check_schemas(body: ProduceRequest) -> None:
+    if body.keySchema:
+        raise UnsupportedError("key schemas are not supported: send without keySchema", field="keySchema")
+    if body.valueSchema:
+        try:
+            kind = str(json.loads(body.valueSchema)["type"]).upper()
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadRequestError("valueSchema is not the JSON of a SchemaInfo", field="valueSchema") from error
+        if kind not in _TEXT_SCHEMAS:
+            raise UnsupportedError(f"schema type {kind} is not supported: encode the payload", field="valueSchema")
+
+
+def _answer(services: Services, payloads: list[bytes], outcomes: list[MessageId | BaseException]) -> Response:
+    stored = [len(payload) for payload, item in zip(payloads, outcomes, strict=True) if isinstance(item, MessageId)]
+    services.metrics.produced(REST, len(stored), sum(stored))
+    services.metrics.failed(REST, len(outcomes) - len(stored))
+    answer: dict[str, Any] = {"messagePublishResults": [_result(item) for item in outcomes], "schemaVersion": 0}
+    status = 200
+    first = next((item for item in outcomes if isinstance(item, BaseException)), None)
+    if first is not None and not stored:
+        status = row_of(first).http
+        answer = {**body_of(first), **answer}
+    return Response(json.dumps(answer), status_code=status, media_type="application/json")
+
+
+def _result(outcome: MessageId | BaseException) -> dict[str, Any]:
+    if isinstance(outcome, MessageId):
+        return {
+            "messageId": f"{outcome.ledger_id}:{outcome.entry_id}:{outcome.partition}",
+            "messageIdBase64": id_text(outcome),
+            "errorCode": STORED,
+            "schemaVersion": 0,
+        }
+    if not isinstance(outcome, HeliographError):
+        raise outcome  # a fault of the gateway: answer 500 and log it
+    code = REFUSED if outcome.advice is Advice.STOP else TRY_AGAIN
+    return {"errorCode": code, "errorMsg": reason_of(outcome), "schemaVersion": 0}

@@ -1,0 +1,1 @@
+"""Producers and consumers that stay open between REST requests, bounded in number (I15)."""

@@ -1,0 +1,263 @@
+"""Consumers that stay open between REST requests.
+
+A session is named by topic, subscription and a name that the caller may choose; callers that choose none share one.
+The session remembers a delivered message until it is acknowledged, until the acknowledgement timeout (then it is
+delivered again), or until the session is closed or has been idle for too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from heliograph.base.errors import AlreadyClosedError, ConflictError, NotFoundError
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.errors import TooManySessionsError
+from heliograph.gateway.ports import AdminPort, ClientPort, ConsumerPort, MessagePort, without_payload
+from heliograph.protocol.message_id import MessageId
+
+UNACKNOWLEDGED_MAX = 50_000  # messages that one session delivered and that are not acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """The name of a REST session."""
+
+    topic: str
+    subscription: str
+    name: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeOptions:
+    """The subscription options of a REST consumer.
+
+    Args:
+        type: the client's name of a subscription type, such as ``shared``.
+        receiver_queue: messages to request ahead, at most as many as one request takes: the subscription's other
+            consumers cannot get a message that waits here.
+    """
+
+    type: str = "shared"
+    initial_position: str = "latest"
+    receiver_queue: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredMessage:
+    """A message without its payload, and the time of its delivery in seconds."""
+
+    message: MessagePort
+    delivered_at: float
+
+
+@dataclass
+class RestConsumer:
+    """One consumer, the messages it delivered, and those it keeps for the next request."""
+
+    consumer: ConsumerPort
+    options: SubscribeOptions
+    last_used: float
+    users: int = 0
+    polling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    undelivered: deque[MessagePort] = field(default_factory=deque)
+    delivered: OrderedDict[MessageId, DeliveredMessage] = field(default_factory=OrderedDict)  # oldest first
+
+    async def receive(
+        self, max_messages: int, bytes_max: int, timeout: float, clock: Callable[[], float]
+    ) -> list[MessagePort]:
+        """Return the messages of one answer: kept ones first, else those that arrive in ``timeout`` seconds.
+
+        Raises:
+            TooManySessionsError: too many messages of this session are not acknowledged.
+        """
+        room = min(max_messages, UNACKNOWLEDGED_MAX - len(self.delivered))
+        if room <= 0:
+            raise TooManySessionsError(
+                f"{len(self.delivered)} messages of this session are not acknowledged: acknowledge some first",
+                limit=f"{UNACKNOWLEDGED_MAX} messages",
+            )
+        try:
+            async with asyncio.timeout(timeout):
+                await self.polling.acquire()
+        except TimeoutError:
+            return []
+        try:
+            if not self.undelivered:
+                self.undelivered.extend(await self.consumer.receive_many(room, timeout))
+            taken = self._take(room, bytes_max)
+            now = clock()
+            for message in taken:
+                self.delivered[message.message_id] = DeliveredMessage(without_payload(message), now)
+                self.delivered.move_to_end(message.message_id)
+            return taken
+        finally:
+            self.polling.release()
+
+    def put_back(self, messages: Sequence[MessagePort]) -> None:
+        """Keep messages whose caller left before the answer; the next request gets them first."""
+        for message in reversed(messages):
+            self.delivered.pop(message.message_id, None)
+            self.undelivered.appendleft(message)
+
+    async def acknowledge(self, ids: Sequence[MessageId], cumulative: bool) -> None:
+        """Acknowledge messages. The acknowledgement is durable once this returns."""
+        if cumulative:
+            last = ids[-1]
+            await self.consumer.ack_cumulative(self._delivered_or_id(last))
+            for id_ in [id_ for id_ in self.delivered if id_ <= last and id_.partition == last.partition]:
+                del self.delivered[id_]
+            return
+        await self.consumer.ack_many([self._delivered_or_id(id_) for id_ in ids])
+        for id_ in ids:
+            self.delivered.pop(id_, None)
+
+    async def redeliver(self, ids: Sequence[MessageId]) -> None:
+        """Request that messages are delivered again."""
+        for id_ in ids:
+            await self.consumer.nack(self._delivered_or_id(id_))
+            self.delivered.pop(id_, None)
+
+    def _delivered_or_id(self, id_: MessageId) -> MessagePort | MessageId:
+        """Return the message where this session delivered it: it knows more of its entry than its id does."""
+        item = self.delivered.get(id_)
+        return id_ if item is None else item.message
+
+    def _take(self, max_messages: int, bytes_max: int) -> list[MessagePort]:
+        taken: list[MessagePort] = []
+        size = 0
+        while self.undelivered and len(taken) < max_messages and size < bytes_max:
+            message = self.undelivered.popleft()
+            size += len(message.value)
+            taken.append(message)
+        return taken
+
+    def overdue(self, before: float) -> list[MessageId]:
+        """Return the ids of the messages that were delivered before a time and are not acknowledged."""
+        ids = []
+        for id_, item in self.delivered.items():
+            if item.delivered_at >= before:
+                break
+            ids.append(id_)
+        return ids
+
+
+class RestConsumers:
+    """The open REST sessions, at most ``rest_consumers_max`` (I15)."""
+
+    def __init__(
+        self, client: ClientPort, admin: AdminPort, config: GatewayConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._admin = admin
+        self._config = config
+        self._clock = clock
+        self._sessions: dict[SessionKey, RestConsumer] = {}
+        self._opening: dict[SessionKey, asyncio.Task[RestConsumer]] = {}
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Return the clock, in seconds, whose times ``expire`` takes."""
+        return self._clock
+
+    async def session(self, key: SessionKey, options: SubscribeOptions | None = None) -> RestConsumer:
+        """Return the session of that name; open it if there is none.
+
+        Args:
+            options: how to subscribe; None: the open session's options, or the defaults.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist; REST consume does not create it.
+            ConflictError: the session is open with another subscription type.
+            TooManySessionsError: ``rest_consumers_max`` sessions are open.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            session = await self._open(key, options or SubscribeOptions())
+        if options is not None and options.type != session.options.type:
+            raise ConflictError(
+                f"session {key.name!r} of subscription {key.subscription!r} is open with type {session.options.type}: "
+                "close it, or name another session",
+                field="type",
+            )
+        session.last_used = self._clock()
+        return session
+
+    @contextlib.asynccontextmanager
+    async def using(self, key: SessionKey, session: RestConsumer) -> AsyncIterator[None]:
+        """Mark a session as in use, so that it is not closed as idle. Close it if its consumer has ended.
+
+        The next request then subscribes again, or fails with the reason.
+        """
+        session.users += 1
+        try:
+            yield
+        except (AlreadyClosedError, NotFoundError):
+            if self._sessions.get(key) is session:
+                await self.close_session(key)
+            raise
+        finally:
+            session.users -= 1
+            session.last_used = self._clock()
+
+    async def close_session(self, key: SessionKey) -> bool:
+        """Close one session; its unacknowledged messages are delivered again. Return False if there is none."""
+        session = self._sessions.pop(key, None)
+        if session is None:
+            return False
+        await session.consumer.close()
+        return True
+
+    async def drop(self, topic: str) -> None:
+        """Close the sessions of a topic that is being deleted, and of its partitions."""
+        partition = f"{topic}-partition-"
+        for key in [key for key in self._sessions if key.topic == topic or key.topic.startswith(partition)]:
+            await self.close_session(key)
+
+    async def expire(self, now: float) -> None:
+        """Close idle sessions, and request redelivery of overdue messages. ``now`` is a time of ``clock``."""
+        idle_seconds = self._config.rest_consumer_idle_ms / 1000
+        ack_seconds = self._config.rest_ack_timeout_ms / 1000
+        for key, session in list(self._sessions.items()):
+            if session.users == 0 and now - session.last_used >= idle_seconds:
+                await self.close_session(key)
+            elif ack_seconds and (overdue := session.overdue(now - ack_seconds)):
+                await session.redeliver(overdue)
+
+    async def close(self) -> None:
+        """Close all sessions."""
+        for key in list(self._sessions):
+            await self.close_session(key)
+
+    def __len__(self) -> int:
+        return len(self._sessions) + len(self._opening)
+
+    async def _open(self, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
+        task = self._opening.get(key)
+        if task is None:
+            if len(self) >= self._config.rest_consumers_max:
+                raise TooManySessionsError(
+                    f"{len(self)} REST consumers are open: close some, or raise rest_consumers_max",
+                    field="rest_consumers_max",
+                    limit=f"{self._config.rest_consumers_max} consumers",
+                )
+            task = self._opening[key] = asyncio.ensure_future(self._subscribe(key, options))
+            task.add_done_callback(lambda _: self._opening.pop(key, None))
+        return await asyncio.shield(task)  # a caller that is cancelled must not fail the others that wait
+
+    async def _subscribe(self, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
+        await self._admin.partitions(key.topic)  # raises TopicNotFoundError: subscribing would create the topic
+        arguments: dict[str, Any] = {
+            "type": options.type,
+            "initial_position": options.initial_position,
+            "receiver_queue": options.receiver_queue,
+            "receiver_bytes_max": self._config.receiver_bytes_max,
+        }
+        consumer = await self._client.consumer(key.topic, key.subscription, **arguments)
+        session = self._sessions[key] = RestConsumer(consumer, options, self._clock())
+        return session

@@ -1,0 +1,122 @@
+"""Producers that stay open between REST requests, so that a request costs no handshake with a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.errors import TooManySessionsError
+from heliograph.gateway.ports import AdminPort, ClientPort, ProducerPort
+
+Key = tuple[str, str | None]  # topic, producer's name
+
+
+@dataclass
+class _Slot:
+    """One producer, possibly still being opened. ``users`` requests hold it now."""
+
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    producer: ProducerPort | None = None
+    users: int = 0
+    last_used: float = 0.0
+
+
+class RestProducers:
+    """The open REST producers, at most ``rest_producers_max``; the least recently used is closed first (I15)."""
+
+    def __init__(
+        self, client: ClientPort, admin: AdminPort, config: GatewayConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._admin = admin
+        self._max = config.rest_producers_max
+        self._idle_seconds = config.rest_producer_idle_ms / 1000
+        self._clock = clock
+        self._slots: OrderedDict[Key, _Slot] = OrderedDict()
+
+    @contextlib.asynccontextmanager
+    async def lease(self, topic: str, name: str | None) -> AsyncIterator[ProducerPort]:
+        """Return a producer of an existing topic, held open until the block ends.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist; REST produce does not create it.
+            TooManySessionsError: every producer is in use.
+        """
+        key = (topic, name)
+        slot = await self._slot(key)
+        slot.users += 1
+        try:
+            async with slot.opening:
+                if slot.producer is None:
+                    slot.producer = await self._open(topic, name)
+            yield slot.producer
+        finally:
+            slot.users -= 1
+            slot.last_used = self._clock()
+            if slot.producer is None:
+                self._forget(key, slot)
+            elif slot.users == 0 and self._slots.get(key) is not slot:
+                await slot.producer.close()  # dropped while it was held
+
+    async def drop(self, topic: str) -> None:
+        """Close the producers of a topic and of its partitions, once no request holds them."""
+        keys = [key for key in self._slots if key[0] == topic or key[0].startswith(f"{topic}-partition-")]
+        await self._close([(key, self._slots[key]) for key in keys])
+
+    async def expire(self, now: float) -> None:
+        """Close the producers that no request used for the configured time."""
+        idle = [
+            (key, slot)
+            for key, slot in self._slots.items()
+            if slot.users == 0 and now - slot.last_used >= self._idle_seconds
+        ]
+        await self._close(idle)
+
+    async def close(self) -> None:
+        """Close all producers."""
+        await self._close(list(self._slots.items()))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    async def _slot(self, key: Key) -> _Slot:
+        slot = self._slots.get(key)
+        if slot is None:
+            if len(self._slots) >= self._max:
+                await self._make_room()
+            slot = self._slots.setdefault(key, _Slot(last_used=self._clock()))
+        self._slots.move_to_end(key)
+        return slot
+
+    async def _make_room(self) -> None:
+        for key, slot in self._slots.items():
+            if slot.users == 0:
+                await self._close([(key, slot)])
+                return
+        raise TooManySessionsError(
+            f"all {self._max} REST producers are in use: publish to fewer topics at once, or raise rest_producers_max",
+            field="rest_producers_max",
+            limit=f"{self._max} producers",
+        )
+
+    async def _open(self, topic: str, name: str | None) -> ProducerPort:
+        await self._admin.partitions(topic)  # raises TopicNotFoundError: opening a producer would create the topic
+        if name is None:
+            return await self._client.producer(topic)
+        return await self._client.producer(topic, name=name)
+
+    async def _close(self, slots: list[tuple[Key, _Slot]]) -> None:
+        for key, slot in slots:
+            self._forget(key, slot)
+        for _, slot in slots:
+            if slot.users == 0 and slot.producer is not None:
+                await slot.producer.close()
+
+    def _forget(self, key: Key, slot: _Slot) -> None:
+        if self._slots.get(key) is slot:
+            del self._slots[key]

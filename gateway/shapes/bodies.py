@@ -1,0 +1,235 @@
+"""The bodies of requests and answers as pydantic models, and the errors of their validation.
+
+Unknown fields are ignored, as in Pulsar. Field names are Pulsar's, in camel case.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, PlainValidator, ValidationError, ValidationInfo
+from starlette.requests import Request
+
+from heliograph.base.errors import MessageTooLargeError, UnsupportedError
+from heliograph.gateway.errors import MalformedJsonError, UnacceptableFieldError
+
+ADMIN_BODY_BYTES_MAX = 64 * 1024
+_LIMITS = {  # by pydantic's type of problem
+    "greater_than_equal": ">= {ge}",
+    "greater_than": "> {gt}",
+    "less_than_equal": "<= {le}",
+    "less_than": "< {lt}",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "string_too_long": "at most {max_length} characters",
+}
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ProduceMessage(BaseModel):
+    """One message to publish: exactly one of ``payload`` (text) and ``payloadBase64`` (any bytes)."""
+
+    payload: str | None = Field(default=None, description="The payload as text; stored as UTF-8")
+    payloadBase64: str | None = Field(default=None, description="The payload as base64, for bytes that are not text")
+    key: str | None = Field(default=None, description="Routing and ordering key")
+    properties: dict[str, str] | None = Field(default=None, description="The user's properties")
+    eventTime: int | None = Field(
+        default=None, description="Event time in milliseconds since the epoch; a number or a number in text"
+    )
+    sequenceId: int | None = Field(default=None, description="Accepted and ignored")
+    replicationClusters: list[str] | None = Field(default=None, description="Must be empty: one cluster only")
+    disableReplication: bool | None = Field(default=None, description="Accepted: there is one cluster only")
+    deliverAt: int | None = Field(
+        default=None,
+        ge=0,
+        lt=1 << 63,
+        description="Shared subscriptions do not deliver the message before this time, milliseconds since the epoch",
+    )
+    deliverAfterMs: int | None = Field(
+        default=None, ge=0, lt=1 << 53, description="Delay of the delivery in milliseconds; not together with deliverAt"
+    )
+
+
+class ProduceRequest(BaseModel):
+    """Messages to publish, in this order."""
+
+    messages: list[ProduceMessage] = Field(description="At least one message", min_length=1)
+    producerName: str | None = Field(
+        default=None, description="Name of the producer; the broker chooses one when absent"
+    )
+    keySchema: str | None = Field(default=None, description="Not supported yet")
+    valueSchema: str | None = Field(default=None, description="JSON of a SchemaInfo; STRING, JSON and BYTES only")
+    schemaVersion: int | None = Field(default=None, description="Accepted and ignored")
+
+
+class PublishResult(BaseModel):
+    """The outcome of one message. ``errorCode``: 0 stored, 1 try again, 2 refused."""
+
+    messageId: str | None = Field(default=None, description="ledger:entry:partition")
+    messageIdBase64: str | None = Field(
+        default=None, description="The id as WebSocket sessions and REST consume use it"
+    )
+    errorCode: int = 0
+    errorMsg: str | None = None
+    schemaVersion: int = 0
+
+
+class ProduceAnswer(BaseModel):
+    """One result for each message, in the request's order."""
+
+    messagePublishResults: list[PublishResult]
+    schemaVersion: int = 0
+
+
+class ConsumedMessage(BaseModel):
+    """One message delivered over REST."""
+
+    messageId: str = Field(description="The id as base64; send it back to acknowledge")
+    payload: str | None = Field(description="The payload as text; null when it is not UTF-8")
+    payloadBase64: str = Field(description="The payload as base64, always")
+    key: str | None = None
+    properties: dict[str, str]
+    publishTime: str = Field(description="ISO-8601, UTC")
+    eventTime: str | None = Field(default=None, description="ISO-8601, UTC")
+    redeliveryCount: int
+    topic: str
+
+
+class ConsumeAnswer(BaseModel):
+    """The delivered messages; empty when none arrived in time."""
+
+    messages: list[ConsumedMessage]
+
+
+class AckRequest(BaseModel):
+    """The ids of messages to acknowledge or to deliver again."""
+
+    messageIds: Annotated[list[str], Field(min_length=1, max_length=10_000, description="base64 message ids")]
+    cumulative: bool = Field(
+        default=False, description="Acknowledge everything up to and including the id (not on shared subscriptions)"
+    )
+
+
+class AckAnswer(BaseModel):
+    """The number of ids whose acknowledgement is durable."""
+
+    acknowledged: int
+
+
+class NackAnswer(BaseModel):
+    """The number of messages that will be delivered again."""
+
+    redelivered: int
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    reason: str
+    advice: str = Field(description="retry, refresh or stop")
+    field: str | None = None
+    limit: str | None = None
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """Return the request's body; never buffer more than the limit.
+
+    Raises:
+        MessageTooLargeError: the body is larger; it was not read to its end.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit_bytes:
+        raise _too_large(limit_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def parsed(model: type[M], body: bytes) -> M:
+    """Return a body as a model.
+
+    Raises:
+        MalformedJsonError: the body is not JSON.
+        UnacceptableFieldError: a field is not acceptable; names the first one.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if problem["type"] == "json_invalid":
+            raise MalformedJsonError(f"the body is not JSON: {problem['msg']}", field="body") from error
+        raise refusal(error) from error
+
+
+def refusal(error: ValidationError) -> UnacceptableFieldError:
+    """Return the error of our tree that names the first field that is not acceptable, and the limit that it broke."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "body"
+    limit = _LIMITS.get(problem["type"])
+    reason = problem["msg"].removeprefix("Value error, ")
+    if limit is not None:
+        limit = limit.format(**problem["ctx"])
+    return UnacceptableFieldError(f"{field}: {reason}", field=field, limit=limit)
+
+
+def refused(why: str, *harmless: str) -> PlainValidator:
+    """Return the validator of a field that would change the outcome and is not supported.
+
+    Every value but an empty one and the harmless ones raises UnsupportedError with the field's name and the reason.
+    """
+
+    def check(value: object, info: ValidationInfo) -> None:
+        if value and value not in harmless:
+            raise UnsupportedError(f"{info.field_name} is not supported: {why}", field=info.field_name)
+
+    return PlainValidator(check)
+
+
+def body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the ``openapi_extra`` of a route that parses its body itself; nested models are written in place."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _inline(schema, definitions)}}}
+    }
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inline(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inline(definitions[node["$ref"].rsplit("/", 1)[1]], definitions)
+    return {name: _inline(value, definitions) for name, value in node.items()}
+
+
+def _too_large(limit_bytes: int) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        f"the request's body has more than {limit_bytes} bytes: send fewer messages at once",
+        field="body",
+        limit=f"{limit_bytes} bytes",
+    )
+
+
+async def json_body(request: Request, limit_bytes: int = ADMIN_BODY_BYTES_MAX) -> Any:
+    """Return the body as JSON, None when it is empty.
+
+    Raises:
+        MessageTooLargeError: the body is larger; it was not read to its end.
+        MalformedJsonError: the body is not JSON, or is nested too deeply.
+    """
+    body = await read_body(request, limit_bytes)
+    if not body.strip():
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedJsonError(f"the body is not JSON: {error}", field="body") from error

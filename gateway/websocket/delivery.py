@@ -1,0 +1,71 @@
+"""The part that WebSocket consumers and readers share: messages out within a window, frames in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+
+from starlette.websockets import WebSocket
+
+from heliograph.gateway.errors import reason_of
+from heliograph.gateway.http.metrics import WEBSOCKET
+from heliograph.gateway.ports import ConsumerPort, MessagePort, ReaderPort
+from heliograph.gateway.services import Services
+from heliograph.gateway.shapes.json_forms import id_text, message_json
+from heliograph.gateway.websocket.frames import RefusedFrame, command_error
+from heliograph.gateway.websocket.windows import DeliveryWindow
+
+RECEIVE_SECONDS = 60.0  # one wait for messages; another follows
+
+
+class DeliverySession(ABC):
+    """One session that delivers the messages of a consumer or reader.
+
+    Args:
+        source: the consumer or reader; the session closes it.
+        window: how many messages may be sent before the peer answers (I15).
+    """
+
+    def __init__(
+        self, websocket: WebSocket, services: Services, source: ConsumerPort | ReaderPort, window: DeliveryWindow
+    ) -> None:
+        self._websocket = websocket
+        self._metrics = services.metrics
+        self._source = source
+        self._window = window
+        self._room = asyncio.Event()
+
+    async def close(self) -> None:
+        """Close the consumer or reader; a consumer's unacknowledged messages are delivered again."""
+        await self._source.close()
+
+    @abstractmethod
+    async def _on_frame(self, text: str | None) -> None:
+        """Handle one frame of the peer. Raises RefusedFrame, which is answered; the session continues."""
+
+    async def _read_frames(self) -> None:
+        while True:
+            event = await self._websocket.receive()
+            if event["type"] == "websocket.disconnect":
+                return
+            try:
+                await self._on_frame(event.get("text"))
+            except RefusedFrame as problem:
+                self._metrics.frame_errors.inc()
+                await self._send(command_error(problem.code, reason_of(problem.error), problem.context))
+
+    async def _wait_for_room(self) -> int:
+        """Return how many messages may be sent now, at least 1."""
+        while (room := self._window.room()) == 0:
+            self._room.clear()
+            await self._room.wait()
+        return room
+
+    async def _send_message(self, message: MessagePort) -> None:
+        self._window.on_sent((message.message_id,))
+        await self._send(json.dumps(message_json(message, id_text(message.message_id))))
+        self._metrics.delivered(WEBSOCKET, 1, len(message.value))
+
+    async def _send(self, text: str) -> None:
+        await self._websocket.send({"type": "websocket.send", "text": text})

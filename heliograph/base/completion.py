@@ -1,0 +1,31 @@
+"""Work that runs to its end even if its caller is cancelled.
+
+A server cancels the requests of a connection that is lost. A change that must not stop half-way runs in a task of its
+own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
+
+_running: set[asyncio.Task[Any]] = set()  # the event loop itself holds tasks weakly
+
+
+async def run_to_completion(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run ``work`` to its end, even if the caller is cancelled meanwhile, and return its result.
+
+    Args:
+        work: Its failure after the caller was cancelled is reported to nobody.
+
+    Raises:
+        Exception: What ``work`` raises.
+        CancelledError: The caller was cancelled; ``work`` goes on.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    return await asyncio.shield(task)

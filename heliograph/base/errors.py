@@ -1,0 +1,268 @@
+"""The root of the error tree, and the errors that clients see.
+
+Every error with a cause outside the program is a class of this tree and carries an ``advice``: what the caller should
+do next. A broken promise of our own code is an ``assert`` instead, and not part of the tree.
+
+    HeliographError
+    |- BadRequestError            STOP     the input is not acceptable: names the field and the limit
+    |  |- InvalidTopicNameError
+    |  |- MessageTooLargeError
+    |  |- InvalidQuorumError
+    |  |- InvalidConfigError
+    |  `- InvalidMessageIdError
+    |- NotFoundError              STOP
+    |  |- TopicNotFoundError
+    |  |- SubscriptionNotFoundError
+    |  |- NamespaceNotFoundError
+    |  `- ClusterNotFoundError             no Ray cluster, or no Heliograph in it
+    |- ConflictError              STOP     something with that name or role exists already
+    |  |- TopicExistsError
+    |  |- SubscriptionExistsError
+    |  |- ConsumerBusyError
+    |  |- ConsumerAssignError              its key ranges overlap those of other consumers
+    |  |- ProducerBusyError
+    |  |- TopicBusyError                   still has producers, consumers or subscriptions
+    |  |- ProducerFencedError
+    |  |- TopicTerminatedError             the topic takes no more messages
+    |  `- IncompatibleSchemaError
+    |- UnsupportedError           STOP     the feature is not offered
+    |- NotPermittedError          STOP     the caller is unknown, or may not do this
+    |- ProtocolError              STOP     the peer broke the protocol; its connection is closed
+    |- QuotaExceededError         RETRY    the topic's backlog or rate is at its limit; nothing was stored
+    |  `- ProducerHeldError                producers must wait until consumers have caught up
+    |- ChecksumError              RETRY    the bytes were damaged in transit; nothing was stored
+    |- ServiceNotReadyError       REFRESH  look the topic's owner up again, then retry
+    |- ConnectionLostError        RETRY    the outcome of calls in flight is unknown
+    |- RequestTimeoutError        RETRY    the outcome is unknown
+    |  `- ReceiveTimeoutError              no message came in time
+    |- PersistenceError           RETRY    the broker could not store it; the outcome is unknown
+    |- AlreadyClosedError         STOP     this handle was closed
+    |- ResourceError              STOP     a port, disk path or tool of this machine cannot be used
+    |- MetadataError                       branch of metadata/errors.py
+    |- LedgerError                         branch of actors/errors.py
+    `- BookieError                         branch of actors/errors.py
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+__all__ = [
+    "Advice",
+    "AlreadyClosedError",
+    "BadRequestError",
+    "ChecksumError",
+    "ClusterNotFoundError",
+    "CompactedLostError",
+    "ConflictError",
+    "ConnectionLostError",
+    "ConsumerAssignError",
+    "ConsumerBusyError",
+    "HeliographError",
+    "IncompatibleSchemaError",
+    "InvalidConfigError",
+    "InvalidMessageIdError",
+    "InvalidQuorumError",
+    "InvalidTopicNameError",
+    "MessageTooLargeError",
+    "NamespaceNotFoundError",
+    "NotFoundError",
+    "NotPermittedError",
+    "PersistenceError",
+    "ProducerBusyError",
+    "ProducerFencedError",
+    "ProducerHeldError",
+    "ProtocolError",
+    "QuotaExceededError",
+    "ReceiveTimeoutError",
+    "RequestTimeoutError",
+    "ResourceError",
+    "ServiceNotReadyError",
+    "SubscriptionExistsError",
+    "SubscriptionNotFoundError",
+    "TopicBusyError",
+    "TopicExistsError",
+    "TopicNotFoundError",
+    "TopicTerminatedError",
+    "UnsupportedError",
+]
+
+
+class Advice(enum.Enum):
+    """What a caller should do after an error."""
+
+    RETRY = "retry"  # the same call may succeed later; its outcome may be unknown
+    REFRESH = "refresh"  # re-read what the call was based on, then call again
+    STOP = "stop"  # the same call can never succeed
+
+
+class HeliographError(Exception):
+    """The root of the tree.
+
+    Args:
+        message: A sentence for a person; it says what to do if that is known.
+        field: Name of the input that is not acceptable, if there is one.
+        limit: The limit that was exceeded, with its unit, if there is one.
+    """
+
+    advice: ClassVar[Advice] = Advice.STOP
+
+    def __init__(self, message: str = "", *, field: str | None = None, limit: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.limit = limit
+
+
+class BadRequestError(HeliographError):
+    """The input is not acceptable; nothing was done."""
+
+
+class InvalidTopicNameError(BadRequestError):
+    """The topic name does not follow ``{persistent}://tenant/namespace/topic``."""
+
+
+class MessageTooLargeError(BadRequestError):
+    """A message is above the cluster's size limit; nothing was stored."""
+
+
+class InvalidQuorumError(BadRequestError):
+    """The numbers do not satisfy E >= Qw >= Qa >= 1."""
+
+
+class InvalidConfigError(BadRequestError):
+    """A setting is out of range or contradicts another."""
+
+
+class InvalidMessageIdError(BadRequestError):
+    """The bytes or text are not a message id."""
+
+
+class NotFoundError(HeliographError):
+    """The named thing does not exist."""
+
+
+class TopicNotFoundError(NotFoundError):
+    """There is no such topic."""
+
+
+class SubscriptionNotFoundError(NotFoundError):
+    """The topic has no such subscription."""
+
+
+class NamespaceNotFoundError(NotFoundError):
+    """There is no such namespace."""
+
+
+class ClusterNotFoundError(NotFoundError):
+    """No Ray cluster can be reached, or no Heliograph runs in it."""
+
+
+class ConflictError(HeliographError):
+    """The request conflicts with something that exists already."""
+
+
+class TopicExistsError(ConflictError):
+    """A topic of that name exists."""
+
+
+class SubscriptionExistsError(ConflictError):
+    """A subscription of that name exists on the topic."""
+
+
+class ConsumerBusyError(ConflictError):
+    """The subscription is exclusive and has a consumer already."""
+
+
+class ConsumerAssignError(ConflictError):
+    """The key ranges that a consumer requests overlap those of other consumers."""
+
+
+class ProducerBusyError(ConflictError):
+    """A producer of that name is connected."""
+
+
+class TopicBusyError(ConflictError):
+    """The topic still has producers, consumers or subscriptions."""
+
+
+class ProducerFencedError(ConflictError):
+    """Another producer took exclusive access to the topic."""
+
+
+class TopicTerminatedError(ConflictError):
+    """The topic was terminated; it can be read but not written."""
+
+
+class IncompatibleSchemaError(ConflictError):
+    """The schema is not compatible with those of the topic."""
+
+
+class NotPermittedError(HeliographError):
+    """The caller is unknown, or may not do this."""
+
+
+class ProtocolError(HeliographError):
+    """The peer sent bytes that break the protocol; the connection is closed."""
+
+
+class QuotaExceededError(HeliographError):
+    """A backlog, rate or request limit is reached; nothing was stored."""
+
+    advice = Advice.RETRY
+
+
+class ProducerHeldError(QuotaExceededError):
+    """The backlog is above its quota, and producers must wait until it is not; nothing was stored."""
+
+
+class UnsupportedError(HeliographError):
+    """This feature is not offered."""
+
+
+class ChecksumError(HeliographError):
+    """The bytes were damaged; nothing was stored."""
+
+    advice = Advice.RETRY
+
+
+class ServiceNotReadyError(HeliographError):
+    """The broker does not own the topic, or no longer does; look the owner up again."""
+
+    advice = Advice.REFRESH
+
+
+class ConnectionLostError(HeliographError):
+    """The connection ended; the outcome of calls in flight is unknown."""
+
+    advice = Advice.RETRY
+
+
+class RequestTimeoutError(HeliographError):
+    """No answer in time; the outcome is unknown."""
+
+    advice = Advice.RETRY
+
+
+class ReceiveTimeoutError(RequestTimeoutError, TimeoutError):
+    """No message came within the caller's timeout; nothing was lost or changed."""
+
+
+class PersistenceError(HeliographError):
+    """The broker could not store the change; the outcome is unknown."""
+
+    advice = Advice.RETRY
+
+
+class CompactedLostError(PersistenceError):
+    """The compacted form of a topic is lost, and the topic itself no longer holds all of its messages."""
+
+    advice = Advice.STOP
+
+
+class AlreadyClosedError(HeliographError):
+    """The handle was closed."""
+
+
+class ResourceError(HeliographError):
+    """A port, a path or a tool of this machine cannot be used."""

@@ -1,0 +1,163 @@
+"""The directory in which this machine records a cluster that was started from it: a state file and a lock.
+
+``<home>/cluster.json`` is replaced atomically: a reader sees the old state or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from heliograph.base.errors import ConflictError, ResourceError
+from heliograph.base.processes import ProcessName
+
+DEFAULT_NAMESPACE = "heliograph"  # Ray namespace of the actors
+STATE_VERSION = 1
+
+
+def default_state_root() -> Path:
+    """Return the directory above the homes of all clusters: ``HELIOGRAPH_STATE_ROOT`` or ``~/.heliograph``."""
+    return Path(os.environ.get("HELIOGRAPH_STATE_ROOT", "~/.heliograph")).expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What is needed to find a cluster again and to stop the processes that were started for it.
+
+    Attributes:
+        namespace: Ray namespace of the actors.
+        ray_address, ray_auth_mode: How to join the Ray cluster.
+        dashboard_url, metadata_url, service_url, gateway_url: Where to reach the parts; ``service_url`` names all
+            brokers, in the form that clients take.
+        data_root: Directory of the bookies' and the metadata store's data.
+        ray_pid, ray_start_ticks: The Ray head that ``helio up`` started; both are 0 if it joined a running Ray cluster,
+            which ``helio down`` must not stop then.
+        ray_temporary_directory: Directory of that Ray head's own files.
+        boot_id: The boot of the machine within which ``ray_pid`` is valid.
+        version: Version of this file's format.
+    """
+
+    namespace: str
+    ray_address: str
+    ray_auth_mode: str
+    dashboard_url: str = ""
+    metadata_url: str = ""
+    service_url: str = ""
+    gateway_url: str = ""
+    data_root: str = ""
+    ray_pid: int = 0
+    ray_start_ticks: int = 0
+    ray_temporary_directory: str = ""
+    boot_id: str = ""
+    version: int = STATE_VERSION
+
+    @property
+    def ray_process(self) -> ProcessName | None:
+        """Return the Ray head that ``helio up`` started, or None if there is none or the machine was booted since."""
+        if self.ray_pid == 0 or self.boot_id != boot_id():
+            return None
+        return ProcessName(self.ray_pid, self.ray_start_ticks)
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the machine; pids and start times are valid within one boot only."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class ClusterHome:
+    """The directory of one cluster on this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._file = directory / "cluster.json"
+
+    @property
+    def ray_log(self) -> Path:
+        """Return the path of the Ray head's output."""
+        return self.directory / "ray.log"
+
+    def prepare(self) -> None:
+        """Make the directory if it is missing.
+
+        Raises:
+            ResourceError: It cannot be made or written.
+        """
+        require_writable(self.directory, "home")
+
+    def load(self) -> ClusterState | None:
+        """Return the recorded state, or None.
+
+        Raises:
+            ResourceError: The file cannot be read, or another version wrote it.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(self._file.read_text())
+            if fields.get("version") != STATE_VERSION:
+                raise ResourceError(
+                    f"{self._file} was written by another version of helio: stop that cluster with the version that "
+                    "started it, or delete the file"
+                )
+            return ClusterState(**fields)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ResourceError(f"{self._file} cannot be read ({error}): delete it if no cluster runs") from error
+
+    def save(self, state: ClusterState) -> None:
+        """Record ``state``."""
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text(json.dumps(asdict(state), indent=2) + "\n")
+        os.replace(temporary, self._file)
+
+    def forget(self) -> None:
+        """Delete the recorded state."""
+        self._file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the cluster against being started or stopped by another process.
+
+        Raises:
+            ConflictError: Another process holds the lock.
+        """
+        self.prepare()
+        with (self.directory / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConflictError(f"another helio up or down is using {self.directory}: wait for it to end") from None
+            yield
+
+
+def require_writable(directory: Path, setting: str) -> None:
+    """Make ``directory`` if it is missing, and check that it can be written.
+
+    Args:
+        setting: Name of the setting that the directory comes from.
+
+    Raises:
+        ResourceError: It cannot be made or written; the message names the path and the setting.
+    """
+    probe = directory / ".writable"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise ResourceError(
+            f"{setting} {directory} cannot be written ({error.strerror}): choose another with "
+            f"--{setting.replace('_', '-')}",
+            field=setting,
+        ) from error
+
+
+def delete_tree(directory: Path) -> None:
+    """Delete a directory with everything in it; what is missing or cannot be deleted is ignored."""
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,109 @@
+"""Processes of this machine, named so that a reused pid is never taken for the process that had it before.
+
+A process is named by its pid together with its start time in kernel ticks since boot. The descendants of a session
+leader are found by the session id, which the kernel does not reuse while a member of the session lives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+KILL_AFTER_SECONDS = 3.0  # between SIGTERM and SIGKILL
+GIVE_UP_AFTER_SECONDS = 15.0  # a process that survives SIGKILL for so long is stuck in the kernel
+_POLL_SECONDS = 0.05
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessName:
+    """The name of one process, unique within one boot of the machine."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessName | None:
+        """Return the name of the process that has ``pid`` now, or None."""
+        stat = _read_stat(pid)
+        return None if stat is None else cls(pid, stat.start_ticks)
+
+    def is_alive(self) -> bool:
+        """Return whether the process still runs; a zombie does not."""
+        stat = _read_stat(self.pid)
+        return stat is not None and stat.start_ticks == self.start_ticks and stat.state != "Z"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    session: int
+    start_ticks: int
+
+
+def _read_stat(pid: int) -> _Stat | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the command in front may contain spaces and brackets
+    return _Stat(state=fields[0], session=int(fields[3]), start_ticks=int(fields[19]))
+
+
+def _living() -> Iterator[tuple[int, _Stat]]:
+    for entry in os.listdir(_PROC):
+        if entry.isdigit() and (stat := _read_stat(int(entry))) is not None and stat.state != "Z":
+            yield int(entry), stat
+
+
+def session_members(leader: ProcessName) -> list[ProcessName]:
+    """Return every living process of the session that ``leader`` started, also after the leader itself has ended."""
+    now = _read_stat(leader.pid)
+    if now is not None and now.start_ticks != leader.start_ticks:
+        return []  # the pid was reused, which the kernel does only when the whole session has ended
+    return [ProcessName(pid, stat.start_ticks) for pid, stat in _living() if stat.session == leader.pid]
+
+
+def end_session(leader: ProcessName) -> bool:
+    """End all processes of a session: SIGKILL to the leader, SIGTERM to the rest, SIGKILL after 3 s.
+
+    Returns:
+        True when no process is left; False when one survives SIGKILL for 15 s.
+    """
+    _signal(leader, signal.SIGKILL)  # on SIGTERM a Ray head drains for 30 s and restarts what this function ends
+    begun = time.monotonic()
+    asked: set[ProcessName] = set()
+    while members := session_members(leader):
+        waited = time.monotonic() - begun
+        if waited > GIVE_UP_AFTER_SECONDS:
+            return False
+        for member in members:
+            if waited > KILL_AFTER_SECONDS:
+                _signal(member, signal.SIGKILL)
+            elif member not in asked:
+                _signal(member, signal.SIGTERM)
+                asked.add(member)
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _signal(process: ProcessName, number: signal.Signals) -> None:
+    if process.is_alive():
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+def wait_until(condition: Callable[[], bool], timeout_seconds: float) -> bool:
+    """Poll ``condition`` until it holds, and return True; return False when the time is over."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

@@ -1,0 +1,105 @@
+"""``helio tenants`` and ``helio namespaces``: tenants, namespaces, their policies and bundles."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph.cli.admin.policies import NAMESPACE, policies_app, values_of
+from heliograph.cli.context import CommandContext, command, group
+
+tenants = group("Create, list and delete tenants.")
+app = group("Namespaces, their policies and their bundles.")
+app.add_typer(policies_app(NAMESPACE, "Show, set and remove a namespace's policies."), name="policies")
+
+Name = Annotated[str, typer.Argument(help="tenant/namespace", metavar="TENANT/NAMESPACE")]
+Tenant = Annotated[str, typer.Argument(help="Name of the tenant.")]
+Bundle = Annotated[str, typer.Argument(help="Such as 0x40000000_0x80000000; see `helio namespaces bundles`.")]
+Force = Annotated[bool, typer.Option("--force", help="With everything in it.")]
+
+
+@command(tenants, "list")
+def list_tenants(context: CommandContext) -> None:
+    """List the tenants."""
+    found = list(context.admin.namespaces.tenants())
+    context.show({"tenants": found}, ("tenant",), [(name,) for name in found])
+
+
+@command(tenants, "create")
+def create_tenant(context: CommandContext, tenant: Tenant) -> None:
+    """Create a tenant, which namespaces can then be created for."""
+    context.admin.namespaces.create_tenant(tenant)
+    context.report({"tenant": tenant, "created": True}, f"created {tenant}")
+
+
+@command(tenants, "delete")
+def delete_tenant(context: CommandContext, tenant: Tenant) -> None:
+    """Delete a tenant that has no namespaces."""
+    context.admin.namespaces.delete_tenant(tenant)
+    context.report({"tenant": tenant, "deleted": True}, f"deleted {tenant}")
+
+
+@command(app, "list")
+def list_(
+    context: CommandContext,
+    tenant: Annotated[str | None, typer.Argument(help="Only those of one tenant.")] = None,
+) -> None:
+    """List namespaces."""
+    found = list(context.admin.namespaces.list(tenant))
+    context.show({"namespaces": found}, ("namespace",), [(name,) for name in found])
+
+
+@command(app)
+def create(
+    context: CommandContext,
+    name: Name,
+    policies: Annotated[list[str] | None, typer.Argument(help="Policies, such as retention_seconds=3600.")] = None,
+    bundles: Annotated[int | None, typer.Option(help="Parts that its topics are spread over.", min=1)] = None,
+) -> None:
+    """Create a namespace of an existing tenant."""
+    context.admin.namespaces.create(name, bundles, values_of(policies or []))
+    context.report({"namespace": name, "created": True}, f"created {name}")
+
+
+@command(app)
+def delete(context: CommandContext, name: Name, force: Force = False) -> None:
+    """Delete a namespace."""
+    context.admin.namespaces.delete(name, force)
+    context.report({"namespace": name, "deleted": True}, f"deleted {name}")
+
+
+@command(app)
+def bundles(context: CommandContext, name: Name) -> None:
+    """Show a namespace's bundles with their owners and loads."""
+    found = context.admin.brokers.bundles(name)
+    columns = ("name", "owner", "topics", "messages_per_second", "bytes_per_second")
+    rows = [[row[column] for column in columns] for row in found["bundles"]]
+    context.show({"namespace": name, **found}, columns, rows, name)
+
+
+@command(app)
+def unload(
+    context: CommandContext,
+    name: Name,
+    bundle: Annotated[str | None, typer.Argument(help="One bundle; all of them when left out.")] = None,
+) -> None:
+    """Make owners give bundles away. Clients find their topics again by themselves."""
+    if bundle is None:
+        count = context.admin.brokers.unload_namespace(name)
+    else:
+        count = int(context.admin.brokers.unload_bundle(name, bundle))
+    context.report({"namespace": name, "unloaded": count}, f"{count} bundles of {name} given away")
+
+
+@command(app)
+def split(
+    context: CommandContext,
+    name: Name,
+    bundle: Bundle,
+    boundary: Annotated[str | None, typer.Option(help="Where the second half begins. [default: by topics]")] = None,
+) -> None:
+    """Split a bundle in two. Clients notice nothing."""
+    halves = list(context.admin.brokers.split_bundle(name, bundle, boundary))
+    result = {"namespace": name, "bundle": bundle, "halves": halves}
+    context.report(result, f"{bundle} is now {' and '.join(halves)}")

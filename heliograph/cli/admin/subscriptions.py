@@ -1,0 +1,138 @@
+"""``helio subscriptions``: list, create, delete, move and inspect subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.base.errors import BadRequestError
+from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.options import Topic
+from heliograph.cli.output import Output
+from heliograph.operations.table import PEEK_MAX
+
+app = group("Create, move and inspect subscriptions.")
+
+Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
+
+
+def show_subscriptions(output: Output, title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the most important figures of a topic's subscriptions; ``--json`` has all of them."""
+    columns = ("type", "msgBacklog", "msgDelayed", "unackedMessages", "msgRateOut", "msgRateRedeliver", "isDurable")
+    rows = [
+        (name, *(found[name].get(column) for column in columns), len(found[name].get("consumers") or ()))
+        for name in sorted(found)
+    ]
+    output.table(title, ("name", *columns, "consumers"), rows)
+
+
+@command(app, "list")
+def list_(context: CommandContext, topic: Topic) -> None:
+    """List a topic's subscriptions with their backlogs."""
+    found = context.admin.topic_stats(topic)["subscriptions"]
+    context.report({"topic": topic, "subscriptions": found})
+    show_subscriptions(context.output, "", found)
+
+
+@command(app)
+def create(
+    context: CommandContext,
+    topic: Topic,
+    subscription: Subscription,
+    position: Annotated[str, typer.Option(help="latest, earliest, or ledger:entry of the last message to skip")] = (
+        "latest"
+    ),
+) -> None:
+    """Create a durable subscription."""
+    context.admin.create_subscription(topic, subscription, position)
+    result = {"topic": topic, "subscription": subscription, "created": True}
+    context.report(result, f"created {subscription} on {topic}")
+
+
+@command(app)
+def delete(
+    context: CommandContext,
+    topic: Topic,
+    subscription: Subscription,
+    force: Annotated[bool, typer.Option("--force", help="Even while it has consumers.")] = False,
+) -> None:
+    """Delete a subscription."""
+    context.admin.delete_subscription(topic, subscription, force)
+    result = {"topic": topic, "subscription": subscription, "deleted": True}
+    context.report(result, f"deleted {subscription} of {topic}")
+
+
+@command(app)
+def skip(
+    context: CommandContext,
+    topic: Topic,
+    subscription: Subscription,
+    count: Annotated[int | None, typer.Option(help="So many entries; everything when left out.", min=0)] = None,
+    older_than: Annotated[int | None, typer.Option(help="Only what is older, in seconds.", min=0)] = None,
+) -> None:
+    """Acknowledge messages that need not be delivered."""
+    if count is not None and older_than is not None:
+        raise BadRequestError("give --count or --older-than, not both", field="count")
+    if older_than is not None:
+        context.admin.cursors.expire(topic, subscription, older_than)
+    elif count is not None:
+        context.admin.cursors.skip(topic, subscription, count)
+    else:
+        context.admin.cursors.skip_all(topic, subscription)
+    result = {"topic": topic, "subscription": subscription, "skipped": True}
+    context.report(result, f"{subscription} of {topic} moved on")
+
+
+@command(app)
+def reset(
+    context: CommandContext,
+    topic: Topic,
+    subscription: Subscription,
+    to: Annotated[
+        str, typer.Argument(help="earliest, latest, ledger:entry[:partition[:batch]], or ms since the epoch")
+    ],
+    excluded: Annotated[bool, typer.Option("--excluded", help="Behind the message that is named.")] = False,
+) -> None:
+    """Move a subscription to another position."""
+    context.admin.cursors.reset(topic, subscription, int(to) if to.isdigit() else to, excluded)
+    result = {"topic": topic, "subscription": subscription, "reset": to}
+    context.report(result, f"{subscription} of {topic} goes on at {to}")
+
+
+@command(app)
+def peek(
+    context: CommandContext,
+    topic: Topic,
+    subscription: Subscription,
+    count: Annotated[int, typer.Option(help="Messages to show.", min=1, max=PEEK_MAX)] = 1,
+) -> None:
+    """Show the next messages without acknowledging them."""
+    found = [
+        {**one, "payload": one["payload"].decode(errors="backslashreplace")}
+        for one in context.admin.cursors.peek(topic, subscription, count)
+    ]
+    columns = ("message_id", "key", "publish_time_ms", "properties", "payload")
+    result = {"topic": topic, "subscription": subscription, "messages": found}
+    context.show(result, columns, [[one[column] for column in columns] for one in found])
+
+
+@command(app)
+def properties(
+    context: CommandContext,
+    topic: Topic,
+    subscription: Subscription,
+    replace: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value; replaces all of them, may be repeated.")
+    ] = None,
+) -> None:
+    """Show the properties of a subscription, or replace them."""
+    if replace is not None:
+        pairs = [text.partition("=") for text in replace]
+        if not all(separator and name for name, separator, _ in pairs):
+            raise BadRequestError("properties are given as name=value", field="set")
+        context.admin.cursors.set_properties(topic, subscription, {name: value for name, _, value in pairs})
+    found = context.admin.cursors.properties(topic, subscription)
+    result = {"topic": topic, "subscription": subscription, "properties": found}
+    context.show(result, ("name", "value"), sorted(found.items()))

@@ -1,0 +1,162 @@
+"""``helio topics``: create, list, grow, delete and inspect topics."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.base.errors import InvalidQuorumError
+from heliograph.cli.admin.policies import TOPIC, policies_app
+from heliograph.cli.admin.subscriptions import show_subscriptions
+from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.options import AckQuorum, EnsembleSize, Topic, WriteQuorum, given
+from heliograph.operations.table import PARTITIONS_MAX
+
+app = group("Create, list, delete and inspect topics.")
+app.add_typer(policies_app(TOPIC, "Show, set and remove a topic's own policies."), name="policies")
+
+POLL_SECONDS = 0.2
+
+
+@command(app)
+def create(
+    context: CommandContext,
+    topic: Topic,
+    partitions: Annotated[int, typer.Option(help="0: a topic without partitions.", min=0, max=PARTITIONS_MAX)] = 0,
+    ensemble_size: EnsembleSize = None,
+    write_quorum: WriteQuorum = None,
+    ack_quorum: AckQuorum = None,
+) -> None:
+    """Create a topic. The three numbers of copies are given together, or left to the namespace."""
+    persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
+    context.admin.create_topic(topic, partitions, persistence)
+    result = {"topic": topic, "partitions": partitions, "created": True}
+    context.report(result, f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
+
+
+@command(app, "list")
+def list_(
+    context: CommandContext,
+    heliograph_namespace: Annotated[str, typer.Argument(help="tenant/namespace", metavar="[TENANT/NAMESPACE]")] = (
+        "public/default"
+    ),
+) -> None:
+    """List the topics of a namespace."""
+    topics = sorted(context.admin.list_topics(heliograph_namespace), key=lambda topic: str(topic["name"]))
+    rows = [(topic["name"], topic["partitions"] or "") for topic in topics]
+    context.show({"namespace": heliograph_namespace, "topics": topics}, ("topic", "partitions"), rows)
+
+
+@command(app)
+def delete(
+    context: CommandContext,
+    topic: Topic,
+    force: Annotated[bool, typer.Option("--force", help="Even while it is in use.")] = False,
+) -> None:
+    """Delete a topic with its subscriptions and all its messages."""
+    context.admin.delete_topic(topic, force)
+    context.report({"topic": topic, "deleted": True}, f"deleted {topic}")
+
+
+@command(app)
+def terminate(context: CommandContext, topic: Topic) -> None:
+    """End a topic. It can be read to its end, and nothing can be published to it any more."""
+    last = context.admin.terminate_topic(topic)
+    lines = [f"{name} ends with message {position}" for name, position in last.items()]
+    context.report({"topic": topic, "last": last}, *lines)
+
+
+@command(app)
+def grow(
+    context: CommandContext,
+    topic: Topic,
+    partitions: Annotated[int, typer.Argument(help="How many it shall have.", min=1, max=PARTITIONS_MAX)],
+) -> None:
+    """Add partitions to a partitioned topic. Missing ones are created; clients notice by themselves."""
+    context.admin.update_partitions(topic, partitions)
+    context.admin.create_missing_partitions(topic)
+    context.report({"topic": topic, "partitions": partitions}, f"{topic} has {partitions} partitions")
+
+
+@command(app)
+def unload(context: CommandContext, topic: Topic) -> None:
+    """Close a topic and open it again. Clients reconnect by themselves."""
+    context.admin.unload_topic(topic)
+    context.report({"topic": topic, "unloaded": True}, f"unloaded {topic}")
+
+
+@command(app)
+def lookup(context: CommandContext, topic: Topic) -> None:
+    """Show which broker serves a topic."""
+    found = context.admin.lookup(topic)
+    line = f"{topic} is served by {found['broker_id']} at {found['service_url']}"
+    context.report({"topic": topic, **found}, line)
+
+
+@command(app)
+def stats(
+    context: CommandContext,
+    topic: Topic,
+    internal: Annotated[bool, typer.Option("--internal", help="Ledgers and cursors instead of rates.")] = False,
+) -> None:
+    """Show rates, counts and subscriptions. With --internal ledgers and cursors; --json has all of it."""
+    found = context.admin.topic_internal_stats(topic) if internal else context.admin.topic_stats(topic)
+    output = context.output
+    output.result(found)
+    output.facts(topic, [(name, value) for name, value in found.items() if not _is_nested(value)])
+    if subscriptions := found.get("subscriptions"):
+        show_subscriptions(output, "subscriptions", subscriptions)
+    for name, cursor in sorted((found.get("cursors") or {}).items()):
+        output.facts(f"cursor {name}", [(key, value) for key, value in cursor.items() if not _is_nested(value)])
+    ledgers = found.get("ledgers") or []
+    if ledgers:
+        columns = [name for name, value in ledgers[0].items() if not _is_nested(value)]
+        rows = [[*(ledger.get(column) for column in columns), _bookies_of(ledger)] for ledger in ledgers]
+        output.table("ledgers", [*columns, "bookies"], rows)
+
+
+@command(app)
+def compact(
+    context: CommandContext,
+    topic: Topic,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the end; 0: do not wait.", min=0)] = 60.0,
+) -> None:
+    """Keep the latest message of each key. For readers of the compacted topic; ends with 1 when that failed."""
+    context.admin.compact_topic(topic)
+    deadline = time.monotonic() + wait
+    status = context.admin.compaction_status(topic)
+    while status["status"] == "RUNNING" and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        status = context.admin.compaction_status(topic)
+    context.report({"topic": topic, **status}, f"{topic}: {status['status']} {status['lastError']}".rstrip())
+    if status["status"] == "ERROR":
+        raise typer.Exit(1)
+
+
+def persistence_of(
+    ensemble_size: int | None, write_quorum: int | None, ack_quorum: int | None
+) -> dict[str, int] | None:
+    """Return the three numbers as ``create_topic`` takes them, or None when none is given.
+
+    Raises:
+        InvalidQuorumError: only some are given.
+    """
+    numbers = given(ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum)
+    if numbers and len(numbers) < 3:
+        raise InvalidQuorumError(
+            "give --ensemble-size, --write-quorum and --ack-quorum together",
+            field="ensemble_size,write_quorum,ack_quorum",
+        )
+    return numbers or None
+
+
+def _bookies_of(ledger: dict[str, Any]) -> str:
+    """Return the bookies of each segment: ``0: bookie-1 bookie-2, 17: bookie-1 bookie-3``."""
+    segments = ledger.get("ensembles") or []
+    return ", ".join(f"{one.get('firstEntryId')}: {' '.join(one.get('bookies', ()))}" for one in segments)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict | list)

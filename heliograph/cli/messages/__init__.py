@@ -1,0 +1,1 @@
+"""Commands that publish, consume and measure; they acknowledge a message only after it was printed or counted."""

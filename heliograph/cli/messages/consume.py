@@ -1,0 +1,109 @@
+"""``helio consume``: print the messages of a topic; with a subscription, acknowledge each after it was printed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from heliograph.base.errors import TopicTerminatedError
+from heliograph.cli.options import Address, Home, Namespace, Target
+from heliograph.client.aio.consumer.consumer import AsyncConsumer
+from heliograph.client.aio.consumer.message import Message
+from heliograph.client.types import InitialPosition, SubscriptionType
+
+BATCH_MESSAGES_MAX = 500
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="Topic to read.")],
+    subscription: Annotated[
+        str | None, typer.Option("-s", "--subscription", help="Acknowledge under this name. [default: only read]")
+    ] = None,
+    position: Annotated[InitialPosition, typer.Option("--from", help="Where a new subscription starts.")] = "latest",
+    kind: Annotated[SubscriptionType, typer.Option("--type", help="Type of the subscription.")] = "exclusive",
+    messages: Annotated[
+        int | None, typer.Option("-n", "--messages", help="Stop after this many messages.", min=1)
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more messages until interrupted.")] = False,
+    idle: Annotated[float, typer.Option(help="Without -f, stop after this many seconds without a message.")] = 3.0,
+    address: Address = None,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per message and line.")] = False,
+) -> None:
+    """Print messages.
+
+    Each message is printed as text on a line, or with --json as one JSON object on a line.
+    """
+    target = Target.of(namespace, home, address)
+    limit = messages if messages is not None else sys.maxsize
+    work = _consume(target, topic, subscription, position, kind, limit, None if follow else idle, as_json)
+    asyncio.run(work)
+
+
+async def _consume(
+    target: Target,
+    topic: str,
+    subscription: str | None,
+    position: InitialPosition,
+    kind: SubscriptionType,
+    limit: int,
+    idle_seconds: float | None,
+    as_json: bool,
+) -> None:
+    async with target.client() as client:
+        queue = min(limit, 1000)  # requests no more than the limit, so that other consumers get the rest at once
+        if subscription is None:
+            receiver: AsyncConsumer = client.reader(topic, position, receiver_queue=queue)
+        else:
+            receiver = client.consumer(topic, subscription, type=kind, initial_position=position, receiver_queue=queue)
+        async with receiver:
+            with contextlib.suppress(TopicTerminatedError):  # the topic is read to its end: done
+                await _print_all(receiver, limit, idle_seconds, as_json, acknowledge=subscription is not None)
+
+
+async def _print_all(
+    receiver: AsyncConsumer, limit: int, idle_seconds: float | None, as_json: bool, *, acknowledge: bool
+) -> None:
+    printed = 0
+    while printed < limit:
+        received = await receiver.receive_many(min(limit - printed, BATCH_MESSAGES_MAX), idle_seconds)
+        if not received:
+            return
+        for message in received:
+            _print(message, as_json)
+        sys.stdout.flush()
+        if acknowledge:
+            await receiver.ack_many(received)
+        printed += len(received)
+
+
+def _print(message: Message, as_json: bool) -> None:
+    if not as_json:
+        sys.stdout.buffer.write(message.value + b"\n")
+        return
+    line = {
+        "topic": message.topic,
+        "message_id": str(message.message_id),
+        "key": message.key,
+        **_value(message.value),
+        "properties": dict(message.properties),
+        "publish_time_ms": message.publish_time_ms,
+        "event_time_ms": message.event_time_ms,
+        "redelivery_count": message.redelivery_count,
+    }
+    sys.stdout.buffer.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+
+def _value(value: bytes) -> dict[str, str]:
+    """Return ``value`` as text, or ``value_base64`` if it is not UTF-8."""
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}

@@ -1,0 +1,191 @@
+"""``helio perf produce`` and ``helio perf consume``: throughput, latency, and whether every message arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.base.errors import Advice, HeliographError, TopicExistsError, TopicTerminatedError
+from heliograph.cli.admin.topics import persistence_of
+from heliograph.cli.messages.load import ATTEMPTS_MAX, RETRY_PAUSE_SECONDS, MessageLoad, Sender
+from heliograph.cli.messages.measure import MESSAGES_MAX, PAYLOAD_BYTES_MIN, Arrivals, MeasuredRun, read_payload
+from heliograph.cli.options import AckQuorum, Address, EnsembleSize, Home, Json, Namespace, Target, WriteQuorum
+from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.client.aio.consumer.consumer import AsyncConsumer
+from heliograph.client.aio.consumer.message import Message
+from heliograph.client.types import InitialPosition
+
+app = typer.Typer(help="Measure a running cluster.", no_args_is_help=True, rich_markup_mode=None)
+
+
+Topic = Annotated[str | None, typer.Argument(help="Topic. [default: a new one, deleted afterwards]")]
+
+
+@app.command()
+def produce(
+    topic: Topic = None,
+    messages: Annotated[int, typer.Option(help="Number of messages.", min=1, max=MESSAGES_MAX)] = 100_000,
+    size: Annotated[int, typer.Option(help="Bytes of each message.", min=PAYLOAD_BYTES_MIN)] = 1024,
+    window: Annotated[int, typer.Option(help="Messages sent and not yet acknowledged, at most.", min=1)] = 1_000,
+    rate: Annotated[float, typer.Option(help="Messages per second; 0: as fast as they are acknowledged.", min=0)] = 0,
+    batch_messages: Annotated[int, typer.Option(help="Messages per batch, at most; 1: no batches.", min=1)] = 1000,
+    linger_ms: Annotated[float, typer.Option(help="How long a batch waits for more messages, in ms.", min=0)] = 1.0,
+    partitions: Annotated[int, typer.Option(help="Partitions of the topic, if it is created.", min=0)] = 0,
+    ensemble_size: EnsembleSize = None,
+    write_quorum: WriteQuorum = None,
+    ack_quorum: AckQuorum = None,
+    address: Address = None,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Publish as fast as the cluster acknowledges. Latency is from send to acknowledgement of each message."""
+    target = Target.of(namespace, home, address)
+    persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
+    load = MessageLoad(messages, size, window, rate, batch_messages, linger_ms)
+    work = _measured_produce(target, topic, partitions, persistence, load)
+    report = asyncio.run(work)
+    _show(Output(as_json), report)
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, typer.Argument(help="Topic that `helio perf produce` wrote to.")],
+    messages: Annotated[
+        int, typer.Option(help="Stop after this many different messages.", min=1, max=MESSAGES_MAX)
+    ] = 100_000,
+    subscription: Annotated[str | None, typer.Option("-s", "--subscription", help="[default: a new one]")] = None,
+    latest: Annotated[bool, typer.Option("--latest", help="Start at the end instead of the beginning.")] = False,
+    idle: Annotated[float, typer.Option(help="Stop after this many seconds without a message.")] = 10.0,
+    receiver_queue: Annotated[int, typer.Option(help="Messages requested ahead.", min=1)] = 5_000,
+    address: Address = None,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Consume and acknowledge. Latency is from send to receipt; missing and repeated messages are counted.
+
+    Ends with 1 when no message came.
+    """
+    target = Target.of(namespace, home, address)
+    name = subscription or f"helio-perf-{uuid.uuid4().hex[:12]}"
+    work = _measured_consume(
+        target,
+        topic,
+        name,
+        subscription is not None,
+        "latest" if latest else "earliest",
+        messages,
+        idle,
+        receiver_queue,
+    )
+    report = asyncio.run(work)
+    _show(Output(as_json), report)
+
+
+async def _measured_produce(
+    target: Target, topic: str | None, partitions: int, persistence: dict[str, int] | None, load: MessageLoad
+) -> dict[str, Any]:
+    async with target.client() as client, _topic(target, topic, partitions, persistence) as name:
+        producer = await client.producer(name, batch_messages=load.batch_messages, linger_ms=load.linger_ms)
+        run = await Sender(producer, load).run()
+        with contextlib.suppress(HeliographError):
+            await producer.close()
+    return {"topic": name, "size_bytes": load.size, "window": load.window, "rate": load.rate, **run.report()}
+
+
+@contextlib.asynccontextmanager
+async def _topic(
+    target: Target, topic: str | None, partitions: int, persistence: dict[str, int] | None
+) -> AsyncIterator[str]:
+    """Yield the topic to use; create it if it is missing, and delete it afterwards if the caller named none."""
+    from heliograph.client.admin.admin import Admin
+
+    if target.address is not None:  # without Ray there is no admin client: the broker creates the topic when it is used
+        yield topic or f"perf-{uuid.uuid4().hex[:12]}"
+        return
+    target.attach()
+    admin = Admin(target.namespace)
+    name = topic or f"perf-{uuid.uuid4().hex[:12]}"
+    with contextlib.suppress(TopicExistsError):
+        await admin.create_topic(name, partitions, persistence)
+    try:
+        yield name
+    finally:
+        if topic is None:
+            with contextlib.suppress(HeliographError):
+                await admin.delete_topic(name, force=True)
+
+
+async def _measured_consume(
+    target: Target,
+    topic: str,
+    subscription: str,
+    keep: bool,
+    position: InitialPosition,
+    messages: int,
+    idle_seconds: float,
+    receiver_queue: int,
+) -> dict[str, Any]:
+    run, arrivals = MeasuredRun(), Arrivals()
+    async with target.client() as client:
+        consumer = await client.consumer(topic, subscription, initial_position=position, receiver_queue=receiver_queue)
+        try:
+            with contextlib.suppress(TopicTerminatedError):
+                await _receive(consumer, run, arrivals, messages, idle_seconds)
+            if not run.messages:
+                run.last_error = f"no message came within {idle_seconds:g} s"
+        finally:
+            if not keep:
+                with contextlib.suppress(HeliographError):
+                    await consumer.unsubscribe()
+            await consumer.close()
+    found = {"distinct": arrivals.distinct, "duplicates": arrivals.duplicates, "missing": arrivals.missing}
+    return {"topic": topic, "subscription": subscription, **run.report(), **found, "foreign": arrivals.foreign}
+
+
+async def _acknowledge(consumer: AsyncConsumer, messages: list[Message], run: MeasuredRun) -> None:
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            await consumer.ack_many(messages)
+            return
+        except HeliographError as error:
+            if error.advice is Advice.STOP or attempt == ATTEMPTS_MAX:
+                raise
+            run.retries += 1
+            run.last_error = f"{type(error).__name__}: {error}"
+            await asyncio.sleep(RETRY_PAUSE_SECONDS)
+
+
+async def _receive(
+    consumer: AsyncConsumer, run: MeasuredRun, arrivals: Arrivals, messages: int, idle_seconds: float
+) -> None:
+    begun = None
+    while arrivals.distinct + arrivals.foreign < messages:
+        received = await consumer.receive_many(1000, idle_seconds)
+        if not received:
+            break
+        begun = begun or time.perf_counter()
+        now_ns = time.time_ns()
+        for message in received:
+            made = read_payload(message.value)
+            arrivals.take(made)
+            run.messages += 1
+            run.bytes += len(message.value)
+            if made:
+                run.latencies.add((now_ns - made.sent_ns) / 1e6)
+        run.seconds = time.perf_counter() - begun
+        await _acknowledge(consumer, received, run)
+
+
+def _show(output: Output, report: dict[str, Any]) -> None:
+    output.result(report)
+    output.facts("", list(report.items()))
+    if report["errors"] or not report["messages"]:
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,1 @@
+"""Commands that start, stop, inspect and repair a cluster and its bookies. Looking into a bookie changes nothing."""

@@ -1,0 +1,141 @@
+"""``helio up``, ``helio down``, ``helio status``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.cli.options import Home, Json, Namespace, Target, given
+from heliograph.cli.output import EXIT_FAILED, Output
+
+if TYPE_CHECKING:
+    from heliograph.cluster.status import ClusterStatus
+
+_WAIT_POLL_SECONDS = 0.5
+
+
+def up(
+    home: Home = None,
+    namespace: Namespace = None,
+    bookies: Annotated[int | None, typer.Option(help="Storage nodes. [default: 3]")] = None,
+    brokers: Annotated[int | None, typer.Option(help="Brokers. [default: 2]")] = None,
+    ensemble_size: Annotated[int | None, typer.Option(help="Bookies a segment is spread over. [default: 3]")] = None,
+    write_quorum: Annotated[int | None, typer.Option(help="Copies of each message. [default: 3]")] = None,
+    ack_quorum: Annotated[int | None, typer.Option(help="Fsynced copies before an ack. [default: 2]")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
+    broker_port: Annotated[int | None, typer.Option(help="First broker's port, 0: any. [default: 6650]")] = None,
+    gateway_port: Annotated[int | None, typer.Option(help="Gateway's port, 0: any. [default: 8080]")] = None,
+    metadata_url: Annotated[
+        str | None, typer.Option(help="Metadata in etcd://hosts/prefix or zk://hosts/chroot. [default: our own]")
+    ] = None,
+    metadata_port: Annotated[int | None, typer.Option(help="Metadata store's port, 0: any. [default: 0]")] = None,
+    dashboard_port: Annotated[int | None, typer.Option(help="Ray dashboard's port, 0: any. [default: 8265]")] = None,
+    data_directory: Annotated[Path | None, typer.Option(help="Disk to store on. [default: <home>/data]")] = None,
+    gateway: Annotated[bool | None, typer.Option(help="Start the HTTP and WebSocket gateway. [default: yes]")] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with any setting. [default: <home>/cluster.toml]")
+    ] = None,
+    require_labels: Annotated[
+        bool | None, typer.Option(help="Use only nodes that carry heliograph.io/ labels. [default: yes]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a cluster. It runs on this machine or in the Ray that RAY_ADDRESS names; running parts stay as they are."""
+    settings = given(**{name: value for name, value in locals().items() if name != "as_json"})
+    from heliograph.cluster.config import ClusterConfig
+    from heliograph.cluster.lifecycle import up as start
+
+    output = Output(as_json)
+    config = ClusterConfig(**settings)
+    begun = time.monotonic()
+    state = start(config, output.progress)
+    seconds = round(time.monotonic() - begun, 1)
+    output.result({**asdict(state), "seconds": seconds})
+    options = given(home=home, namespace=namespace)
+    _show_started(output, state, seconds, "".join(f" --{name} {value}" for name, value in options.items()))
+
+
+def _show_started(output: Output, state: ClusterState, seconds: float, option: str) -> None:
+    rows = [
+        ("brokers", state.service_url),
+        ("gateway", state.gateway_url),
+        ("API docs", f"{state.gateway_url}/docs" if state.gateway_url else ""),
+        ("Ray dashboard", _dashboard(state.dashboard_url, state.ray_auth_mode)),
+        ("data", state.data_root),
+    ]
+    output.facts("", rows)
+    output.progress(f"up in {seconds} s. Next:")
+    output.progress(f"  echo hello | helio produce greetings{option}")
+    output.progress(f"  helio consume greetings --from earliest -n 1{option}")
+
+
+def down(
+    home: Home = None,
+    namespace: Namespace = None,
+    delete_data: Annotated[bool, typer.Option("--delete-data", help="Also delete every stored message.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop what `helio up` started. Data stays unless --delete-data is given."""
+    from heliograph.cluster.lifecycle import down as stop
+
+    output = Output(as_json)
+    target = Target.of(namespace, home)
+    stop(ClusterHome(target.home), delete_data=delete_data, progress=output.progress)
+    output.result({"stopped": True, "home": str(target.home), "data_deleted": delete_data})
+
+
+def status(
+    home: Home = None,
+    namespace: Namespace = None,
+    wait: Annotated[float, typer.Option(help="Wait up to so many seconds for a healthy cluster.")] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Show what runs. Exit code 0 if all parts are healthy; a bookie that is being decommissioned counts as healthy."""
+    from heliograph.cluster.status import gather
+
+    output = Output(as_json)
+    target = Target.of(namespace, home)
+    target.attach()
+    state = ClusterHome(target.home).load()
+    deadline = time.monotonic() + wait
+    found = gather(target.namespace, state)
+    while not found.is_healthy and time.monotonic() < deadline:
+        time.sleep(_WAIT_POLL_SECONDS)
+        found = gather(target.namespace, state)
+    output.result({"healthy": found.is_healthy, **asdict(found)})
+    _show_status(output, found, state.ray_auth_mode if state else "")
+    if not found.is_healthy:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
+    output.table(
+        f"{found.namespace} in Ray at {found.ray_address}",
+        ("actor", "state", "pid", "restarts", "address", "note"),
+        [(actor.name, actor.state, actor.pid, actor.restarts, actor.address, actor.note) for actor in found.actors],
+    )
+    output.progress("")
+    rows = [
+        ("bookies", f"{len(found.bookies_available)} writable, {len(found.bookies_readonly)} read-only"),
+        ("under-replicated ledgers", _count(found.underreplicated_ledgers)),
+        *([("ledgers to be moved", _count(found.ledgers_moving))] if found.bookies_draining else []),
+        ("topics in public/default", _count(found.topics)),
+        ("gateway", found.gateway_url or "none"),
+        ("Ray dashboard", _dashboard(found.dashboard_url, auth_mode)),
+    ]
+    output.facts("", rows)
+
+
+def _count(number: int) -> str:
+    return "unknown" if number < 0 else str(number)
+
+
+def _dashboard(url: str, auth_mode: str) -> str:
+    if not url:
+        return "none"
+    return f"{url} (it asks for the token in ~/.ray/auth_token)" if auth_mode == "token" else url

@@ -1,0 +1,66 @@
+"""``helio metadata``: serve the metadata store to ZooKeeper's own tools."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Annotated
+
+import typer
+
+from heliograph.cli.options import Json
+from heliograph.cli.output import Output
+
+DEFAULT_ZK_PORT = 2181
+
+app = typer.Typer(
+    help="The metadata store, for ZooKeeper's tools and clients.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@app.callback()
+def metadata() -> None:
+    """The metadata store, for ZooKeeper's tools and clients."""
+
+
+@app.command()
+def serve(
+    url: Annotated[str, typer.Option(help="URL of the store: embedded://host:port, etcd://... or zk://...")],
+    zk_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")
+    ] = DEFAULT_ZK_PORT,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Anyone who can connect to it may use the store.")
+    ] = "127.0.0.1",
+    as_json: Json = False,
+) -> None:
+    """Serve a metadata store in ZooKeeper's protocol until interrupted.
+
+    Stock kazoo, zkCli.sh and Java clients can read the store and coordinate through it. Their sessions end with this
+    command.
+    """
+    asyncio.run(_serve(url, host, zk_port, Output(as_json)))
+
+
+async def _serve(url: str, host: str, port: int, output: Output) -> None:
+    from heliograph.metadata.connect import connect_store
+    from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
+
+    endpoint = ZooKeeperEndpoint(lambda timeout_ms: connect_store(url, session_timeout_ms=timeout_ms))
+    await endpoint.start()
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    try:
+        address = await endpoint.listen(host, port)
+        store = _without_credentials(url)
+        output.result({"address": address, "store": store})
+        output.progress(f"Serving {store} in ZooKeeper's protocol at {address}. Interrupt to end.")
+        await ended.wait()
+    finally:
+        await endpoint.stop()
+
+
+def _without_credentials(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"

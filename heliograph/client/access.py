@@ -1,0 +1,81 @@
+"""Connecting to a cluster, by address or through the Ray cluster of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from heliograph.base.errors import BadRequestError
+from heliograph.client import options as options_module
+from heliograph.client.aio.client import AsyncClient
+from heliograph.client.aio.transport.pool import parse_url
+from heliograph.client.options import ClientOptions
+from heliograph.client.sync.client import Client
+
+_SCHEME = re.compile(r"(pulsar|pulsar\+ssl)://(.+)")
+
+
+def connect(address: str | None = None, *, namespace: str | None = None, **options: Any) -> Client:
+    """Return a client of a cluster, after one of its brokers has answered.
+
+    Args:
+        address: ``pulsar://host:port``, optionally followed by more ``,host:port``. None finds the brokers through Ray.
+        namespace: Ray namespace of the cluster, used if there is no address. None takes HELIOGRAPH_NAMESPACE, or what
+            ``helio up`` recorded in HELIOGRAPH_HOME, or ``heliograph``.
+        options: Fields of ``heliograph.client.options.ClientOptions``, such as ``token`` and ``operation_timeout_ms``.
+
+    Raises:
+        BadRequestError: The address has another form.
+        InvalidConfigError: An option is unknown or out of range.
+        ClusterNotFoundError: No address was given, and there is no Ray here or no Heliograph in it.
+        ConnectionLostError: No broker answers at any address; the message lists each with its failure.
+        NotPermittedError: The brokers refuse the token.
+    """
+    client = Client(_client_options(address, namespace, options))
+    try:
+        client.ping()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+async def connect_async(address: str | None = None, *, namespace: str | None = None, **options: Any) -> AsyncClient:
+    """Return an async client of a cluster; arguments and errors are those of ``connect``."""
+    if address is None:
+        built = await asyncio.to_thread(_client_options, address, namespace, options)  # asking Ray blocks
+    else:
+        built = _client_options(address, namespace, options)
+    client = AsyncClient(built)
+    try:
+        await client.ping()
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+def parse_address(address: str) -> tuple[str, ...]:
+    """Return the addresses of the single brokers in ``pulsar://host:port,host:port``.
+
+    Raises:
+        BadRequestError: The address has another form, an empty host, or a port out of range.
+    """
+    match = _SCHEME.fullmatch(address)
+    if match is None:
+        raise BadRequestError(f"{address!r} is not a cluster address; the form is pulsar://host:port", field="address")
+    urls = tuple(f"{match[1]}://{part.strip()}" for part in match[2].rstrip("/").split(","))
+    for url in urls:
+        parse_url(url)
+    return urls
+
+
+def _client_options(address: str | None, namespace: str | None, options: dict[str, Any]) -> ClientOptions:
+    if address is not None:
+        return options_module.build(ClientOptions, service_urls=parse_address(address), **options)
+    from heliograph.client import discovery  # imports Ray, which only callers inside a Ray cluster need
+
+    named = discovery.namespace_or_noted(namespace)
+    found = tuple(discovery.service_urls(named))
+    return options_module.build(ClientOptions, service_urls=found, discovery_namespace=named, **options)

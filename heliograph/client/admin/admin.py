@@ -1,0 +1,257 @@
+"""Administration through the brokers' actors: the operations of ``heliograph/operations``, async and blocking.
+
+Any broker serves any operation (it forwards to the topic's owner where needed), so a call goes to one of them and, when
+that one cannot be reached, to another. A call whose outcome is unknown is repeated where the table says that the
+operation is repeatable; where the repetition finds the work done (the topic to be created exists), the call succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from heliograph.base.errors import (
+    Advice,
+    ClusterNotFoundError,
+    ConnectionLostError,
+    HeliographError,
+    RequestTimeoutError,
+)
+from heliograph.base.home import DEFAULT_NAMESPACE
+from heliograph.client import discovery
+from heliograph.operations.admin import AdminOperations
+from heliograph.operations.brokers import BrokerOperations
+from heliograph.operations.cursors import CursorOperations
+from heliograph.operations.namespaces import NamespaceOperations
+from heliograph.operations.schemas import SchemaOperations
+from heliograph.operations.table import AdminOperation, OperationGroup, through
+from heliograph.operations.topics import TopicOperations
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+CALL_TIMEOUT_SECONDS = 30.0  # one attempt at one broker
+ATTEMPTS_MAX = 8
+RETRY_PAUSE_SECONDS = 0.5  # a killed broker is back, or its topics are elsewhere, in about 2 s
+
+
+class Admin(AdminOperations):
+    """The async form: the methods of ``TopicOperations``, and the other groups as attributes.
+
+    It is not bound to an event loop, and needs a process that is in Ray or can join it.
+
+    Args:
+        namespace: Ray namespace of the cluster.
+
+    Every method raises ClusterNotFoundError when there is no cluster or no broker of it answers, RequestTimeoutError
+    when the outcome is unknown after all attempts, and otherwise what the operation raises.
+    """
+
+    def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
+        self._namespace = namespace
+        self._preferred: str | None = None  # the broker that answered last
+        self.call = self._run
+        self.schemas = through(SchemaOperations, self._run)
+        self.cursors = through(CursorOperations, self._run)
+        self.namespaces = through(NamespaceOperations, self._run)
+        self.brokers = through(BrokerOperations, self._run)
+
+    async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
+        failure: HeliographError | None = None
+        may_have_happened = False
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                await asyncio.sleep(RETRY_PAUSE_SECONDS)
+            name = await self._choose(attempt)
+            try:
+                answer = await self._ask(name, operation, arguments)
+            except HeliographError as error:
+                self._preferred = None
+                if may_have_happened and isinstance(error, operation.fulfilled_by or ()):
+                    return None
+                if error.advice is Advice.STOP or not operation.is_repeatable:
+                    raise
+                failure = error
+                may_have_happened = may_have_happened or error.advice is Advice.RETRY
+            else:
+                self._preferred = name
+                return answer
+        assert failure is not None, "every attempt ended in an answer or an error"
+        raise failure
+
+    async def _choose(self, attempt: int) -> str:
+        if self._preferred is not None and attempt == 0:
+            return self._preferred
+        names = await asyncio.to_thread(discovery.broker_names, self._namespace)
+        return random.choice(names)
+
+    async def _ask(self, name: str, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
+        import ray.exceptions
+
+        try:
+            handle = await asyncio.to_thread(discovery.actor, name, self._namespace)
+        except ClusterNotFoundError as error:
+            raise ConnectionLostError(str(error)) from error  # this broker is gone; another may answer
+        reference = handle.admin.remote(operation.name, arguments)
+        try:
+            return await asyncio.wait_for(_awaited(reference), CALL_TIMEOUT_SECONDS)
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"{name} did not answer {operation.name} within {CALL_TIMEOUT_SECONDS:.0f} s"
+            ) from None
+        except ray.exceptions.RayError as error:
+            raise unwrapped(error, name) from error
+
+
+def _run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, on a thread of its own where the caller's thread runs an event loop already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(work))
+        except BaseException as error:  # carried over to the caller's thread
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="heliograph-admin")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+class _BlockingGroup:
+    """A group of operations as blocking methods. Safe to share between threads."""
+
+    def __init__(self, operations: OperationGroup) -> None:
+        self._operations = operations
+
+
+def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return the blocking form of an operation, with the same arguments, answer and errors."""
+
+    @functools.wraps(method)
+    def run(self: _BlockingGroup, /, *positional: P.args, **named: P.kwargs) -> T:
+        call: Callable[P, Coroutine[Any, Any, T]] = getattr(self._operations, method.__name__)
+        return _run_blocking(call(*positional, **named))
+
+    return run
+
+
+class SchemasSync(_BlockingGroup):
+    """The blocking form of ``admin.schemas``."""
+
+    get = _blocking(SchemaOperations.get)
+    versions = _blocking(SchemaOperations.versions)
+    put = _blocking(SchemaOperations.put)
+    check = _blocking(SchemaOperations.check)
+    version_of = _blocking(SchemaOperations.version_of)
+    delete = _blocking(SchemaOperations.delete)
+
+
+class CursorsSync(_BlockingGroup):
+    """The blocking form of ``admin.cursors``."""
+
+    skip = _blocking(CursorOperations.skip)
+    skip_all = _blocking(CursorOperations.skip_all)
+    expire = _blocking(CursorOperations.expire)
+    expire_to = _blocking(CursorOperations.expire_to)
+    reset = _blocking(CursorOperations.reset)
+    properties = _blocking(CursorOperations.properties)
+    set_properties = _blocking(CursorOperations.set_properties)
+    peek = _blocking(CursorOperations.peek)
+    examine = _blocking(CursorOperations.examine)
+    message = _blocking(CursorOperations.message)
+    message_id_at = _blocking(CursorOperations.message_id_at)
+    last_message_id = _blocking(CursorOperations.last_message_id)
+
+
+class NamespacesSync(_BlockingGroup):
+    """The blocking form of ``admin.namespaces``."""
+
+    tenants = _blocking(NamespaceOperations.tenants)
+    tenant = _blocking(NamespaceOperations.tenant)
+    create_tenant = _blocking(NamespaceOperations.create_tenant)
+    update_tenant = _blocking(NamespaceOperations.update_tenant)
+    delete_tenant = _blocking(NamespaceOperations.delete_tenant)
+    list = _blocking(NamespaceOperations.list)
+    create = _blocking(NamespaceOperations.create)
+    delete = _blocking(NamespaceOperations.delete)
+    policies = _blocking(NamespaceOperations.policies)
+    set_policies = _blocking(NamespaceOperations.set_policies)
+    remove_policies = _blocking(NamespaceOperations.remove_policies)
+    topic_policies = _blocking(NamespaceOperations.topic_policies)
+    set_topic_policies = _blocking(NamespaceOperations.set_topic_policies)
+    remove_topic_policies = _blocking(NamespaceOperations.remove_topic_policies)
+
+
+class BrokersSync(_BlockingGroup):
+    """The blocking form of ``admin.brokers``."""
+
+    list = _blocking(BrokerOperations.list)
+    loads = _blocking(BrokerOperations.loads)
+    bundles = _blocking(BrokerOperations.bundles)
+    unload_bundle = _blocking(BrokerOperations.unload_bundle)
+    unload_namespace = _blocking(BrokerOperations.unload_namespace)
+    split_bundle = _blocking(BrokerOperations.split_bundle)
+    drain = _blocking(BrokerOperations.drain)
+    undrain = _blocking(BrokerOperations.undrain)
+
+
+class AdminSync(_BlockingGroup):
+    """The blocking form of ``Admin``: the same methods. Safe to share between threads."""
+
+    def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
+        admin = Admin(namespace)
+        super().__init__(admin)
+        self.schemas = SchemasSync(admin.schemas)
+        self.cursors = CursorsSync(admin.cursors)
+        self.namespaces = NamespacesSync(admin.namespaces)
+        self.brokers = BrokersSync(admin.brokers)
+
+    lookup = _blocking(TopicOperations.lookup)
+    create_topic = _blocking(TopicOperations.create_topic)
+    delete_topic = _blocking(TopicOperations.delete_topic)
+    list_topics = _blocking(TopicOperations.list_topics)
+    update_partitions = _blocking(TopicOperations.update_partitions)
+    create_missing_partitions = _blocking(TopicOperations.create_missing_partitions)
+    unload_topic = _blocking(TopicOperations.unload_topic)
+    partitions = _blocking(TopicOperations.partitions)
+    topic_stats = _blocking(TopicOperations.topic_stats)
+    topic_internal_stats = _blocking(TopicOperations.topic_internal_stats)
+    subscriptions = _blocking(TopicOperations.subscriptions)
+    create_subscription = _blocking(TopicOperations.create_subscription)
+    delete_subscription = _blocking(TopicOperations.delete_subscription)
+    terminate_topic = _blocking(TopicOperations.terminate_topic)
+    compact_topic = _blocking(TopicOperations.compact_topic)
+    compaction_status = _blocking(TopicOperations.compaction_status)
+    ledger_ranges = _blocking(TopicOperations.ledger_ranges)
+    publish = _blocking(TopicOperations.publish)
+
+
+def unwrapped(error: BaseException, name: str) -> HeliographError:
+    """Return the error that an actor raised, without Ray's wrapping.
+
+    Where Ray could not reach the actor, it is ConnectionLostError: the outcome of the call is unknown.
+    """
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, HeliographError):
+        return cause
+    text = (str(cause or error).strip() or type(error).__name__).splitlines()[0]
+    if cause is not None:
+        return HeliographError(f"{name} failed with {type(cause).__name__}: {text}")
+    return ConnectionLostError(f"{name} cannot be reached now: {text}")
+
+
+async def _awaited(reference: Any) -> Any:
+    return await reference

@@ -1,0 +1,180 @@
+"""The asyncio client, which makes all other handles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from heliograph.client import options as options_module
+from heliograph.client.aio.consumer.consumer import AsyncConsumer
+from heliograph.client.aio.consumer.reader import AsyncReader
+from heliograph.client.aio.handle import AsyncHandle
+from heliograph.client.aio.producer.producer import AsyncProducer
+from heliograph.client.aio.session import ClientSession
+from heliograph.client.aio.topic import AsyncTopic
+from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from heliograph.client.types import InitialPosition, SubscriptionType
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+
+class AsyncClient(AsyncHandle):
+    """A client of one cluster, for one event loop of one process.
+
+    It opens connections when they are first needed, one per broker, and all its handles share them. Handles are
+    picklable: a pickle carries addresses and options, and an unpickled handle opens connections of its own.
+
+    Args:
+        options: Addresses and timeouts.
+        random: Source of jitter and of starting points; only tests pass one.
+    """
+
+    def __init__(self, options: ClientOptions, *, random: Random | None = None) -> None:
+        super().__init__()
+        self.options = options
+        self._random = random
+        self._session: ClientSession | None = None
+        self._handles: set[AsyncHandle] = set()
+
+    @property
+    def service_urls(self) -> list[str]:
+        """Return the addresses of the brokers that are asked first."""
+        return list(self.options.service_urls if self._session is None else self._session.lookup.service_urls)
+
+    async def session(self) -> ClientSession:
+        """Return what this client's handles share; the first call opens the client in its event loop."""
+        await self.open()
+        assert self._session is not None, "an open client has a session"
+        return self._session
+
+    async def ping(self) -> None:
+        """Check that a broker can be reached, trying each address once.
+
+        Raises:
+            ConnectionLostError: No broker can be reached; the message lists each address with its failure.
+            NotPermittedError: The broker refused the token.
+        """
+        await (await self.session()).lookup.any_connection()
+
+    def topic(self, name: str) -> AsyncTopic:
+        """Return a handle of a topic, which need not exist yet.
+
+        Raises:
+            InvalidTopicNameError: The name has no valid form.
+        """
+        return AsyncTopic(self, str(TopicName.parse(name)))
+
+    def producer(self, topic: str, *, name: str | None = None, **options: Any) -> AsyncProducer:
+        """Return a producer. It opens when it is awaited, or else at its first use.
+
+        Args:
+            topic: Full or short name.
+            name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose.
+            options: Fields of ``heliograph.client.options.ProducerOptions``, such as ``batch_messages`` (1000),
+                ``batch_bytes`` (128 KiB), ``linger_ms`` (1), ``compression``, ``send_timeout_ms``.
+
+        Raises:
+            InvalidTopicNameError, InvalidConfigError: A name or option is not acceptable.
+        """
+        full_name = str(TopicName.parse(topic))
+        return AsyncProducer(self, options_module.build(ProducerOptions, topic=full_name, name=name, **options))
+
+    def consumer(
+        self,
+        topic: str | Sequence[str],
+        subscription: str,
+        *,
+        type: SubscriptionType = "exclusive",
+        initial_position: InitialPosition = "latest",
+        receiver_queue: int = 1000,
+        name: str | None = None,
+        **options: Any,
+    ) -> AsyncConsumer:
+        """Return a consumer of one or several topics. It subscribes when it is awaited, or else at its first use.
+
+        Args:
+            topic: Full or short name, or several of them.
+            subscription: Name of the subscription; its cursor outlives this consumer.
+            type: ``exclusive``, ``shared``, ``failover`` or ``key_shared``.
+            initial_position: Where the subscription starts if it does not exist yet.
+            receiver_queue: Messages requested ahead of the caller, over all partitions.
+            name: Shown in statistics; also decides the order of failover consumers.
+            options: Further fields of ``heliograph.client.options.ConsumerOptions``, such as ``nack_delay_ms`` (1000).
+
+        Raises:
+            InvalidTopicNameError, InvalidConfigError, BadRequestError: A name or option is not acceptable.
+        """
+        names = [topic] if isinstance(topic, str) else topic
+        built = options_module.build(
+            ConsumerOptions,
+            topics=tuple(map(str, map(TopicName.parse, names))),
+            subscription=subscription,
+            type=type,
+            initial_position=initial_position,
+            receiver_queue=receiver_queue,
+            name=name,
+            **options,
+        )
+        return AsyncConsumer(self, built)
+
+    def reader(
+        self, topic: str, start: str | MessageId = "latest", *, inclusive: bool = False, **options: Any
+    ) -> AsyncReader:
+        """Return a reader, which reads a topic from a given position and acknowledges nothing.
+
+        It opens when it is awaited, or else at its first use.
+
+        Args:
+            topic: Full or short name.
+            start: ``earliest``, ``latest``, or the id of the message after which the reader starts.
+            inclusive: Start with the message at ``start`` itself.
+            options: Further fields of ``heliograph.client.options.ConsumerOptions``.
+
+        Raises:
+            InvalidTopicNameError, InvalidMessageIdError, InvalidConfigError: A name, id or option is not acceptable.
+        """
+        start_id = MessageId.parse(start) if isinstance(start, str) else start
+        built = options_module.build(
+            ConsumerOptions,
+            **{"subscription": "", **options},
+            topics=(str(TopicName.parse(topic)),),
+            start=start_id,
+            start_inclusive=inclusive,
+        )
+        return AsyncReader(self, built)
+
+    async def partitions(self, topic: str) -> int:
+        """Return the number of partitions of ``topic``, 0 for a topic without.
+
+        Raises:
+            InvalidTopicNameError: The name has no valid form.
+            TopicNotFoundError: There is no such topic.
+            ConnectionLostError, RequestTimeoutError: No broker could be reached in time.
+        """
+        return await (await self.session()).partitions(TopicName.parse(topic))
+
+    def adopt(self, handle: AsyncHandle) -> None:
+        """Register an open handle, to be closed with the client."""
+        self._handles.add(handle)
+
+    def release(self, handle: AsyncHandle) -> None:
+        """Forget a handle that was closed."""
+        self._handles.discard(handle)
+
+    async def _do_open(self) -> None:
+        self._session = ClientSession(self.options, self._random or Random())
+
+    async def _do_close(self) -> None:
+        try:
+            await asyncio.gather(*(handle.close() for handle in list(self._handles)))
+        finally:
+            if self._session is not None:
+                await self._session.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AsyncClient, (self.options,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self.service_urls)})"

@@ -1,0 +1,330 @@
+"""The asyncio consumer: it receives messages and acknowledges them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from heliograph.base.errors import AlreadyClosedError, BadRequestError, ReceiveTimeoutError, UnsupportedError
+from heliograph.client.aio.consumer.inbox import Inbox
+from heliograph.client.aio.consumer.message import Message
+from heliograph.client.aio.consumer.partition import PartitionConsumer
+from heliograph.client.aio.growth import GrowthWatch
+from heliograph.client.aio.handle import AsyncHandle, HandleState
+from heliograph.client.aio.opening import open_all
+from heliograph.client.aio.session import ClientSession
+from heliograph.client.options import ConsumerOptions
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from heliograph.client.aio.owner import HandleOwner
+
+_OPEN = HandleState.OPEN  # looked up once: every receive compares with it
+_Entries = dict[tuple[int, int], int]  # by position, the bits of the messages that stay unacknowledged
+
+
+class AsyncConsumer(AsyncHandle):
+    """A consumer of one or several topics, partitioned or not, under a subscription.
+
+    A message belongs to the subscription until it is acknowledged: when a consumer leaves, its unacknowledged messages
+    go to the other consumers or to the next one. A consumer is alive as long as its connection is, however long the
+    caller takes between two calls. After a lost connection it subscribes again, and messages that were not acknowledged
+    are delivered again. An unpickled consumer subscribes where it is used first; on an exclusive subscription the
+    original must be closed before.
+
+    Opening raises ConsumerBusyError, TopicNotFoundError, NotPermittedError, or ConnectionLostError and
+    RequestTimeoutError when no broker could be reached in time.
+    """
+
+    def __init__(self, client: HandleOwner, options: ConsumerOptions) -> None:
+        super().__init__()
+        self.client = client
+        self.options = options
+        self._inbox = Inbox(sources=1)
+        self._parts: dict[str, PartitionConsumer] = {}
+        self._growth: GrowthWatch | None = None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Return the full names of the topics, without partition suffixes."""
+        return self.options.topics
+
+    @property
+    def subscription(self) -> str:
+        """Return the name of the subscription."""
+        return self.options.subscription
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """Return the next message.
+
+        Args:
+            timeout: Seconds to wait; None waits for ever.
+
+        Raises:
+            ReceiveTimeoutError: No message came in time (it is a TimeoutError too).
+            AlreadyClosedError: The consumer was closed.
+            UnsupportedError, ChecksumError: The next entry cannot be unpacked; it is skipped, not acknowledged.
+            TopicTerminatedError: All topics were terminated, and every message in them was received.
+            HeliographError: Why subscribing again failed for good.
+        """
+        messages = await self._receive(1, timeout)
+        if not messages:
+            raise ReceiveTimeoutError(f"no message within {timeout} s", field="timeout")
+        return messages[0]
+
+    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message]:
+        """Return 1 to ``max_messages`` messages as soon as there are any; an empty list after ``timeout``.
+
+        Args:
+            max_messages: At least 1.
+            timeout: Seconds to wait for the first message; None waits for ever.
+
+        Raises:
+            AlreadyClosedError, UnsupportedError, ...: As ``receive`` raises them, but never ReceiveTimeoutError.
+        """
+        if max_messages < 1:
+            raise BadRequestError("max_messages must be at least 1", field="max_messages")
+        return await self._receive(max_messages, timeout)
+
+    async def ack(self, message: Message | MessageId) -> None:
+        """Acknowledge one message. When the call returns, the acknowledgement is durable: it survives a crash.
+
+        Raises:
+            RequestTimeoutError: Not confirmed within the operation timeout; the message may be delivered again.
+            AlreadyClosedError: The consumer was closed before the confirmation.
+            BadRequestError: The message is of no topic of this consumer.
+        """
+        await self.ack_many([message])
+
+    async def ack_many(self, messages: Iterable[Message | MessageId]) -> None:
+        """Acknowledge many messages in few commands; durable when the call returns.
+
+        Raises:
+            RequestTimeoutError, AlreadyClosedError, BadRequestError: As ``ack`` raises them. A failed call may have
+                acknowledged any of the messages.
+        """
+        self._check_open()
+        by_part: dict[PartitionConsumer, _Entries] = {}
+        for message in messages:
+            part = self._part_of(message)
+            entries = by_part.get(part)
+            if entries is None:
+                entries = by_part[part] = {}
+            _acknowledge(message, entries)
+        if not by_part:
+            return
+        waiters = [waiter for part, entries in by_part.items() for waiter in part.acks.individual(entries)]
+        if len(waiters) == 1:
+            await waiters[0]
+        else:
+            await asyncio.gather(*waiters)
+
+    async def ack_cumulative(self, message: Message | MessageId) -> None:
+        """Acknowledge a message and all messages of its partition before it; durable when the call returns.
+
+        Raises:
+            UnsupportedError: The subscription is shared or key-shared: its messages have no order.
+            RequestTimeoutError, AlreadyClosedError, BadRequestError: As ``ack`` raises them.
+        """
+        self._check_open()
+        if self.options.is_shared:
+            raise UnsupportedError(f"{self.options.type} subscriptions have no cumulative acknowledgement")
+        last = message.message_id if isinstance(message, Message) else message
+        bits = 0
+        if last.batch_index >= 0 and last.batch_size > 0:
+            bits = (1 << last.batch_size) - (1 << (last.batch_index + 1))
+        await self._part_of(message).acks.cumulative((last.ledger_id, last.entry_id), bits)
+
+    async def nack(self, message: Message | MessageId) -> None:
+        """Acknowledge a message negatively: it is delivered again after ``nack_delay_ms``.
+
+        On shared subscriptions the message's whole entry is delivered again. Exclusive and failover subscriptions go
+        back to their first unacknowledged message, to keep the order.
+        """
+        self._check_open()
+        message_id = message.message_id if isinstance(message, Message) else message
+        part = self._part_of(message)
+        part.nack((message_id.ledger_id, message_id.entry_id))
+        if isinstance(message, Message) and message._delivery is not None:
+            for position in message._delivery.earlier_chunks:
+                part.nack(position)
+
+    async def seek(self, target: MessageId | str | int, *, inclusive: bool = False) -> None:
+        """Move the subscription; acknowledging a message that was received before has no effect any more.
+
+        Args:
+            target: The id of the message after which reading resumes; ``earliest`` or ``latest``; or a publish time in
+                ms since the epoch, at or after which reading resumes. An id moves only the partition that it is of.
+            inclusive: Resume with the message at ``target`` itself.
+
+        Raises:
+            InvalidMessageIdError: The target is none of these.
+            ConnectionLostError, RequestTimeoutError: The broker could not be reached in time; the outcome is unknown.
+        """
+        await self.open()
+        destination = MessageId.parse(target) if isinstance(target, str) else target
+        if destination in (MessageId.EARLIEST, MessageId.LATEST) or isinstance(destination, int):
+            parts = list(self._parts.values())
+        else:
+            parts = [self._part_of(destination)]
+        await asyncio.gather(*(part.seek(destination, inclusive=inclusive) for part in parts))
+
+    @property
+    def has_reached_end(self) -> bool:
+        """Return whether every topic was terminated and delivered to its end.
+
+        A durable subscription has reached the end when it has acknowledged all messages.
+        """
+        return self._inbox.has_ended
+
+    async def last_message_ids(self) -> dict[str, MessageId]:
+        """Return the id of the last message of each topic or partition that has one, by full name."""
+        await self.open()
+        parts = list(self._parts.values())
+        answers = await asyncio.gather(*(part.last_message_id() for part in parts))
+        return {part.topic_name: last for part, (last, _) in zip(parts, answers, strict=True) if last.entry_id >= 0}
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription with its cursor, and close this consumer.
+
+        Raises:
+            ConflictError: The subscription has other consumers.
+        """
+        await self.open()
+        await asyncio.gather(*(part.unsubscribe() for part in self._parts.values()))
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive()
+        except AlreadyClosedError:
+            raise StopAsyncIteration from None
+
+    # -- receiving
+
+    async def _receive(self, limit: int, timeout: float | None) -> list[Message]:
+        if self._state is not _OPEN:
+            await self.open()
+        inbox = self._inbox
+        deadline: float | None = None
+        while True:
+            messages = inbox.take(limit)
+            if messages:
+                return messages
+            if inbox.failure is not None:
+                raise inbox.failure
+            if timeout is not None and deadline is None:
+                deadline = asyncio.get_running_loop().time() + timeout
+            if not await inbox.wait(deadline):
+                return []
+
+    # -- opening and closing
+
+    def _subscribing(self) -> ConsumerOptions:
+        """Return the options with which the partitions subscribe."""
+        return self.options
+
+    async def _do_open(self) -> None:
+        options = self._subscribing()
+        session = await self.client.session()
+        counts = {}
+        for topic in map(TopicName.parse, self.options.topics):
+            counts[topic] = await session.partitions(topic)
+        names = [name for topic, count in counts.items() for name in topic.partitions(count)]
+        self._inbox = Inbox(sources=len(names))
+        parts = self._new_parts(session, names, options, len(names))
+        await open_all(parts)
+        self._parts = {part.topic_name: part for part in parts}
+        self._growth = GrowthWatch(session, counts, lambda names: self._grow(session, names))
+        self._growth.start()
+        self.client.adopt(self)
+
+    def _new_parts(
+        self, session: ClientSession, names: Sequence[TopicName], options: ConsumerOptions, sharers: int
+    ) -> list[PartitionConsumer]:
+        queue = max(1, self.options.receiver_queue // sharers)
+        bytes_max = max(1, self.options.receiver_bytes_max // sharers)
+        return [
+            PartitionConsumer(session, name, options, self._inbox, queue=queue, bytes_max=bytes_max) for name in names
+        ]
+
+    async def _grow(self, session: ClientSession, names: Sequence[TopicName]) -> None:
+        """Subscribe to partitions that were added, from their first message on."""
+        options = replace(self._subscribing(), initial_position="earliest")
+        if options.start is not None:
+            options = replace(options, start=MessageId.EARLIEST)
+        parts = self._new_parts(session, names, options, len(self._parts) + len(names))
+        self._inbox.sources += len(names)
+        self._parts |= {part.topic_name: part for part in parts}  # the first may deliver before the last is open
+        try:
+            await open_all(parts)
+        except BaseException:
+            self._inbox.sources -= len(names)
+            for part in parts:
+                del self._parts[part.topic_name]
+            raise
+
+    async def _do_close(self) -> None:
+        """Send the acknowledgements that are left, then leave the topics."""
+        if self._growth is not None:
+            await self._growth.stop()
+        self._inbox.fail(AlreadyClosedError("the consumer was closed"))
+        await asyncio.gather(*(part.close() for part in self._parts.values()))
+        self.client.release(self)
+
+    # -- acknowledging
+
+    def _check_open(self) -> None:
+        if self._state is HandleState.CLOSED:
+            raise AlreadyClosedError("the consumer was closed")
+
+    def _part_of(self, message: Message | MessageId) -> PartitionConsumer:
+        if isinstance(message, Message) and message._delivery is not None:
+            part = message._delivery.consumer
+            if self._parts.get(part.topic_name) is part:
+                return part
+        message_id = message.message_id if isinstance(message, Message) else message
+        if not isinstance(message_id, MessageId):
+            raise BadRequestError(f"{message_id!r:.80} is no message and no message id", field="messageId")
+        found = self._parts.get(message_id.topic)
+        if found is not None:
+            return found
+        if len(self._parts) == 1 and not message_id.topic:
+            return next(iter(self._parts.values()))
+        matching = [part for part in self._parts.values() if part.partition == message_id.partition]
+        if len(matching) != 1 or message_id.topic:
+            raise BadRequestError(f"message id {message_id} belongs to no topic of this consumer", field="messageId")
+        return matching[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.client, self.options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self.topics)}, {self.subscription!r}, {self.options.type})"
+
+
+def _acknowledge(message: Message | MessageId, entries: _Entries) -> None:
+    """Write into ``entries`` which messages of the entry stay unacknowledged when ``message`` is acknowledged."""
+    if isinstance(message, Message):
+        message_id, delivery = message.message_id, message._delivery
+    else:
+        message_id, delivery = message, None
+    position = (message_id.ledger_id, message_id.entry_id)
+    if delivery is not None:
+        delivery.unacknowledged &= ~(1 << message_id.batch_index) if message_id.batch_index >= 0 else 0
+        entries[position] = delivery.unacknowledged
+        for earlier in delivery.earlier_chunks:
+            entries[earlier] = 0
+    elif message_id.batch_index < 0:
+        entries[position] = 0
+    else:
+        if message_id.batch_size <= message_id.batch_index:
+            raise BadRequestError(f"message id {message_id} lacks the size of its batch", field="messageId")
+        all_messages = (1 << message_id.batch_size) - 1
+        entries[position] = entries.get(position, all_messages) & ~(1 << message_id.batch_index)

@@ -1,0 +1,110 @@
+"""An entry as a consumer received it, and the messages in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message
+from heliograph.protocol import entry as entries
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.ack_set import bits_of
+from heliograph.protocol.message_id import MessageId, to_signed
+
+if TYPE_CHECKING:
+    from heliograph.client.aio.consumer.partition import PartitionConsumer
+
+_NOTHING = memoryview(b"")
+
+
+class ReceivedEntry:
+    """One received entry.
+
+    Attributes:
+        consumer: The consumer that received it.
+        epoch: The consumer's epoch at that time; a delivery of an earlier epoch is never handed out.
+        permits: Permits of the consumer that it took.
+        size: Bytes of its payload as received.
+        unacknowledged: Bit i set means that message i is not acknowledged, as far as this process knows.
+        earlier_chunks: Positions of the earlier chunks of the same message.
+    """
+
+    __slots__ = (
+        "consumer",
+        "count",
+        "earlier_chunks",
+        "entry_id",
+        "epoch",
+        "ledger_id",
+        "metadata",
+        "payload",
+        "permits",
+        "redelivery_count",
+        "size",
+        "unacknowledged",
+    )
+
+    def __init__(self, consumer: PartitionConsumer, command: pb.CommandMessage, section: memoryview) -> None:
+        self.consumer = consumer
+        self.epoch = consumer.epoch
+        position = command.message_id
+        self.ledger_id = to_signed(position.ledger_id)
+        self.entry_id = to_signed(position.entry_id)
+        self.redelivery_count = command.redelivery_count
+        self.metadata, self.payload = entries.split(section)
+        self.count = entries.message_count(self.metadata) if entries.is_batch(self.metadata) else 1
+        self.size = len(self.payload)
+        self.unacknowledged = (1 << self.count) - 1
+        if command.ack_set:
+            self.unacknowledged &= bits_of(command.ack_set)
+        self.permits = self.unacknowledged.bit_count()
+        self.earlier_chunks: list[tuple[int, int]] = []
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the unacknowledged messages, in order, built one at a time.
+
+        Raises:
+            UnsupportedError: The payload is compressed with a codec whose library is not installed.
+            ChecksumError, ProtocolError: The payload is damaged.
+        """
+        plain = entries.plain_payload(self.metadata, self.payload)
+        self.payload = _NOTHING  # a message that the caller keeps must not keep the received bytes in memory
+        if entries.is_batch(self.metadata):
+            yield from self._batch(plain)
+        elif self.unacknowledged:
+            metadata = self.metadata
+            key = metadata.partition_key if metadata.HasField("partition_key") else None
+            event_time = metadata.event_time if metadata.HasField("event_time") else None
+            yield self._message(plain, -1, key, _properties(metadata), event_time)
+
+    def _batch(self, plain: bytes) -> Iterator[Message]:
+        todo = self.unacknowledged
+        for index, (single, value) in enumerate(entries.iterate_batch(self.metadata, plain)):
+            if todo >> index & 1 and not single.compacted_out:
+                key = single.partition_key if single.HasField("partition_key") else None
+                event_time = single.event_time if single.HasField("event_time") else None
+                yield self._message(value, index, key, _properties(single), event_time)
+
+    def _message(
+        self, value: bytes, index: int, key: str | None, properties: Mapping[str, str], event_time: int | None
+    ) -> Message:
+        consumer, metadata = self.consumer, self.metadata
+        size = self.count if index >= 0 else 0
+        message_id = MessageId(self.ledger_id, self.entry_id, consumer.partition, index, size, consumer.topic_name)
+        return Message(
+            value,
+            message_id,
+            key,
+            properties,
+            metadata.publish_time,
+            event_time,
+            self.redelivery_count,
+            consumer.topic_name,
+            metadata.producer_name,
+            self,
+        )
+
+
+def _properties(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> Mapping[str, str]:
+    pairs = metadata.properties
+    return {pair.key: pair.value for pair in pairs} if pairs else NO_PROPERTIES

@@ -1,0 +1,159 @@
+"""The queue of received messages of all partitions of a consumer, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from heliograph.base.errors import HeliographError, TopicTerminatedError
+from heliograph.client.aio.consumer.delivery import ReceivedEntry
+from heliograph.client.aio.consumer.message import Message
+
+if TYPE_CHECKING:
+    from heliograph.client.aio.consumer.partition import PartitionConsumer
+
+
+class Inbox:
+    """A queue of deliveries that hands out single messages.
+
+    The permits that its consumers grant bound it: a broker sends no more than was requested. # I15
+    Deliveries of an earlier epoch are never handed out; the broker sends them again.
+
+    Attributes:
+        failure: What every receive raises once nothing is left to hand out.
+        sources: Number of topics and partitions that deliver into this inbox.
+    """
+
+    def __init__(self, sources: int) -> None:
+        self.failure: HeliographError | None = None
+        self.sources = sources
+        self._ended: set[str] = set()
+        self._deliveries: deque[ReceivedEntry] = deque()
+        self._current: ReceivedEntry | None = None
+        self._messages: Iterator[Message] = iter(())  # of the current delivery
+        self._left = 0  # messages of the current delivery that were not handed out
+        self._waiters: deque[asyncio.Future[bool]] = deque()
+        self._damage: HeliographError | None = None  # of an entry; the next call raises it
+
+    def put(self, delivery: ReceivedEntry) -> None:
+        """Append a delivery."""
+        self._deliveries.append(delivery)
+        self._wake()
+
+    def fail(self, error: HeliographError) -> None:
+        """Make every receive fail with ``error`` once nothing is left to hand out."""
+        if self.failure is None:
+            self.failure = error
+        while self._waiters:
+            self._wake()
+
+    def end(self, topic: str) -> None:
+        """Note that ``topic`` was terminated and delivered to its end; when all topics are, receiving fails."""
+        self._ended.add(topic)
+        if self.has_ended:
+            self.fail(TopicTerminatedError(f"{', '.join(sorted(self._ended))} was terminated and is read to its end"))
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether every topic was terminated and delivered to its end."""
+        return len(self._ended) >= self.sources
+
+    def resume(self, topic: str) -> None:
+        """Expect messages of ``topic`` again, after a seek in it."""
+        self._ended.discard(topic)
+        if isinstance(self.failure, TopicTerminatedError):
+            self.failure = None
+
+    def permits_of(self, consumer: PartitionConsumer) -> int:
+        """Return the permits of queued deliveries to ``consumer``."""
+        return sum(
+            delivery.permits
+            for delivery in self._deliveries
+            if delivery.consumer is consumer and delivery.epoch == consumer.epoch
+        )
+
+    def purge(self) -> None:
+        """Drop the deliveries of earlier epochs."""
+        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.epoch == delivery.consumer.epoch)
+
+    def has_messages(self) -> bool:
+        """Return whether a message of the current epoch is queued."""
+        if self._current is not None and self._current.epoch == self._current.consumer.epoch:
+            return True
+        return any(delivery.epoch == delivery.consumer.epoch for delivery in self._deliveries)
+
+    def take(self, limit: int) -> list[Message]:
+        """Return up to ``limit`` queued messages without waiting.
+
+        Raises:
+            UnsupportedError, ChecksumError, ProtocolError: The next entry cannot be unpacked; it is skipped and not
+                acknowledged.
+        """
+        if self._damage is not None:
+            error, self._damage = self._damage, None
+            raise error
+        taken: list[Message] = []
+        try:
+            while len(taken) < limit and self._advance():
+                before = len(taken)
+                taken.extend(islice(self._messages, limit - before))
+                self._left -= len(taken) - before
+                if len(taken) < limit or self._left <= 0:
+                    self._current = None
+        except HeliographError as error:
+            self._current = None
+            if not taken:
+                raise
+            self._damage = error  # the messages before it are good; the next call raises
+        if self._current is not None or self._deliveries:
+            self._wake()  # another waiting caller may take the rest
+        return taken
+
+    async def wait(self, deadline: float | None) -> bool:
+        """Wait until there may be something to take; return False if ``deadline`` (loop time) passed before."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_at(deadline, _time_out, future) if deadline is not None else None
+        self._waiters.append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.result():
+                self._wake()  # this caller was woken but is cancelled: wake another
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if future in self._waiters:
+                self._waiters.remove(future)
+
+    def _advance(self) -> bool:
+        """Make the next delivery the current one if there is no current one; return False if there is none."""
+        while True:
+            current = self._current
+            if current is not None and current.epoch == current.consumer.epoch:
+                return True
+            self._current = None
+            if not self._deliveries:
+                return False
+            delivery = self._deliveries.popleft()
+            if delivery.epoch == delivery.consumer.epoch:
+                self._current = delivery
+                self._messages = delivery.messages()
+                self._left = delivery.unacknowledged.bit_count()
+                delivery.consumer.on_delivery_taken(delivery)
+
+    def _wake(self) -> None:
+        while self._waiters:
+            future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(True)
+                return
+
+
+def _time_out(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)

@@ -1,0 +1,419 @@
+"""A consumer of one unpartitioned topic or one partition: subscribing, permits, redelivery, seeking."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+
+from heliograph.base.errors import Advice, AlreadyClosedError, ConnectionLostError, ConsumerBusyError, HeliographError
+from heliograph.base.lifecycle import Lifecycle
+from heliograph.client.aio.consumer import commands
+from heliograph.client.aio.consumer.ack_group import AckSender
+from heliograph.client.aio.consumer.chunks import ChunkAssembler
+from heliograph.client.aio.consumer.delivery import ReceivedEntry
+from heliograph.client.aio.consumer.inbox import Inbox
+from heliograph.client.aio.session import ClientSession
+from heliograph.client.aio.transport.connection import BrokerConnection
+from heliograph.client.options import ConsumerOptions
+from heliograph.protocol import entry as entries
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.message_id import MessageId, to_unsigned
+from heliograph.protocol.topic_name import TopicName
+
+READ_ACK_PAUSE_MS = 100  # a reader tells the broker its position at most this often
+
+_T = pb.BaseCommand
+log = logging.getLogger(__name__)
+_Position = tuple[int, int]
+
+
+class ConsumerPartitionState(enum.Enum):
+    """Whether a partition's consumer is subscribed at the owner of the partition."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    SEEKING = "seeking"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+CONSUMER_PARTITION_LIFECYCLE = Lifecycle(
+    {
+        ConsumerPartitionState.CONNECTING: (
+            "Acknowledgements are kept until the consumer is subscribed at the owner of the partition.",
+            {ConsumerPartitionState.READY, ConsumerPartitionState.FAILED, ConsumerPartitionState.CLOSED},
+        ),
+        ConsumerPartitionState.READY: (
+            "The broker delivers messages and takes acknowledgements.",
+            {ConsumerPartitionState.CONNECTING, ConsumerPartitionState.SEEKING, ConsumerPartitionState.CLOSED},
+        ),
+        ConsumerPartitionState.SEEKING: (
+            "The broker moves the cursor; deliveries are dropped until the consumer has subscribed again.",
+            {ConsumerPartitionState.CONNECTING, ConsumerPartitionState.CLOSED},
+        ),
+        ConsumerPartitionState.FAILED: (
+            "The broker refused the consumer for good; receiving fails with the reason.",
+            {ConsumerPartitionState.CLOSED},
+        ),
+        ConsumerPartitionState.CLOSED: ("The consumer has left the topic.", ()),
+    }
+)
+_READY = ConsumerPartitionState.READY  # looked up once: every delivery compares with it
+
+
+class PartitionConsumer:
+    """Delivers the entries of one partition into an inbox.
+
+    It requests ``queue`` messages ahead, and more when half of them were taken. Every subscribing and every seek begins
+    an epoch: deliveries of an earlier epoch are dropped, since the broker sends them again.
+
+    Attributes:
+        epoch: Number of the current epoch; it only grows.
+        held_bytes: Payload bytes of the deliveries of this epoch that wait in the inbox.
+        start, start_inclusive: For a reader, where it starts, and whether with the message there.
+        last_taken: For a reader, the last message that its caller received; after a reconnect it resumes after it.
+    """
+
+    def __init__(
+        self,
+        session: ClientSession,
+        topic: TopicName,
+        options: ConsumerOptions,
+        inbox: Inbox,
+        *,
+        queue: int,
+        bytes_max: int,
+    ) -> None:
+        self.topic_name = str(topic)
+        self.partition = topic.partition
+        self.epoch = 0
+        self.held_bytes = 0
+        self.last_taken: MessageId | None = None
+        self._topic = topic
+        self._session = session
+        self._options = options
+        self._inbox = inbox
+        self._queue = queue
+        self._bytes_max = bytes_max
+        self._id = session.next_id()
+        self._state = ConsumerPartitionState.CONNECTING
+        self._connection: BrokerConnection | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._permits_due = 0
+        self._read_ack_due = False
+        self.start, self.start_inclusive = options.start, options.start_inclusive
+        self._skip: tuple[MessageId, bool] | None = (
+            None  # where a seek or a reader starts, and whether with the message there
+        )
+        self._not_before_ms: int | None = None  # publish time at which a reader starts after a seek by time
+        self._broker_epoch = 0
+        self._nacked: set[_Position] = set()
+        self._nack_timer: asyncio.TimerHandle | None = None
+        self._chunks = ChunkAssembler()
+        self.acks = AckSender(self._id, session.options.operation_timeout_ms, session.backoff().pause)
+
+    async def open(self) -> None:
+        """Subscribe at the owner of the partition.
+
+        Raises:
+            ConsumerBusyError: The subscription is exclusive and has a consumer.
+            TopicNotFoundError, NotPermittedError, ...: The broker refused the consumer.
+            ConnectionLostError, RequestTimeoutError: No broker could be reached within the operation timeout.
+        """
+        await self._session.retry(self._subscribe)
+
+    # -- called by the inbox and the handle
+
+    def on_delivery_taken(self, delivery: ReceivedEntry) -> None:
+        """Grant the permits of a delivery again when the caller takes its first message."""
+        self.held_bytes -= delivery.size
+        self._grant(delivery.permits)
+
+    def on_read(self, message_id: MessageId) -> None:
+        """Note the last message that a reader's caller received, and tell the broker so from time to time."""
+        previous, self.last_taken = self.last_taken, message_id
+        if previous is not None and previous.entry_id != message_id.entry_id and not self._read_ack_due:
+            self._read_ack_due = True
+            self._session.loop.call_later(READ_ACK_PAUSE_MS / 1000, self._acknowledge_read, self.epoch)
+
+    def nack(self, position: _Position) -> None:
+        """Request an entry again after ``nack_delay_ms``."""
+        self._nacked.add(position)
+        if self._nack_timer is None:
+            pause = self._options.nack_delay_ms / 1000
+            self._nack_timer = self._session.loop.call_later(pause, self._redeliver)
+
+    async def seek(self, target: MessageId | int, *, inclusive: bool) -> None:
+        """Move the subscription to a message id or a publish time in ms; errors are those of ``AsyncConsumer.seek``."""
+        await self._session.retry(lambda: self._seek(target, inclusive=inclusive))
+
+    async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
+        """Return the id of the last message (entry -1 for none) and the subscription's mark-delete position."""
+        answer = await self._session.retry(self._ask_last_message_id)
+        mark = None
+        if answer.HasField("consumer_mark_delete_position"):
+            mark = MessageId.from_data(answer.consumer_mark_delete_position, self.topic_name)
+        return MessageId.from_data(answer.last_message_id, self.topic_name), mark
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription, unless an earlier call did."""
+        if self._state is ConsumerPartitionState.CLOSED:
+            return
+        await self._session.retry(
+            lambda: self._ready_connection().request(lambda request_id: commands.unsubscribe(self._id, request_id))
+        )
+        self._leave()
+
+    async def close(self) -> None:
+        """Send the acknowledgements that are left and leave the topic; its other messages go to other consumers."""
+        if self._state is ConsumerPartitionState.CLOSED:
+            return
+        if self._state is _READY:
+            await self.acks.drain()
+        connection = self._leave()
+        if connection is not None:
+            try:
+                await connection.request(lambda request_id: commands.close(self._id, request_id))
+            except HeliographError as error:
+                log.debug("closing the consumer of %s: %s", self.topic_name, error)
+
+    # -- called by the connection
+
+    def on_message(self, message: pb.CommandMessage, section: memoryview) -> None:
+        if self._state is not _READY:
+            return  # sent before a seek; the broker sends it again
+        try:
+            entries.verify(section)
+            delivery = ReceivedEntry(self, message, section)
+        except HeliographError as error:
+            if self._connection is not None:
+                self._connection.abort(error)  # damaged on the way: the broker sends it again
+            return
+        stale = message.HasField("consumer_epoch") and message.consumer_epoch < self._broker_epoch
+        is_chunk = delivery.metadata.num_chunks_from_msg > 1
+        if stale or self._is_skipped(delivery) or (is_chunk and not self._chunks.complete(delivery)):
+            self._grant(delivery.permits)
+        else:
+            self.held_bytes += delivery.size
+            self._inbox.put(delivery)
+
+    def on_end_of_topic(self) -> None:
+        self._inbox.end(self.topic_name)
+
+    def on_closed_by_broker(self) -> None:
+        if self._state is ConsumerPartitionState.SEEKING:
+            self._connection = None  # the broker does so for a seek: subscribe again when the seek is done
+        elif self._state is _READY:
+            self._reconnect()
+
+    def on_connection_lost(self, error: HeliographError) -> None:
+        if self._state is _READY:
+            log.info("consumer of %s lost its connection: %s", self.topic_name, error)
+            self._reconnect()
+        elif self._state is ConsumerPartitionState.SEEKING:
+            self._connection = None
+
+    # -- permits
+
+    def _grant(self, permits: int) -> None:
+        self._permits_due += permits
+        if self._permits_due * 2 >= self._queue and self.held_bytes <= self._bytes_max:  # I15
+            self._flow()
+
+    def _flow(self) -> None:
+        connection, permits = self._connection, self._permits_due
+        if connection is not None and permits > 0 and self._state is _READY:
+            self._permits_due = 0
+            flow = pb.CommandFlow(consumer_id=self._id, message_permits=permits)
+            connection.send(pb.BaseCommand(type=_T.FLOW, flow=flow))
+
+    # -- redelivery
+
+    def _redeliver(self) -> None:
+        self._nack_timer = None
+        positions, self._nacked = sorted(self._nacked), set()
+        connection = self._connection
+        if connection is None or self._state is not _READY or not positions:
+            return  # subscribing again brings everything unacknowledged
+        command = pb.CommandRedeliverUnack(consumer_id=self._id)
+        if self._options.is_shared:
+            for ledger_id, entry_id in positions:
+                command.message_ids.add(ledger_id=to_unsigned(ledger_id), entry_id=to_unsigned(entry_id))
+        else:
+            # An ordered subscription goes back to its first unacknowledged message.
+            self._broker_epoch += 1
+            command.consumer_epoch = self._broker_epoch
+            permits = self._permits_due + self._inbox.permits_of(self)
+            self._start_epoch()
+            self._permits_due = permits
+        connection.send(pb.BaseCommand(type=_T.REDELIVER_UNACK, redeliver_unack=command))
+        self._flow()
+
+    def _start_epoch(self) -> None:
+        """Begin an epoch: everything received and not taken yet is dropped."""
+        self.epoch += 1
+        self.held_bytes = 0
+        self._permits_due = 0
+        self._nacked.clear()
+        self._chunks.clear()
+        self._inbox.purge()
+
+    def _acknowledge_read(self, epoch: int) -> None:
+        """Acknowledge what a reader has read, so that the broker may trim it; the call does not wait for an answer."""
+        self._read_ack_due = False
+        last, connection = self.last_taken, self._connection
+        if last is not None and connection is not None and self._state is _READY and epoch == self.epoch:
+            connection.send(commands.acknowledge_before(self._id, last))
+
+    # -- subscribing
+
+    def _move(self, to: ConsumerPartitionState) -> None:
+        self._state = CONSUMER_PARTITION_LIFECYCLE.move(self._state, to)
+
+    async def _subscribe(self) -> None:
+        """Try once to subscribe; on success send unconfirmed acknowledgements, then permits."""
+        connection = await self._session.lookup.owner(self._topic)
+        start, inclusive = self.start, self.start_inclusive
+        if start is not None and self.last_taken is not None:
+            start, inclusive = self.last_taken, False
+        connection.consumers[self._id] = self
+        try:
+            await connection.request(
+                lambda request_id: commands.subscribe(
+                    self.topic_name, self._options, self._id, request_id, self._broker_epoch, start, inclusive
+                )
+            )
+        except BaseException as error:
+            if connection.consumers.pop(self._id, None) is not None and not isinstance(error, HeliographError):
+                connection.request(
+                    lambda request_id: commands.close(self._id, request_id)
+                )  # cancelled: the broker may have subscribed it
+            raise
+        if connection.closed or self._id not in connection.consumers:
+            raise ConnectionLostError(f"the connection to the owner of {self.topic_name} ended")
+        self._start_epoch()
+        if start is not None:
+            self._skip = (start, inclusive)
+        self._connection = connection
+        self._move(ConsumerPartitionState.READY)
+        self.acks.attach(connection)
+        self._permits_due = self._queue
+        self._flow()
+
+    def _reconnect(self) -> None:
+        self._move(ConsumerPartitionState.CONNECTING)
+        self._connection = None
+        self.acks.detach()
+        self.epoch += 1
+        self._skip = None
+        if self._reconnecting is None or self._reconnecting.done():
+            self._reconnecting = self._session.loop.create_task(self._reconnect_until_ready())
+
+    async def _reconnect_until_ready(self) -> None:
+        backoff = self._session.backoff()
+        while self._state is ConsumerPartitionState.CONNECTING:
+            try:
+                await self._subscribe()
+                return
+            except HeliographError as error:
+                # Busy may mean this consumer itself: the broker notices late that its old connection is dead.
+                if error.advice is Advice.STOP and not isinstance(error, ConsumerBusyError):
+                    log.warning("consumer of %s failed for good: %s", self.topic_name, error)
+                    self._move(ConsumerPartitionState.FAILED)
+                    self._inbox.fail(error)
+                    self.acks.fail(error)
+                    return
+                log.debug("consumer of %s is not back yet: %s", self.topic_name, error)
+            await asyncio.sleep(backoff.pause())
+
+    def _is_skipped(self, delivery: ReceivedEntry) -> bool:
+        """Remove messages before the start of a seek or reader; return whether nothing is left of the delivery."""
+        if self._not_before_ms is not None:
+            if delivery.metadata.publish_time < self._not_before_ms:
+                return True
+            self._not_before_ms = None
+        if self._skip is not None:
+            start, inclusive = self._skip
+            position, first = (delivery.ledger_id, delivery.entry_id), (start.ledger_id, start.entry_id)
+            if start == MessageId.LATEST or position > first:
+                if not self._options.is_shared:
+                    self._skip = None  # deliveries come in order: nothing before the start follows
+            else:
+                delivery.unacknowledged &= _bits_from(start, inclusive) if position == first else 0
+        if not delivery.unacknowledged and self._options.durable:
+            # Otherwise it would be delivered after each reconnect.
+            self.acks.individual({(delivery.ledger_id, delivery.entry_id): 0})
+        return not delivery.unacknowledged
+
+    # -- seeking, asking, leaving
+
+    async def _seek(self, target: MessageId | int, *, inclusive: bool) -> None:
+        """Have the broker disconnect this consumer and move the cursor; then subscribe again."""
+        await self.acks.drain()  # sent later they would acknowledge messages that are delivered again
+        connection = self._ready_connection()
+        self._move(ConsumerPartitionState.SEEKING)
+        self.epoch += 1
+        self.acks.detach()
+        try:
+            await connection.request(lambda request_id: commands.seek(self._id, request_id, target))
+        except BaseException:
+            self._resubscribe(connection)
+            raise
+        self.acks.supersede()
+        self._inbox.resume(self.topic_name)
+        self.last_taken = None
+        if isinstance(target, MessageId):
+            start, not_before = target, None
+        else:
+            start, not_before = MessageId.EARLIEST, target
+        if self.start is not None:
+            self.start, self.start_inclusive = start, inclusive
+            self._not_before_ms = not_before
+        self._resubscribe(connection)
+        if isinstance(target, MessageId):
+            self._skip = (target, inclusive)
+
+    def _resubscribe(self, connection: BrokerConnection) -> None:
+        if self._state is not ConsumerPartitionState.SEEKING:
+            return  # the consumer was closed meanwhile
+        if connection.consumers.pop(self._id, None) is not None:
+            # The broker did not disconnect it: only a new subscribing gets no delivery from before the seek.
+            connection.request(lambda request_id: commands.close(self._id, request_id))
+        self._reconnect()
+
+    async def _ask_last_message_id(self) -> pb.CommandGetLastMessageIdResponse:
+        answer: pb.CommandGetLastMessageIdResponse = await self._ready_connection().request(
+            lambda request_id: commands.get_last_message_id(self._id, request_id)
+        )
+        return answer
+
+    def _ready_connection(self) -> BrokerConnection:
+        if self._state is ConsumerPartitionState.CLOSED:
+            raise AlreadyClosedError("the consumer was closed")
+        if self._inbox.failure is not None:
+            raise self._inbox.failure
+        if self._state is not _READY or self._connection is None:
+            raise ConnectionLostError(f"the consumer of {self.topic_name} is reconnecting")
+        return self._connection
+
+    def _leave(self) -> BrokerConnection | None:
+        """End this consumer; return its connection if the broker still has to be told."""
+        connection, self._connection = self._connection, None
+        if self._state is not ConsumerPartitionState.CLOSED:
+            self._move(ConsumerPartitionState.CLOSED)
+        if self._nack_timer is not None:
+            self._nack_timer.cancel()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        self.acks.fail(AlreadyClosedError("the consumer was closed"))
+        if connection is None or connection.consumers.pop(self._id, None) is None:
+            return None
+        return connection
+
+
+def _bits_from(start: MessageId, inclusive: bool) -> int:
+    """Return the bits of the messages of the entry of ``start`` that are not before ``start``."""
+    if start.batch_index < 0:
+        return -1 if inclusive else 0
+    return -1 << (start.batch_index if inclusive else start.batch_index + 1)

@@ -1,0 +1,429 @@
+"""A producer of one unpartitioned topic or one partition: sequence ids, pending entries, reconnecting."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import (
+    Advice,
+    AlreadyClosedError,
+    ConnectionLostError,
+    HeliographError,
+    ProducerBusyError,
+    ProducerHeldError,
+    ProtocolError,
+    QuotaExceededError,
+    RequestTimeoutError,
+)
+from heliograph.base.lifecycle import Lifecycle
+from heliograph.client.aio.producer.outgoing import OpenBatch, PendingEntry
+from heliograph.client.aio.producer.send_window import SendWindow
+from heliograph.client.aio.session import ClientSession
+from heliograph.client.aio.transport.connection import BrokerConnection
+from heliograph.client.options import ProducerOptions
+from heliograph.client.types import AccessMode
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_batch, encode_single
+from heliograph.protocol.compression import NAMES as CODECS
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX, encode_payload_frame
+from heliograph.protocol.message_id import MessageId, to_signed
+from heliograph.protocol.server_error import exception_of
+from heliograph.protocol.topic_name import TopicName
+
+_T = pb.BaseCommand
+log = logging.getLogger(__name__)
+_ACCESS_MODES: dict[AccessMode, pb.ProducerAccessMode] = {
+    "shared": pb.ACCESS_SHARED,
+    "exclusive": pb.ACCESS_EXCLUSIVE,
+    "wait_for_exclusive": pb.ACCESS_WAIT_FOR_EXCLUSIVE,
+    "exclusive_with_fencing": pb.ACCESS_EXCLUSIVE_WITH_FENCING,
+}
+
+
+class ProducerPartitionState(enum.Enum):
+    """Whether a partition's producer is registered at the owner of the partition."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+PRODUCER_PARTITION_LIFECYCLE = Lifecycle(
+    {
+        ProducerPartitionState.CONNECTING: (
+            "Entries are kept until the producer is registered at the owner of the partition.",
+            {ProducerPartitionState.READY, ProducerPartitionState.FAILED, ProducerPartitionState.CLOSED},
+        ),
+        ProducerPartitionState.READY: (
+            "Entries are sent to the broker at once.",
+            {ProducerPartitionState.CONNECTING, ProducerPartitionState.CLOSED},
+        ),
+        ProducerPartitionState.FAILED: (
+            "The broker refused the producer for good; every entry fails with the reason.",
+            {ProducerPartitionState.CLOSED},
+        ),
+        ProducerPartitionState.CLOSED: ("Entries are refused, and the producer has left the topic.", ()),
+    }
+)
+_READY = ProducerPartitionState.READY  # looked up once: every entry compares with it
+
+
+class PartitionProducer:
+    """Sends entries in order and keeps each until it is confirmed.
+
+    After a lost connection or a change of owner it looks the topic up again and sends everything unconfirmed once
+    more, in the same order with the same sequence ids, so that a broker with deduplication stores nothing twice.
+    Receipts come in the order of the entries (I2); one out of order ends the connection.
+
+    Attributes:
+        last_sequence_id: Sequence id of the last confirmed message. After opening, of the last message that the topic
+            holds of this producer's name.
+        failure: Why the state is FAILED; None in any other state but CLOSED.
+    """
+
+    def __init__(self, session: ClientSession, topic: TopicName, options: ProducerOptions, window: SendWindow) -> None:
+        self.topic = topic
+        self.name = options.name or ""
+        self.max_message_bytes = MESSAGE_BYTES_MAX
+        self.batch: OpenBatch | None = None
+        self.pending: deque[PendingEntry] = deque()
+        self.failure: HeliographError | None = None
+        self._full_name = str(topic)
+        self._session = session
+        self._options = options
+        self._codec = CODECS[options.compression]
+        self._window = window
+        self._id = session.next_id()
+        self._epoch = 0
+        self._topic_epoch: int | None = None
+        self.last_sequence_id = -1
+        self._next_sequence_id = 0 if options.initial_sequence_id is None else options.initial_sequence_id + 1
+        self._state = ProducerPartitionState.CONNECTING
+        self._connection: BrokerConnection | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush: asyncio.Handle | None = None
+
+    async def open(self) -> None:
+        """Register with the owner of the partition.
+
+        Raises:
+            ProducerBusyError, TopicNotFoundError, ...: The broker refused the producer.
+            ConnectionLostError, RequestTimeoutError: No broker could be reached within the operation timeout.
+        """
+        await self._session.retry(self._register)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Return the bytes at which a batch is full: the option's, but not above the broker's limit."""
+        return min(self._options.batch_bytes, self.max_message_bytes)
+
+    # -- sending
+
+    def add(self, head: bytes, payload: bytes, key: str | None) -> asyncio.Future[MessageId]:
+        """Add a message to the open batch and return the future of its id. The caller took its room in the window."""
+        batch = self.batch
+        size = len(head) + len(payload)
+        if batch is not None and not self._fits(batch, size, key):
+            self.flush_batch()
+            batch = None
+        if batch is None:
+            batch = self.batch = OpenBatch(key)
+            self._schedule_flush()
+        waiter: asyncio.Future[MessageId] = self._session.loop.create_future()
+        batch.heads.append(head)
+        batch.payloads.append(payload)
+        batch.waiters.append(waiter)
+        batch.size += size
+        if len(batch.payloads) >= self._options.batch_messages or batch.size >= self.batch_bytes:
+            self.flush_batch()
+        return waiter
+
+    def add_delayed(self, head: bytes, payload: bytes, deliver_at_ms: int) -> asyncio.Future[MessageId]:
+        """Send a message in an entry of its own, delivered at ``deliver_at_ms`` or later; otherwise as ``add``."""
+        self.flush_batch()
+        waiter: asyncio.Future[MessageId] = self._session.loop.create_future()
+        self.push([head], [payload], [waiter], deliver_at_ms=deliver_at_ms)
+        return waiter
+
+    def flush_batch(self) -> None:
+        """Send the open batch, if there is one."""
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        batch, self.batch = self.batch, None
+        if batch is not None:
+            key = batch.key if self._options.batch_by_key else None
+            self.push(batch.heads, batch.payloads, batch.waiters, key)
+
+    def push(
+        self,
+        heads: Sequence[bytes],
+        payloads: Sequence[bytes],
+        waiters: list[asyncio.Future[MessageId]],
+        key: str | None = None,
+        deliver_at_ms: int = 0,
+    ) -> None:
+        """Send one entry. The caller took room in the window for its heads and payloads."""
+        size = sum(map(len, heads)) + sum(map(len, payloads))
+        deadline = self._session.loop.time() + self._options.send_timeout_ms / 1000
+        entry = PendingEntry(0, 0, len(payloads), size, b"", waiters, deadline)
+        try:
+            self._check_usable()
+            self._encode(entry, heads, payloads, key, deliver_at_ms)
+        except HeliographError as error:
+            self._window.release(entry.messages, entry.size)
+            entry.fail(error)
+            return
+        self.pending.append(entry)
+        if self._timer is None and self._options.send_timeout_ms > 0:
+            self._timer = self._session.loop.call_at(deadline, self._expire)
+        if self._state is _READY and self._connection is not None:
+            self._connection.write(entry.frame)
+
+    async def drain(self) -> None:
+        """Wait until every entry sent so far is confirmed or failed; entries sent meanwhile do not count."""
+        self.flush_batch()
+        if self.pending:
+            last = self.pending[-1]
+            if last.settled is None:
+                last.settled = self._session.loop.create_future()
+            await asyncio.shield(last.settled)
+
+    async def close(self) -> None:
+        """Send what is left, wait for its confirmation, and leave the topic."""
+        while self._is_alive() and (self.pending or self.batch is not None):
+            await self.drain()  # again, for what a call that had already begun has sent meanwhile
+        if self._state is ProducerPartitionState.CLOSED:
+            return
+        connection, self._connection = self._connection, None
+        self._move(ProducerPartitionState.CLOSED)
+        self._stop_timers()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        self._fail_pending(AlreadyClosedError("the producer was closed"))
+        if connection is not None and connection.producers.pop(self._id, None) is not None:
+            try:
+                await connection.request(self._close_command)
+            except HeliographError as error:
+                log.debug("closing the producer of %s: %s", self.topic, error)
+
+    # -- called by the connection
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        pending = self.pending
+        if not pending or receipt.sequence_id < pending[0].sequence_id:
+            return  # its entry has failed, or was confirmed before a reconnect
+        entry = pending[0]
+        if receipt.sequence_id not in (entry.sequence_id, entry.last_sequence_id):  # I2
+            if self._connection is not None:
+                error = ProtocolError(
+                    f"the receipt of sequence id {receipt.sequence_id} came before that of {entry.sequence_id}"
+                )
+                self._connection.abort(error)
+            return
+        pending.popleft()
+        self._window.release(entry.messages, entry.size)
+        self.last_sequence_id = entry.last_sequence_id
+        stored = receipt.message_id
+        entry.confirm(to_signed(stored.ledger_id), to_signed(stored.entry_id), self.topic.partition, self._full_name)
+        if not pending:
+            self._when_empty()
+
+    def on_send_error(self, answer: pb.CommandSendError) -> None:
+        error = exception_of(answer.error, answer.message)
+        if error.advice is Advice.STOP and self.pending and self.pending[0].sequence_id == answer.sequence_id:
+            entry = self.pending.popleft()
+            self._window.release(entry.messages, entry.size)
+            entry.fail(error)
+            if not self.pending:
+                self._when_empty()
+            return
+        connection = self._connection
+        if connection is not None and connection.producers.pop(self._id, None) is not None:
+            # The broker may still read the entries that follow on this connection: only a new one keeps the order.
+            connection.abort(ConnectionLostError(f"the broker could not store an entry of {self.topic}: {error}"))
+            self._reconnect(pause=True)
+
+    def on_closed_by_broker(self) -> None:
+        if self._state is _READY:  # otherwise the registering that is under way fails, and is tried again
+            log.info("the broker closed the producer of %s; looking up the topic's new owner", self.topic)
+            self._reconnect(pause=False)
+
+    def on_connection_lost(self, error: HeliographError) -> None:
+        if self._state is _READY:
+            log.info("producer of %s lost its connection: %s", self.topic, error)
+            self._reconnect(pause=False)
+
+    # -- packing
+
+    def _fits(self, batch: OpenBatch, size: int, key: str | None) -> bool:
+        if self._options.batch_by_key and key != batch.key:
+            return False
+        return batch.size + size <= self.batch_bytes
+
+    def _schedule_flush(self) -> None:
+        """Send the batch at the end of this turn of the loop, or after ``linger_ms`` while entries are pending."""
+        loop = self._session.loop
+        if self.pending and self._options.linger_ms > 0:
+            self._flush = loop.call_later(self._options.linger_ms / 1000, self.flush_batch)
+        else:
+            self._flush = loop.call_soon(self.flush_batch)
+
+    def _when_empty(self) -> None:
+        if self.batch is not None:
+            self.flush_batch()
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _encode(
+        self,
+        entry: PendingEntry,
+        heads: Sequence[bytes],
+        payloads: Sequence[bytes],
+        key: str | None,
+        deliver_at_ms: int,
+    ) -> None:
+        first = self._next_sequence_id
+        last = first + len(payloads) - 1
+        metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=first, publish_time=wall_ms())
+        send = pb.CommandSend(producer_id=self._id, sequence_id=first, num_messages=len(payloads))
+        if last > first:
+            metadata.highest_sequence_id = last
+            send.highest_sequence_id = last
+        if key is not None:
+            metadata.partition_key = key
+        if deliver_at_ms:
+            metadata.deliver_at_time = deliver_at_ms
+        if last > first:
+            packed = encode_batch(metadata, heads, payloads, self._codec)
+        else:
+            packed = encode_single(metadata, heads[0], payloads[0], self._codec)
+        entry.frame = encode_payload_frame(pb.BaseCommand(type=_T.SEND, send=send), packed)
+        entry.sequence_id, entry.last_sequence_id = first, last
+        self._next_sequence_id = last + 1
+
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._state is ProducerPartitionState.CLOSED:
+            raise AlreadyClosedError("the producer was closed")
+
+    # -- registering
+
+    def _move(self, to: ProducerPartitionState) -> None:
+        self._state = PRODUCER_PARTITION_LIFECYCLE.move(self._state, to)
+
+    def _is_alive(self) -> bool:
+        return self._state in (ProducerPartitionState.CONNECTING, ProducerPartitionState.READY)
+
+    async def _register(self) -> None:
+        """Try once to become a producer of the topic; on success send everything unconfirmed again."""
+        connection = await self._session.lookup.owner(self.topic)
+        connection.producers[self._id] = self
+        try:
+            answer = await connection.request(self._producer_command)
+        except BaseException as error:
+            if connection.producers.pop(self._id, None) is not None and not isinstance(error, HeliographError):
+                connection.request(self._close_command)  # cancelled: the broker may have registered it
+            raise
+        if connection.closed or self._id not in connection.producers:
+            raise ConnectionLostError(f"the connection to the owner of {self.topic} ended")
+        self.name = answer.producer_name
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
+        if self._epoch == 0:
+            self.last_sequence_id = answer.last_sequence_id
+            if self._options.initial_sequence_id is None:
+                self._next_sequence_id = answer.last_sequence_id + 1
+        self._epoch += 1
+        self.max_message_bytes = connection.max_message_bytes
+        self._connection = connection
+        self._move(ProducerPartitionState.READY)
+        for entry in self.pending:
+            connection.write(entry.frame)
+
+    def _reconnect(self, *, pause: bool) -> None:
+        self._move(ProducerPartitionState.CONNECTING)
+        self._connection = None
+        if self._reconnecting is None or self._reconnecting.done():
+            self._reconnecting = self._session.loop.create_task(self._reconnect_until_ready(pause))
+
+    async def _reconnect_until_ready(self, pause: bool) -> None:
+        backoff = self._session.backoff()
+        while True:
+            if pause:
+                await asyncio.sleep(backoff.pause())
+            pause = True
+            try:
+                await self._register()
+                return
+            except HeliographError as error:
+                # Busy may mean this producer itself: the broker notices late that its old connection is dead.
+                if error.advice is Advice.STOP and not isinstance(error, ProducerBusyError):
+                    self._fail(error)
+                    return
+                if isinstance(error, QuotaExceededError) and not isinstance(error, ProducerHeldError):
+                    self._fail_pending(error)  # the backlog policy says: tell producers, do not hold them
+                log.debug("producer of %s is not back yet: %s", self.topic, error)
+
+    def _fail(self, error: HeliographError) -> None:
+        log.warning("producer of %s failed for good: %s", self.topic, error)
+        self._move(ProducerPartitionState.FAILED)
+        self.failure = error
+        self._stop_timers()
+        self._fail_pending(error)
+
+    def _fail_pending(self, error: HeliographError) -> None:
+        batch, self.batch = self.batch, None
+        if batch is not None:
+            self._window.release(len(batch.payloads), batch.size)
+            PendingEntry(0, 0, 0, 0, b"", batch.waiters, 0).fail(error)
+        while self.pending:
+            entry = self.pending.popleft()
+            self._window.release(entry.messages, entry.size)
+            entry.fail(error)
+        self._when_empty()
+
+    def _expire(self) -> None:
+        self._timer = None
+        if not self.pending:
+            return
+        if self.pending[0].deadline > self._session.loop.time():
+            self._timer = self._session.loop.call_at(self.pending[0].deadline, self._expire)
+            return
+        # Later entries fail with the first: they must not be stored without it.
+        limit = f"{self._options.send_timeout_ms} ms"
+        self._fail_pending(RequestTimeoutError(f"sending to {self.topic} was not confirmed in time", limit=limit))
+
+    def _stop_timers(self) -> None:
+        for handle in (self._timer, self._flush):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._flush = None
+
+    def _producer_command(self, request_id: int) -> pb.BaseCommand:
+        producer = pb.CommandProducer(
+            topic=self._full_name,
+            producer_id=self._id,
+            request_id=request_id,
+            epoch=self._epoch,
+            user_provided_producer_name=self._options.name is not None,
+            producer_access_mode=_ACCESS_MODES[self._options.access_mode],
+        )
+        if self.name:
+            producer.producer_name = self.name
+        if self._topic_epoch is not None:
+            producer.topic_epoch = self._topic_epoch
+        return pb.BaseCommand(type=_T.PRODUCER, producer=producer)
+
+    def _close_command(self, request_id: int) -> pb.BaseCommand:
+        close = pb.CommandCloseProducer(producer_id=self._id, request_id=request_id)
+        return pb.BaseCommand(type=_T.CLOSE_PRODUCER, close_producer=close)

@@ -1,0 +1,411 @@
+"""The asyncio producer: it publishes values and returns message ids."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import AlreadyClosedError, BadRequestError, MessageTooLargeError
+from heliograph.client.aio.growth import GrowthWatch
+from heliograph.client.aio.handle import AsyncHandle, HandleState
+from heliograph.client.aio.opening import open_all
+from heliograph.client.aio.producer.partition import PartitionProducer
+from heliograph.client.aio.producer.routing import Router
+from heliograph.client.aio.producer.send_window import SendWindow
+from heliograph.client.aio.session import ClientSession
+from heliograph.client.options import ProducerOptions
+from heliograph.client.types import Value
+from heliograph.protocol.batch import full_head, heads_of, keyed_head, plain_head
+from heliograph.protocol.frame import FRAME_SLACK_BYTES
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from heliograph.client.aio.owner import HandleOwner
+
+# Key, properties and event time of one message: they must fit what a frame has on top of its payload. # I15
+HEAD_BYTES_MAX = 7 << 10
+DELIVER_AFTER_SECONDS_MAX = 100 * 365 * 86_400
+
+assert HEAD_BYTES_MAX < FRAME_SLACK_BYTES, "a message with the longest head fits its frame"
+
+_OPEN = HandleState.OPEN  # looked up once: every message compares with it
+_Waiter = asyncio.Future[MessageId]
+
+
+class AsyncProducer(AsyncHandle):
+    """A producer of one topic, partitioned or not.
+
+    Messages of one producer with the same key, and all messages to an unpartitioned topic, are stored in the order of
+    their calls. A message whose id was returned is durable: an ack quorum of bookies has it on disk. After a lost
+    connection the producer sends everything unconfirmed again, in order, with the same sequence ids. If the topic does
+    not deduplicate, a message can then be stored twice, but is never lost. If it does, the id of a message that was
+    stored before is not known: its ledger and entry are -1.
+
+    Opening raises ProducerBusyError, ProducerFencedError, TopicNotFoundError, NotPermittedError, or
+    ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
+    """
+
+    def __init__(self, client: HandleOwner, options: ProducerOptions) -> None:
+        super().__init__()
+        self.client = client
+        self.options = options
+        self._window = SendWindow(options.pending_messages_max, options.pending_bytes_max)
+        self._parts: list[PartitionProducer] = []
+        self._router = Router(1)
+        self._growth: GrowthWatch | None = None
+
+    @property
+    def topic(self) -> str:
+        """Return the full name of the topic."""
+        return self.options.topic
+
+    @property
+    def name(self) -> str:
+        """Return the name by which the broker knows this producer; empty before opening if none was given."""
+        return self._parts[0].name if self._parts else self.options.name or ""
+
+    @property
+    def last_sequence_id(self) -> int:
+        """Return the highest confirmed sequence id over all partitions, -1 for none.
+
+        After opening it is the last one that the topic holds of this producer's name, if the topic deduplicates.
+        """
+        return max((part.last_sequence_id for part in self._parts), default=-1)
+
+    @property
+    def pending_messages(self) -> int:
+        """Return the number of messages that were accepted and are not confirmed yet."""
+        return self._window.messages
+
+    async def send(
+        self,
+        value: Value,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        deliver_after: float | None = None,
+        deliver_at: int | None = None,
+    ) -> MessageId:
+        """Publish one message and wait until it is durable.
+
+        Args:
+            value: The payload; text is sent as UTF-8.
+            key: Messages with the same key stay in one partition and in order.
+            properties: Names and values to attach.
+            event_time_ms: The caller's own time of the message, in ms since the epoch.
+            deliver_after: Seconds before shared and key-shared subscriptions deliver the message.
+            deliver_at: The same as a time, in ms since the epoch. A delayed message is never part of a batch.
+
+        Returns:
+            The id of the stored message.
+
+        Raises:
+            MessageTooLargeError: The message is above the broker's limit; nothing was sent.
+            RequestTimeoutError: Not confirmed within ``send_timeout_ms``; it may be stored nevertheless.
+            BadRequestError, TopicTerminatedError, ProducerFencedError, QuotaExceededError, AlreadyClosedError:
+                Nothing was stored.
+        """
+        waiter = await self.enqueue(
+            value,
+            key=key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            deliver_after=deliver_after,
+            deliver_at=deliver_at,
+        )
+        return await waiter
+
+    async def enqueue(
+        self,
+        value: Value,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        deliver_after: float | None = None,
+        deliver_at: int | None = None,
+    ) -> _Waiter:
+        """Accept one message and return a future of its id, to send many messages in a fixed order without waiting.
+
+        The call waits only while the producer has too much unconfirmed. Arguments and errors are those of ``send``;
+        the future raises the errors that come from the broker.
+        """
+        if self._state is not _OPEN:
+            await self.open()
+        payload = value if type(value) is bytes else _to_bytes(value)
+        self._check_payload_size(payload)
+        deliver_at_ms = 0
+        if deliver_after is not None or deliver_at is not None:
+            deliver_at_ms = _deliver_at_ms(deliver_after, deliver_at)
+        if properties or event_time_ms is not None:
+            head = _checked_head(len(payload), key, properties, event_time_ms)
+        elif key is None:
+            head = plain_head(len(payload))
+        else:
+            head = keyed_head(_checked_key(key), len(payload))
+        _check_head_size(head)
+        size = len(head) + len(payload)
+        if not self._window.try_acquire(1, size):
+            await self._wait_for_room(1, size)
+        if deliver_at_ms:
+            return self._choose(key).add_delayed(head, payload, deliver_at_ms)
+        return self._choose(key).add(head, payload, key)
+
+    async def send_many(
+        self,
+        values: Sequence[Value],
+        *,
+        keys: Sequence[str | None] | None = None,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times_ms: Sequence[int | None] | None = None,
+    ) -> list[MessageId]:
+        """Publish many messages and wait until all are durable.
+
+        The list is cut into entries of at most ``batch_messages`` and ``batch_bytes``, which are sent without waiting
+        for each other.
+
+        Args:
+            values: The payloads, in order.
+            keys, properties, event_times_ms: If given, one item for each value.
+
+        Returns:
+            One id per value, in the order of ``values``.
+
+        Raises:
+            MessageTooLargeError, BadRequestError: A value is not acceptable; nothing was sent.
+            RequestTimeoutError, TopicTerminatedError, ...: As ``send`` raises them. Any of the messages may be stored
+                nevertheless: in each partition, the first ones of its share.
+        """
+        if self._state is not _OPEN:
+            await self.open()
+        payloads = [value if type(value) is bytes else _to_bytes(value) for value in values]
+        _check_length(payloads, keys=keys, properties=properties, event_times_ms=event_times_ms)
+        if not payloads:
+            return []
+        self._check_payload_size(max(payloads, key=len))
+        heads = _heads_of(payloads, keys, properties, event_times_ms)
+        _check_head_size(max(heads, key=len))
+        shares = self._shares(len(payloads), keys)
+        ids: list[MessageId | None] = [None] * len(payloads)
+        waiting: list[tuple[_Waiter, Sequence[int]]] = []
+        try:
+            for part, positions, key in shares:
+                await self._push_share(part, heads, payloads, positions, key, waiting)
+        finally:
+            failures = await _collect(waiting, ids)
+        if failures:
+            raise failures[0]
+        return ids  # type: ignore[return-value]
+
+    async def flush(self) -> None:
+        """Wait until every message accepted so far is durable or failed; the ids and errors reach their own callers."""
+        await asyncio.gather(*(part.drain() for part in self._parts))
+
+    # -- opening and closing
+
+    async def _do_open(self) -> None:
+        session = await self.client.session()
+        topic = TopicName.parse(self.options.topic)
+        count = await session.partitions(topic)
+        parts = self._parts = await self._open_parts(session, topic.partitions(count))
+        self._router = Router(len(parts), self.options.hashing, session.random.randrange(len(parts)))
+        self._growth = GrowthWatch(session, {topic: count}, lambda names: self._grow(session, names))
+        self._growth.start()
+        self.client.adopt(self)
+
+    async def _open_parts(self, session: ClientSession, names: Sequence[TopicName]) -> list[PartitionProducer]:
+        parts = [PartitionProducer(session, name, self.options, self._window) for name in names]
+        await open_all(parts)
+        return parts
+
+    async def _grow(self, session: ClientSession, names: Sequence[TopicName]) -> None:
+        """Open partitions that were added to the topic; the router uses them for the next message on."""
+        self._parts = [*self._parts, *await self._open_parts(session, names)]
+        self._router.partitions = len(self._parts)
+
+    async def _do_close(self) -> None:
+        """Send what is left, wait for its confirmation, then leave the topic."""
+        if self._growth is not None:
+            await self._growth.stop()
+        await asyncio.gather(*(part.close() for part in self._parts))
+        self.client.release(self)
+
+    # -- choosing partitions, packing entries
+
+    def _choose(self, key: str | None) -> PartitionProducer:
+        router = self._router
+        if key is not None:
+            return self._parts[router.of_key(key)]
+        if self._parts[router.current].batch is None:  # a turn lasts as long as a batch
+            router.advance()
+        return self._parts[router.current]
+
+    def _shares(
+        self, count: int, keys: Sequence[str | None] | None
+    ) -> list[tuple[PartitionProducer, Sequence[int], str | None]]:
+        """Return which partition gets which positions, and their common key if batches hold one key each."""
+        if keys is None:
+            return [(self._parts[self._router.advance()], range(count), None)]
+        shares: list[tuple[PartitionProducer, Sequence[int], str | None]] = []
+        for partition, positions in self._router.split(keys).items():
+            part = self._parts[partition]
+            if not self.options.batch_by_key:
+                shares.append((part, range(count) if len(positions) == count else positions, None))
+                continue
+            by_key: dict[str | None, list[int]] = {}
+            for position in positions:
+                by_key.setdefault(keys[position], []).append(position)
+            shares.extend((part, own, key) for key, own in by_key.items())
+        return shares
+
+    async def _push_share(
+        self,
+        part: PartitionProducer,
+        all_heads: Sequence[bytes],
+        all_payloads: Sequence[bytes],
+        positions: Sequence[int],
+        key: str | None,
+        waiting: list[tuple[_Waiter, Sequence[int]]],
+    ) -> None:
+        """Cut one partition's share into entries and send them."""
+        heads, payloads = all_heads, all_payloads
+        if not isinstance(positions, range):
+            heads = [all_heads[position] for position in positions]
+            payloads = [all_payloads[position] for position in positions]
+        sizes = [len(head) + len(payload) for head, payload in zip(heads, payloads, strict=True)]
+        totals = [0, *accumulate(sizes)]
+        start, loop = 0, asyncio.get_running_loop()
+        while start < len(sizes):
+            end = bisect_right(totals, totals[start] + part.batch_bytes) - 1
+            end = max(start + 1, min(end, start + self.options.batch_messages))
+            size = totals[end] - totals[start]
+            if not self._window.try_acquire(end - start, size):
+                await self._wait_for_room(end - start, size)
+            part.flush_batch()  # messages that were sent one by one before stay before
+            waiter: _Waiter = loop.create_future()
+            part.push(heads[start:end], payloads[start:end], [waiter], key)
+            waiting.append((waiter, positions[start:end]))
+            start = end
+
+    async def _wait_for_room(self, messages: int, size: int) -> None:
+        for part in self._parts:
+            part.flush_batch()  # the window only gets room back for what was sent
+        await self._window.acquire(messages, size)
+        if self._state is HandleState.CLOSED:
+            self._window.release(messages, size)
+            raise AlreadyClosedError("the producer was closed")
+
+    def _check_payload_size(self, payload: bytes) -> None:
+        limit = self._parts[0].max_message_bytes
+        if len(payload) > limit:
+            raise MessageTooLargeError(
+                f"a message of {len(payload)} bytes is above the broker's limit of {limit} bytes: split it "
+                "(HELIOGRAPH_MAX_MESSAGE_BYTES sets the limit when a cluster is started, 5 MiB at most)",
+                field="value",
+                limit=f"{limit} bytes",
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AsyncProducer, (self.client, self.options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic}, name={self.name!r})"
+
+
+async def _collect(
+    waiting: Sequence[tuple[_Waiter, Sequence[int]]], ids: list[MessageId | None]
+) -> list[BaseException]:
+    """Wait for every entry and give each message in it its id; return the failures."""
+    failures: list[BaseException] = []
+    if waiting:
+        await asyncio.wait([waiter for waiter, _ in waiting])
+    for waiter, positions in waiting:
+        error = waiter.exception()
+        if error is not None:
+            failures.append(error)
+            continue
+        stored, size = waiter.result(), len(positions)
+        if size == 1:
+            ids[positions[0]] = stored
+            continue
+        ledger_id, entry_id, partition, topic = stored.ledger_id, stored.entry_id, stored.partition, stored.topic
+        for index, position in enumerate(positions):
+            ids[position] = MessageId(ledger_id, entry_id, partition, index, size, topic)
+    return failures
+
+
+def _heads_of(
+    payloads: Sequence[bytes],
+    keys: Sequence[str | None] | None,
+    properties: Sequence[Mapping[str, str] | None] | None,
+    event_times_ms: Sequence[int | None] | None,
+) -> list[bytes]:
+    if properties is None and event_times_ms is None:
+        for key in keys or ():
+            if key is not None:
+                _checked_key(key)
+        return heads_of(payloads, keys)
+    nothing: list[None] = [None] * len(payloads)
+    columns = zip(payloads, keys or nothing, properties or nothing, event_times_ms or nothing, strict=True)
+    return [_checked_head(len(payload), key, pairs, event_time) for payload, key, pairs, event_time in columns]
+
+
+def _checked_head(size: int, key: str | None, properties: Mapping[str, str] | None, event_time_ms: int | None) -> bytes:
+    if event_time_ms is not None and (type(event_time_ms) is not int or not 0 <= event_time_ms < 1 << 63):
+        raise BadRequestError(
+            f"event_time_ms is {event_time_ms!r}, not a time in ms since the epoch", field="event_time_ms"
+        )
+    for name, value in (properties or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadRequestError(f"property {name!r} is not text", field="properties")
+    return full_head(size, key if key is None else _checked_key(key), properties, event_time_ms)
+
+
+def _deliver_at_ms(deliver_after: float | None, deliver_at: int | None) -> int:
+    """Return the earliest delivery time in ms since the epoch."""
+    if deliver_after is not None and deliver_at is not None:
+        raise BadRequestError("give deliver_after or deliver_at, not both", field="deliver_at")
+    if deliver_at is not None:
+        if type(deliver_at) is not int or not 0 <= deliver_at < 1 << 63:
+            raise BadRequestError(f"deliver_at is {deliver_at!r}, not a time in ms since the epoch", field="deliver_at")
+        return deliver_at
+    if not isinstance(deliver_after, int | float) or not 0 <= deliver_after <= DELIVER_AFTER_SECONDS_MAX:
+        raise BadRequestError(
+            f"deliver_after is {deliver_after!r}", field="deliver_after", limit=f"0 to {DELIVER_AFTER_SECONDS_MAX} s"
+        )
+    return wall_ms() + round(deliver_after * 1_000)
+
+
+def _check_head_size(head: bytes) -> None:
+    if len(head) > HEAD_BYTES_MAX:
+        raise MessageTooLargeError(
+            f"the key and properties of a message have {len(head)} bytes",
+            field="properties",
+            limit=f"{HEAD_BYTES_MAX} bytes",
+        )
+
+
+def _checked_key(key: str) -> str:
+    if not isinstance(key, str):
+        raise BadRequestError(f"a key must be text, not {type(key).__name__}", field="key")
+    return key
+
+
+def _check_length(payloads: Sequence[bytes], **columns: Sequence[Any] | None) -> None:
+    for name, column in columns.items():
+        if column is not None and len(column) != len(payloads):
+            raise BadRequestError(f"{name} has {len(column)} items for {len(payloads)} values", field=name)
+
+
+def _to_bytes(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise BadRequestError(f"a value must be bytes or text, not {type(value).__name__}", field="value")

@@ -1,0 +1,72 @@
+"""What all handles of one client share: connections, lookups, retries and ids."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+from heliograph.base.backoff import Backoff
+from heliograph.base.errors import Advice, HeliographError
+from heliograph.client.aio.transport.lookup import Lookup
+from heliograph.client.aio.transport.pool import ConnectionPool
+from heliograph.client.options import ClientOptions
+from heliograph.protocol.topic_name import TopicName
+
+_Result = TypeVar("_Result")
+log = logging.getLogger(__name__)
+
+
+class ClientSession:
+    """The connections, lookups and ids of one client, in one event loop of one process.
+
+    Args:
+        random: Source of jitter and of the partitions that producers start with.
+    """
+
+    def __init__(self, options: ClientOptions, random: Random) -> None:
+        self.options = options
+        self.random = random
+        self.loop = asyncio.get_running_loop()
+        self.pool = ConnectionPool(options)
+        self.lookup = Lookup(options, self.pool, random)
+        self._ids = itertools.count(1)
+
+    def next_id(self) -> int:
+        """Return a new id for a producer or consumer, unique over all connections of this client."""
+        return next(self._ids)
+
+    def backoff(self) -> Backoff:
+        """Return new pauses between attempts, as the options say."""
+        return Backoff(self.options.retry_first_ms, self.options.retry_max_ms, self.random)
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Return the number of partitions of ``topic``, with retries; 0 if it has none or is itself a partition."""
+        if topic.partition >= 0:
+            return 0
+        return await self.retry(lambda: self.lookup.partitions(topic))
+
+    async def retry(self, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Run ``attempt`` until it succeeds, fails for good, or the operation timeout is over.
+
+        Raises:
+            HeliographError: The failure of the last attempt: its advice is STOP, or the time is up.
+        """
+        deadline = self.loop.time() + self.options.operation_timeout_ms / 1000
+        backoff = self.backoff()
+        while True:
+            try:
+                return await attempt()
+            except HeliographError as error:
+                pause = backoff.pause()
+                if error.advice is Advice.STOP or self.loop.time() + pause > deadline:
+                    raise
+                log.debug("trying again in %.3f s: %s", pause, error)
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.pool.close()

@@ -1,0 +1,348 @@
+"""One TCP connection to a broker, shared by all producers and consumers of a client that need that broker."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from heliograph.base.errors import (
+    ConnectionLostError,
+    HeliographError,
+    ProtocolError,
+    QuotaExceededError,
+    RequestTimeoutError,
+)
+from heliograph.client.aio.transport import inherited_sockets
+from heliograph.client.options import ClientOptions
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.frame import (
+    FRAME_SLACK_BYTES,
+    MESSAGE_BYTES_MAX,
+    PROTOCOL_VERSION,
+    PulsarFrameDecoder,
+    encode_command,
+)
+from heliograph.protocol.outbox import Outbox
+from heliograph.protocol.server_error import exception_of
+
+CLIENT_VERSION = "Heliograph-Python"
+REQUESTS_MAX = 10_000  # unanswered requests on one connection # I15
+
+_T = pb.BaseCommand
+log = logging.getLogger(__name__)
+_PING = encode_command(pb.BaseCommand(type=_T.PING, ping=pb.CommandPing()))
+_PONG = encode_command(pb.BaseCommand(type=_T.PONG, pong=pb.CommandPong()))
+
+
+class RequestIdSpace(enum.Enum):
+    """The two kinds of requests in Pulsar's protocol; an answer is matched with requests of its own kind only."""
+
+    LOOKUP = "lookup"
+    SESSION = "session"
+
+
+_ANSWERS: dict[int, tuple[RequestIdSpace, str]] = {
+    _T.LOOKUP_RESPONSE: (RequestIdSpace.LOOKUP, "lookup_response"),
+    _T.PARTITIONED_METADATA_RESPONSE: (RequestIdSpace.LOOKUP, "partitioned_metadata_response"),
+    _T.GET_TOPICS_OF_NAMESPACE_RESPONSE: (RequestIdSpace.LOOKUP, "get_topics_of_namespace_response"),
+    _T.SUCCESS: (RequestIdSpace.SESSION, "success"),
+    _T.PRODUCER_SUCCESS: (RequestIdSpace.SESSION, "producer_success"),
+    _T.GET_LAST_MESSAGE_ID_RESPONSE: (RequestIdSpace.SESSION, "get_last_message_id_response"),
+    _T.ACK_RESPONSE: (RequestIdSpace.SESSION, "ack_response"),
+}
+
+
+class ProducerSession(Protocol):
+    """A producer as its connection sees it."""
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        """Confirm an entry."""
+
+    def on_send_error(self, answer: pb.CommandSendError) -> None:
+        """Fail an entry that the broker could not store, or reconnect to send it again."""
+
+    def on_closed_by_broker(self) -> None:
+        """Look the topic up again: the broker closed the producer, and the connection remains open."""
+
+    def on_connection_lost(self, error: HeliographError) -> None:
+        """Look the topic up again: the connection ended."""
+
+
+class ConsumerSession(Protocol):
+    """A consumer as its connection sees it."""
+
+    def on_message(self, message: pb.CommandMessage, section: memoryview) -> None:
+        """Take an entry, which ``section`` holds with its checksum."""
+
+    def on_end_of_topic(self) -> None:
+        """Note that the topic was terminated and delivered to its end."""
+
+    def on_closed_by_broker(self) -> None:
+        """Look the topic up again: the broker closed the consumer, and the connection remains open."""
+
+    def on_connection_lost(self, error: HeliographError) -> None:
+        """Look the topic up again: the connection ended."""
+
+
+class _Request:
+    __slots__ = ("future", "timer")
+
+    def __init__(self, future: asyncio.Future[Any], timer: asyncio.TimerHandle) -> None:
+        self.future = future
+        self.timer = timer
+
+    def settle(self, result: Any) -> None:
+        self.timer.cancel()
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def fail(self, error: HeliographError) -> None:
+        self.timer.cancel()
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # no warning if the caller is gone
+
+
+class BrokerConnection(asyncio.Protocol):
+    """One connection: framing, handshake, keep-alive, and matching of answers with requests.
+
+    Attributes:
+        url: Address of the broker.
+        connected: Resolves when the broker has accepted the handshake; fails with the reason if it does not.
+        closed: Whether the connection ended; it never opens again.
+        max_message_bytes: The broker's limit.
+        producers, consumers: The sessions to which commands are passed, by id.
+    """
+
+    def __init__(self, url: str, options: ClientOptions) -> None:
+        self.url = url
+        self.closed = False
+        self.max_message_bytes = MESSAGE_BYTES_MAX
+        self.producers: dict[int, ProducerSession] = {}
+        self.consumers: dict[int, ConsumerSession] = {}
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self.connected: asyncio.Future[None] = self._loop.create_future()
+        self._decoder = PulsarFrameDecoder()
+        self._requests: dict[tuple[RequestIdSpace, int], _Request] = {}
+        self._next_request_id = 0
+        self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
+        self._reason: HeliographError | None = None  # why it ended, or is ending
+        self._heard = True  # whether bytes came since the last ping
+        self._keep_alive: asyncio.TimerHandle | None = None
+
+    # -- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write"), "a stream transport"
+        self._transport = transport  # type: ignore[assignment]
+        self._outbox = Outbox(transport, self._loop.call_soon)  # type: ignore[arg-type]
+        inherited_sockets.watch(self, transport)
+        connect = pb.CommandConnect(client_version=CLIENT_VERSION, protocol_version=PROTOCOL_VERSION)
+        connect.auth_method_name = "none"
+        if self._options.token is not None:
+            connect.auth_method_name = "token"
+            connect.auth_data = self._options.token.encode()
+        self.send(pb.BaseCommand(type=_T.CONNECT, connect=connect))
+        self._keep_alive = self._loop.call_later(self._options.keep_alive_ms / 1000, self._tick)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            for command, section in self._decoder.feed(data):
+                self._dispatch(command, section)
+        except ProtocolError as error:
+            self.abort(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        inherited_sockets.forget(self)
+        error = self._reason or ConnectionLostError(
+            f"the connection to {self.url} ended: {exc or 'closed by the peer'}"
+        )
+        self._end(error)
+
+    # -- called by sessions
+
+    def write(self, frame: bytes) -> None:
+        """Send a whole frame. A closed connection drops it; ``on_connection_lost`` has told its sessions."""
+        if not self.closed and self._outbox is not None:
+            self._outbox.put(frame)
+
+    def send(self, command: pb.BaseCommand) -> None:
+        """Send a command that has no answer."""
+        self.write(encode_command(command))
+
+    def request(
+        self,
+        build: Callable[[int], pb.BaseCommand],
+        space: RequestIdSpace = RequestIdSpace.SESSION,
+        timeout_ms: float | None = None,
+    ) -> asyncio.Future[Any]:
+        """Send a command that has an answer, and return a future of the answering sub-command.
+
+        The future fails with the broker's error, RequestTimeoutError, ConnectionLostError or QuotaExceededError.
+
+        Args:
+            build: Makes the command for a request id.
+            space: The kind of request.
+            timeout_ms: Default is the client's operation timeout.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self.closed:
+            future.set_exception(self._reason or ConnectionLostError(f"the connection to {self.url} is closed"))
+            return future
+        if len(self._requests) >= REQUESTS_MAX:  # I15
+            limit = f"{REQUESTS_MAX} requests"
+            future.set_exception(QuotaExceededError("too many requests to this broker are unanswered", limit=limit))
+            return future
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        key = (space, request_id)
+        timeout = self._options.operation_timeout_ms if timeout_ms is None else timeout_ms
+        timer = self._loop.call_later(timeout / 1000, self._expire, key)
+        self._requests[key] = _Request(future, timer)
+        self.send(build(request_id))
+        return future
+
+    def close(self) -> None:
+        """End the connection after everything written is sent."""
+        self._shut(ConnectionLostError(f"the connection to {self.url} was closed by this client"), graceful=True)
+
+    def abort(self, reason: HeliographError) -> None:
+        """End the connection at once; its sessions and requests fail with ``reason``."""
+        log.info("aborting the connection to %s: %s", self.url, reason)
+        self._shut(reason, graceful=False)
+
+    # -- ending
+
+    def _shut(self, reason: HeliographError, *, graceful: bool) -> None:
+        if self._reason is None:
+            self._reason = reason
+        if self._transport is not None and not self.closed:
+            if graceful:
+                if self._outbox is not None:
+                    self._outbox.flush()
+                self._transport.close()
+            else:
+                self._transport.abort()
+        self._end(self._reason)
+
+    def _end(self, error: HeliographError) -> None:
+        """Fail the handshake, all requests and all sessions with ``error``, once."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._outbox is not None:
+            self._outbox.drop()
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+        if not self.connected.done():
+            self.connected.set_exception(error)
+            self.connected.exception()
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.fail(error)
+        sessions: list[ProducerSession | ConsumerSession] = [*self.producers.values(), *self.consumers.values()]
+        self.producers, self.consumers = {}, {}
+        for session in sessions:
+            session.on_connection_lost(error)
+
+    def _tick(self) -> None:
+        if not self._heard:
+            self.abort(ConnectionLostError(f"{self.url} did not answer a ping within {self._options.keep_alive_ms} ms"))
+            return
+        self._heard = False
+        self.write(_PING)
+        self._keep_alive = self._loop.call_later(self._options.keep_alive_ms / 1000, self._tick)
+
+    def _expire(self, key: tuple[RequestIdSpace, int]) -> None:
+        request = self._requests.pop(key, None)
+        if request is not None:
+            request.fail(RequestTimeoutError(f"{self.url} did not answer in time"))
+
+    # -- receiving
+
+    def _dispatch(self, command: pb.BaseCommand, section: memoryview | None) -> None:
+        kind = command.type
+        if kind == _T.MESSAGE:
+            consumer = self.consumers.get(command.message.consumer_id)
+            if consumer is not None and section is not None:
+                consumer.on_message(command.message, section)
+        elif kind == _T.SEND_RECEIPT:
+            producer = self.producers.get(command.send_receipt.producer_id)
+            if producer is not None:
+                producer.on_receipt(command.send_receipt)
+        elif kind in _ANSWERS:
+            self._on_answer(kind, command)
+        else:
+            self._on_other(command)
+
+    def _on_answer(self, kind: int, command: pb.BaseCommand) -> None:
+        space, name = _ANSWERS[kind]
+        answer = getattr(command, name)
+        key = (space, answer.request_id)
+        if kind == _T.PRODUCER_SUCCESS and not answer.producer_ready:
+            # The producer waits for exclusive access: the same request is answered again when it gets it.
+            if (waiting := self._requests.get(key)) is not None:
+                waiting.timer.cancel()
+            return
+        request = self._requests.pop(key, None)
+        if request is None:
+            return
+        if kind == _T.ACK_RESPONSE and answer.HasField("error"):
+            request.fail(exception_of(answer.error, answer.message))
+        else:
+            request.settle(answer)
+
+    def _on_other(self, command: pb.BaseCommand) -> None:
+        kind = command.type
+        if kind == _T.PING:
+            self.write(_PONG)
+        elif kind == _T.ERROR:
+            self._on_error(command.error)
+        elif kind == _T.SEND_ERROR:
+            producer = self.producers.get(command.send_error.producer_id)
+            if producer is not None:
+                producer.on_send_error(command.send_error)
+        elif kind == _T.CLOSE_PRODUCER:
+            producer = self.producers.pop(command.close_producer.producer_id, None)
+            if producer is not None:
+                producer.on_closed_by_broker()
+        elif kind == _T.CLOSE_CONSUMER:
+            consumer = self.consumers.pop(command.close_consumer.consumer_id, None)
+            if consumer is not None:
+                consumer.on_closed_by_broker()
+        elif kind == _T.REACHED_END_OF_TOPIC:
+            consumer = self.consumers.get(command.reached_end_of_topic.consumer_id)
+            if consumer is not None:
+                consumer.on_end_of_topic()
+        elif kind == _T.CONNECTED:
+            self._on_connected(command.connected)
+        elif kind == _T.AUTH_CHALLENGE:
+            self._on_auth_challenge()
+
+    def _on_connected(self, connected: pb.CommandConnected) -> None:
+        if connected.max_message_size > 0:
+            self.max_message_bytes = connected.max_message_size
+            self._decoder.frame_bytes_max = connected.max_message_size + FRAME_SLACK_BYTES
+        if not self.connected.done():
+            self.connected.set_result(None)
+
+    def _on_auth_challenge(self) -> None:
+        data = pb.AuthData(auth_method_name="token", auth_data=(self._options.token or "").encode())
+        answer = pb.CommandAuthResponse(client_version=CLIENT_VERSION, response=data, protocol_version=PROTOCOL_VERSION)
+        self.send(pb.BaseCommand(type=_T.AUTH_RESPONSE, auth_response=answer))
+
+    def _on_error(self, answer: pb.CommandError) -> None:
+        error = exception_of(answer.error, answer.message)
+        if not self.connected.done():
+            self.abort(error)  # the handshake was refused
+            return
+        for space in RequestIdSpace:  # an error does not name its space, but request ids are unique over both
+            request = self._requests.pop((space, answer.request_id), None)
+            if request is not None:
+                request.fail(error)

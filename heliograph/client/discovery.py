@@ -1,0 +1,259 @@
+"""Discovery of a cluster through Ray: which Ray to join, and the addresses of the brokers and the gateway in it.
+
+The module imports Ray when a function needs it, so that a client with an address does without Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError
+from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
+
+CALL_TIMEOUT_SECONDS = 10.0
+PROBE_TIMEOUT_SECONDS = 3.0
+BROKER_PREFIX = "broker-"
+BOOKIE_PREFIX = "bookie-"
+GATEWAY = "gateway"
+METADATA = "metadata"
+AUDITOR = "auditor"
+
+_HINT = "start one with `helio up`, set RAY_ADDRESS to the Ray it runs in, or pass a pulsar:// address"
+_attach_lock = threading.Lock()
+
+
+def namespace_or_noted(namespace: str | None) -> str:
+    """Return the Ray namespace of the cluster.
+
+    The first that is set of: ``namespace``, HELIOGRAPH_NAMESPACE, what ``helio up`` recorded in HELIOGRAPH_HOME,
+    ``heliograph``.
+    """
+    if named := namespace or os.environ.get("HELIOGRAPH_NAMESPACE"):
+        return named
+    home = os.environ.get("HELIOGRAPH_HOME")
+    state = ClusterHome(Path(home).expanduser()).load() if home else None
+    return state.namespace if state else DEFAULT_NAMESPACE
+
+
+def noted_state(namespace: str, home: Path | None = None) -> ClusterState | None:
+    """Return what ``helio up`` recorded in ``home``, HELIOGRAPH_HOME or the default directory; None for nothing."""
+    directory = home or Path(os.environ.get("HELIOGRAPH_HOME") or default_state_root() / namespace).expanduser()
+    return ClusterHome(directory).load()
+
+
+def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, address: str | None = None) -> None:
+    """Join the Ray cluster that Heliograph runs in, unless this process has joined a Ray cluster already.
+
+    The first that is set of: ``address``, RAY_ADDRESS, what ``helio up`` recorded on this machine.
+
+    Raises:
+        ClusterNotFoundError: No Ray cluster is named, or the named one cannot be reached.
+        ConflictError: This process has joined another Ray cluster than the one at ``address``.
+    """
+    with _attach_lock:
+        ray = _import_ray()
+        if ray.is_initialized():
+            _require_same(address)
+            return
+        found = address or os.environ.get("RAY_ADDRESS") or _noted_address(namespace, home)
+        if not found:
+            raise ClusterNotFoundError(f"no Ray cluster is known to this process: {_HINT}")
+        if "://" not in found and found not in ("auto", "local"):
+            _probe(found)
+        _use_token_if_local(found)
+        try:
+            ray.init(address=found, namespace=namespace, log_to_driver=False, configure_logging=False)
+        except Exception as error:  # Ray raises many classes here; all mean the same to a caller
+            raise ClusterNotFoundError(f"Ray at {found} cannot be joined ({_first_line(error)}): {_HINT}") from error
+
+
+def detach() -> None:
+    """Leave the Ray cluster, if this process has joined one."""
+    if is_attached():
+        _import_ray().shutdown()
+
+
+def is_attached() -> bool:
+    """Return whether this process has joined a Ray cluster. Does not import Ray."""
+    return "ray" in sys.modules and bool(_import_ray().is_initialized())
+
+
+def ray_addresses() -> tuple[str, str]:
+    """Return the address of the joined Ray cluster and the URL of its dashboard (empty if it has none)."""
+    context = _import_ray().get_runtime_context()
+    dashboard = _import_ray()._private.worker.get_dashboard_url()
+    return context.gcs_address, f"http://{dashboard}" if dashboard else ""
+
+
+def actor_names(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+    """Return the names of all actors of the cluster that are alive or restarting, sorted.
+
+    Raises:
+        ClusterNotFoundError: There is no Ray cluster, or no Heliograph in it.
+    """
+    attach(namespace)
+    ray = _import_ray()
+    with _unreachable_as_not_found():
+        found = ray.util.list_named_actors(all_namespaces=True)
+    names = sorted(entry["name"] for entry in found if entry["namespace"] == namespace)
+    if not names:
+        raise ClusterNotFoundError(f"no Heliograph runs in Ray namespace {namespace!r}: {_HINT}")
+    return names
+
+
+def broker_names(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+    """Return the actor names of the brokers.
+
+    Raises:
+        ClusterNotFoundError: As ``actor_names`` raises it, or the cluster has no broker.
+    """
+    brokers = [name for name in actor_names(namespace) if name.startswith(BROKER_PREFIX)]
+    if not brokers:
+        raise ClusterNotFoundError(f"Heliograph in Ray namespace {namespace!r} has no broker: see `helio status`")
+    return brokers
+
+
+def actor(name: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
+    """Return the handle of a named actor.
+
+    Raises:
+        ClusterNotFoundError: There is no such actor.
+    """
+    attach(namespace)
+    try:
+        return _import_ray().get_actor(name, namespace=namespace)
+    except ValueError as error:
+        raise ClusterNotFoundError(f"no actor {name!r} in Ray namespace {namespace!r}: {_HINT}") from error
+
+
+def service_urls(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+    """Return ``pulsar://host:port`` of every broker that answers now.
+
+    Raises:
+        ClusterNotFoundError: There is no cluster, or none of its brokers answers within 10 s.
+    """
+    names = broker_names(namespace)
+    urls = _ask_all(names, namespace, "service_url")
+    if not urls:
+        raise ClusterNotFoundError(f"none of {', '.join(names)} answers: see `helio status`")
+    return urls
+
+
+def gateway_url(namespace: str = DEFAULT_NAMESPACE) -> str:
+    """Return ``http://host:port`` of the gateway.
+
+    Raises:
+        ClusterNotFoundError: There is no gateway, or it does not answer within 10 s.
+    """
+    actor(GATEWAY, namespace)
+    urls = _ask_all([GATEWAY], namespace, "start")  # starting is idempotent and returns the address
+    if not urls:
+        raise ClusterNotFoundError("the gateway does not answer: see `helio status`")
+    return urls[0]
+
+
+def _ask_all(names: list[str], namespace: str, method: str) -> list[str]:
+    ray = _import_ray()
+    calls = []
+    for name in names:
+        with contextlib.suppress(ValueError):  # it ended since it was listed
+            calls.append(getattr(ray.get_actor(name, namespace=namespace), method).remote())
+    if not calls:
+        return []
+    done, late = ray.wait(calls, num_returns=len(calls), timeout=CALL_TIMEOUT_SECONDS)
+    answers = []
+    for call in done:
+        with contextlib.suppress(ray.exceptions.RayError, HeliographError):  # restarting, or not ready yet
+            answers.append(str(ray.get(call)))
+    for call in late:
+        ray.cancel(call)
+    return [answer for answer in answers if answer]
+
+
+def _require_same(address: str | None) -> None:
+    """Refuse an address of another Ray cluster than the joined one: a process can join one only."""
+    joined = ray_addresses()[0]
+    if address is not None and address != joined:
+        raise ConflictError(
+            f"this process is in the Ray at {joined} already, and the cluster is in the one at {address}: "
+            "call ray.shutdown() first, or use another process"
+        )
+
+
+def _noted_address(namespace: str, home: Path | None) -> str:
+    state = noted_state(namespace, home)
+    return state.ray_address if state else ""
+
+
+def can_reach(address: str) -> bool:
+    """Return whether something listens at a Ray address (``host:port``) now."""
+    try:
+        _probe(address)
+    except ClusterNotFoundError:
+        return False
+    return True
+
+
+def _probe(address: str) -> None:
+    """Fail within 3 s if nothing listens at ``address``: Ray's own client would try for 20 s."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ClusterNotFoundError(
+            f"{address!r} is not the address of a Ray cluster: the form is host:port, or auto", field="address"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterNotFoundError(f"no Ray answers at {address} ({error}): {_HINT}") from error
+
+
+def _use_token_if_local(address: str) -> None:
+    """Present this user's Ray token, if there is one, to a Ray cluster on this machine, as ``ray start`` does.
+
+    Ray itself presents it to a cluster that it discovered, never to a given address, which may belong to another user.
+    """
+    token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+    if os.environ.get("RAY_AUTH_MODE") or not (os.environ.get("RAY_AUTH_TOKEN") or token_file.exists()):
+        return
+    if address.startswith("ray://") or not _is_this_machine(address.rpartition(":")[0]):
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    from ray._raylet import Config  # type: ignore[attr-defined]  # compiled
+
+    Config.initialize("")  # Ray read its environment when it was imported
+
+
+def _is_this_machine(host: str) -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host.strip("[]"), 0))  # only an address of this machine can be bound
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _unreachable_as_not_found() -> Any:
+    ray = _import_ray()
+    try:
+        yield
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+        raise ClusterNotFoundError(f"Ray does not answer ({_first_line(error)}): {_HINT}") from error
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+        import ray.util
+    except ImportError as error:
+        raise ClusterNotFoundError(f"Ray is not installed ({error}): pass a pulsar:// address instead") from error
+    return ray
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

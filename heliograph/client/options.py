@@ -1,0 +1,201 @@
+"""The options of clients and their handles, as frozen records that are part of a handle's pickle.
+
+Times end in ``_ms`` (milliseconds), sizes in ``_bytes``, counts in ``_messages`` or ``_max``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_args
+
+from heliograph.base.errors import BadRequestError, InvalidConfigError
+from heliograph.client.types import AccessMode, Hashing, InitialPosition, SubscriptionType
+from heliograph.protocol.compression import NAMES as COMPRESSION_NAMES
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+NAME_CHARACTERS_MAX = 256
+SEQUENCE_ID_MAX = (1 << 63) - 1
+
+_Options = TypeVar("_Options")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """The addresses of a cluster and the timeouts of a client.
+
+    Attributes:
+        service_urls: Brokers to ask first, as ``pulsar://host:port``; one that answers is enough.
+        discovery_namespace: Ray namespace in which to look for brokers again when none of ``service_urls`` answers.
+        token: JWT that every connection presents.
+        tls_ca_file: Certificates to trust for ``pulsar+ssl://``; None trusts what the machine trusts.
+        tls_certificate_file, tls_key_file: The client's own certificate, for brokers that require one.
+        operation_timeout_ms: Time for a lookup, subscribing, acknowledging or seeking, with all retries.
+        connect_timeout_ms: Time for one attempt to reach one broker.
+        keep_alive_ms: Time between pings; a peer that sends nothing between two pings is taken for dead.
+        partitions_update_ms: Time between checks for added partitions while a handle is open; 0 turns them off.
+        retry_first_ms, retry_max_ms: The first and the longest pause between attempts; pauses double, with jitter.
+    """
+
+    service_urls: tuple[str, ...]
+    discovery_namespace: str | None = None
+    token: str | None = field(default=None, repr=False)
+    tls_ca_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_key_file: str | None = None
+    operation_timeout_ms: int = 30_000
+    connect_timeout_ms: int = 5_000
+    keep_alive_ms: int = 30_000
+    partitions_update_ms: int = 60_000
+    retry_first_ms: int = 50
+    retry_max_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        if not self.service_urls:
+            raise InvalidConfigError("there is no address to connect to", field="address")
+        _check_positive(
+            self, "operation_timeout_ms", "connect_timeout_ms", "keep_alive_ms", "retry_first_ms", "retry_max_ms"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """The name, batches, bounds and access mode of a producer.
+
+    Attributes:
+        topic: Full name of the topic.
+        name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose one.
+        batch_messages, batch_bytes: A batch is sent when it reaches either.
+        linger_ms: How long a batch may wait for more messages while entries are unconfirmed; an idle producer never
+            waits.
+        pending_messages_max, pending_bytes_max: Bounds on what is accepted and not confirmed; above them ``send``
+            waits. # I15
+        send_timeout_ms: A message that is unconfirmed for longer fails, with its outcome unknown; 0 waits forever.
+        compression: ``none`` or the name of a codec.
+        hashing: The hash of keys that chooses the partition.
+        batch_by_key: No batch holds two keys, as Key_Shared subscriptions require.
+        access_mode: ``shared`` with other producers, ``exclusive`` (opening fails if there are others),
+            ``wait_for_exclusive`` (opening waits until there are no others), ``exclusive_with_fencing`` (the others are
+            fenced).
+        initial_sequence_id: Messages are numbered from the next number on. None continues after the last number that
+            the topic holds of this name. A topic with deduplication stores no number of a name twice.
+    """
+
+    topic: str
+    name: str | None = None
+    batch_messages: int = 1000
+    batch_bytes: int = 128 << 10
+    linger_ms: float = 1
+    pending_messages_max: int = 100_000
+    pending_bytes_max: int = 64 << 20
+    send_timeout_ms: int = 30_000
+    compression: str = "none"
+    hashing: Hashing = "java"
+    batch_by_key: bool = False
+    access_mode: AccessMode = "shared"
+    initial_sequence_id: int | None = None
+
+    def __post_init__(self) -> None:
+        TopicName.parse(self.topic)
+        _check_positive(self, "batch_messages", "batch_bytes", "pending_messages_max", "pending_bytes_max")
+        if self.linger_ms < 0 or self.send_timeout_ms < 0:
+            raise InvalidConfigError("linger_ms and send_timeout_ms cannot be negative", field="linger_ms")
+        if self.batch_bytes > MESSAGE_BYTES_MAX:
+            raise InvalidConfigError(
+                "batch_bytes is above what an entry can hold", field="batch_bytes", limit=f"{MESSAGE_BYTES_MAX} bytes"
+            )
+        if self.name is not None and not 0 < len(self.name) <= NAME_CHARACTERS_MAX:
+            raise InvalidConfigError(
+                "the name of a producer is empty or too long", field="name", limit=f"{NAME_CHARACTERS_MAX} characters"
+            )
+        _check_choice("compression", self.compression, tuple(COMPRESSION_NAMES))
+        _check_choice("hashing", self.hashing, get_args(Hashing))
+        _check_choice("access_mode", self.access_mode, get_args(AccessMode))
+        if self.initial_sequence_id is not None and not -1 <= self.initial_sequence_id < SEQUENCE_ID_MAX:
+            raise InvalidConfigError(
+                "initial_sequence_id is out of range", field="initial_sequence_id", limit=f"-1 to {SEQUENCE_ID_MAX - 1}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """Which messages a consumer or reader receives, and how many it holds.
+
+    Attributes:
+        topics: Full names, at least one.
+        subscription: Name of the subscription; empty for a reader, which makes up a new name when it opens.
+        type: How consumers share the subscription.
+        initial_position: Where a subscription starts that does not exist yet.
+        receiver_queue: Messages requested ahead of the caller, over all partitions together.
+        receiver_bytes_max: No more is requested while the held messages are above this. # I15
+        name: Name of the consumer, shown in statistics.
+        nack_delay_ms: Pause before a negatively acknowledged message is requested again.
+        priority_level: Consumers of a lower level are served first on shared subscriptions.
+        read_compacted: Whether to read the compacted form of the topic.
+        start: Where a reader starts; None for consumers, which start at the cursor of their subscription.
+        start_inclusive: Whether a reader receives the message at ``start`` itself.
+    """
+
+    topics: tuple[str, ...]
+    subscription: str
+    type: SubscriptionType = "exclusive"
+    initial_position: InitialPosition = "latest"
+    receiver_queue: int = 1000
+    receiver_bytes_max: int = 64 << 20
+    name: str | None = None
+    nack_delay_ms: int = 1_000
+    priority_level: int = 0
+    read_compacted: bool = False
+    start: MessageId | None = None
+    start_inclusive: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise BadRequestError("a consumer needs at least one topic", field="topic")
+        for topic in self.topics:
+            TopicName.parse(topic)
+        if not self.subscription and self.durable:
+            raise BadRequestError("a subscription needs a name", field="subscription")
+        _check_choice("type", self.type, get_args(SubscriptionType))
+        _check_choice("initial_position", self.initial_position, get_args(InitialPosition))
+        _check_positive(self, "receiver_queue", "receiver_bytes_max")
+        if self.nack_delay_ms < 0 or self.priority_level < 0:
+            raise InvalidConfigError("nack_delay_ms and priority_level cannot be negative", field="nack_delay_ms")
+
+    @property
+    def durable(self) -> bool:
+        """Return whether the subscription outlives its consumers; a reader's does not."""
+        return self.start is None
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether several consumers receive messages of one topic at the same time."""
+        return self.type in ("shared", "key_shared")
+
+
+def build(kind: type[_Options], **values: Any) -> _Options:
+    """Return the options of class ``kind`` with the given values.
+
+    Raises:
+        InvalidConfigError: ``kind`` has no such option, or a value is out of range. The message lists the options.
+    """
+    known = {entry.name for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(values.keys() - known)
+    if unknown:
+        raise InvalidConfigError(
+            f"unknown option {unknown[0]!r}; the options are {', '.join(sorted(known))}", field=unknown[0]
+        )
+    return kind(**values)
+
+
+def _check_positive(options: object, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) <= 0:
+            raise InvalidConfigError(f"{name} must be above 0", field=name)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}", field=name)

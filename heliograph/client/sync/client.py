@@ -1,0 +1,143 @@
+"""The sync client; ``make handles`` generates this file from ``heliograph/client/aio/client.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from heliograph.client import options as options_module
+from heliograph.client.options import ConsumerOptions, ProducerOptions
+from heliograph.client.sync.consumer import Consumer
+from heliograph.client.sync.handle import ClientHandle
+from heliograph.client.sync.producer import Producer
+from heliograph.client.sync.reader import Reader
+from heliograph.client.sync.topic import Topic
+from heliograph.client.types import InitialPosition, SubscriptionType
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+
+class Client(ClientHandle):
+    """A client of one cluster, for all threads of one process.
+
+    Threads may share it. In a forked child it opens connections of its own.
+
+    It opens connections when they are first needed, one per broker, and all its handles share them. Handles are
+    picklable: a pickle carries addresses and options, and an unpickled handle opens connections of its own.
+
+    Args:
+        options: Addresses and timeouts.
+    """
+
+    @property
+    def service_urls(self) -> list[str]:
+        """Return the addresses of the brokers that are asked first."""
+        return self._async().service_urls
+
+    def ping(self) -> None:
+        """Check that a broker can be reached, trying each address once.
+
+        Raises:
+            ConnectionLostError: No broker can be reached; the message lists each address with its failure.
+            NotPermittedError: The broker refused the token.
+        """
+        self._run(self._async().ping())
+
+    def topic(self, name: str) -> Topic:
+        """Return a handle of a topic, which need not exist yet.
+
+        Raises:
+            InvalidTopicNameError: The name has no valid form.
+        """
+        return Topic(self, str(TopicName.parse(name)))
+
+    def producer(self, topic: str, *, name: str | None = None, **options: Any) -> Producer:
+        """Return a producer. It opens at its first use or on entering a ``with`` block.
+
+        Args:
+            topic: Full or short name.
+            name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose.
+            options: Fields of ``heliograph.client.options.ProducerOptions``, such as ``batch_messages`` (1000),
+                ``batch_bytes`` (128 KiB), ``linger_ms`` (1), ``compression``, ``send_timeout_ms``.
+
+        Raises:
+            InvalidTopicNameError, InvalidConfigError: A name or option is not acceptable.
+        """
+        full_name = str(TopicName.parse(topic))
+        return Producer(self, options_module.build(ProducerOptions, topic=full_name, name=name, **options))
+
+    def consumer(
+        self,
+        topic: str | Sequence[str],
+        subscription: str,
+        *,
+        type: SubscriptionType = "exclusive",
+        initial_position: InitialPosition = "latest",
+        receiver_queue: int = 1000,
+        name: str | None = None,
+        **options: Any,
+    ) -> Consumer:
+        """Return a consumer of one or several topics. It is subscribed when the call returns.
+
+        Args:
+            topic: Full or short name, or several of them.
+            subscription: Name of the subscription; its cursor outlives this consumer.
+            type: ``exclusive``, ``shared``, ``failover`` or ``key_shared``.
+            initial_position: Where the subscription starts if it does not exist yet.
+            receiver_queue: Messages requested ahead of the caller, over all partitions.
+            name: Shown in statistics; also decides the order of failover consumers.
+            options: Further fields of ``heliograph.client.options.ConsumerOptions``, such as ``nack_delay_ms`` (1000).
+
+        Raises:
+            InvalidTopicNameError, InvalidConfigError, BadRequestError: A name or option is not acceptable.
+            TopicNotFoundError, ConnectionLostError, ...: The opening errors of ``Consumer``.
+        """
+        names = [topic] if isinstance(topic, str) else topic
+        built = options_module.build(
+            ConsumerOptions,
+            topics=tuple(map(str, map(TopicName.parse, names))),
+            subscription=subscription,
+            type=type,
+            initial_position=initial_position,
+            receiver_queue=receiver_queue,
+            name=name,
+            **options,
+        )
+        return Consumer(self, built).open()
+
+    def reader(
+        self, topic: str, start: str | MessageId = "latest", *, inclusive: bool = False, **options: Any
+    ) -> Reader:
+        """Return a reader, which reads a topic from a given position and acknowledges nothing.
+
+        It is open when the call returns.
+
+        Args:
+            topic: Full or short name.
+            start: ``earliest``, ``latest``, or the id of the message after which the reader starts.
+            inclusive: Start with the message at ``start`` itself.
+            options: Further fields of ``heliograph.client.options.ConsumerOptions``.
+
+        Raises:
+            InvalidTopicNameError, InvalidMessageIdError, InvalidConfigError: A name or option is not acceptable.
+            TopicNotFoundError, ConnectionLostError, ...: The opening errors of ``Reader``.
+        """
+        start_id = MessageId.parse(start) if isinstance(start, str) else start
+        built = options_module.build(
+            ConsumerOptions,
+            **{"subscription": "", **options},
+            topics=(str(TopicName.parse(topic)),),
+            start=start_id,
+            start_inclusive=inclusive,
+        )
+        return Reader(self, built).open()
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions of ``topic``, 0 for a topic without.
+
+        Raises:
+            InvalidTopicNameError: The name has no valid form.
+            TopicNotFoundError: There is no such topic.
+            ConnectionLostError, RequestTimeoutError: No broker could be reached in time.
+        """
+        return self._run(self._async().partitions(topic))

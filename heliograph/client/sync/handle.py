@@ -1,0 +1,132 @@
+"""The hand-written part of the sync handles: each is a front of an async handle on the process's loop thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from typing_extensions import override
+
+from heliograph.base.loop_thread import SharedLoopThread
+from heliograph.client.aio.client import AsyncClient
+from heliograph.client.aio.handle import AsyncHandle
+from heliograph.client.options import ClientOptions
+
+if TYPE_CHECKING:
+    from heliograph.client.sync.client import Client
+
+_Async = TypeVar("_Async", bound=AsyncHandle)
+_Options = TypeVar("_Options")
+_Result = TypeVar("_Result")
+
+threads = SharedLoopThread("heliograph-client")  # its event loop runs the async handles behind all sync ones
+_making = threading.RLock()  # re-entrant: making a handle makes its client's handle first
+_inherited: list[object] = []  # async handles of a forked child's parent: never finalised in the child
+
+
+class Handle(Generic[_Async]):
+    """A sync handle.
+
+    It makes its async handle when it is first used in a process. So after unpickling, and in a forked child, it opens
+    connections of its own, and closing it there does not close the handle that it is a copy of.
+    """
+
+    def __init__(self) -> None:
+        self._made: tuple[int, _Async] | None = None  # id of the process that made it
+
+    def open(self) -> Self:
+        """Open the handle now instead of at its first use, and return it; the errors are those of its class."""
+        self._run(self._async().open())
+        return self
+
+    def close(self) -> None:
+        """Close the handle in this process; a second call does nothing."""
+        self._run(self._async().close())
+
+    def _make(self) -> _Async:
+        raise AssertionError("each handle says how its async handle is made")
+
+    def _async(self) -> _Async:
+        process = os.getpid()
+        made = self._made
+        if made is not None and made[0] == process:
+            return made[1]
+        with _making:
+            if self._made is not None and self._made[0] == process:
+                return self._made[1]
+            if self._made is not None:
+                _inherited.append(self._made[1])
+            self._made = (process, self._make())
+            weakref.finalize(self, _close_abandoned, process, self._made[1]).atexit = False
+            return self._made[1]
+
+    def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return threads.current().run(work)
+
+    def _start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
+        return threads.current().start(work)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ClientHandle(Handle[AsyncClient]):
+    """The hand-written part of ``Client``.
+
+    Args:
+        options: Addresses and timeouts.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__()
+        self.options = options
+
+    def aio(self) -> AsyncClient:
+        """Return the async client behind this one in this process. It lives on the loop thread: for handles only."""
+        return self._async()
+
+    @override
+    def _make(self) -> AsyncClient:
+        return AsyncClient(self.options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self.options.service_urls)})"
+
+
+class TopicHandle(Handle[_Async], Generic[_Async, _Options]):
+    """The hand-written part of producers, consumers and readers."""
+
+    def __init__(self, client: Client, options: _Options) -> None:
+        super().__init__()
+        self.client = client
+        self.options = options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.client, self.options)
+
+
+def _unlock_in_child() -> None:
+    global _making
+    _making = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
+def _close_abandoned(process: int, handle: AsyncHandle) -> None:
+    """Leave the topic, or close the connections, in the background, after the sync handle was garbage-collected."""
+    if process == os.getpid() and handle.is_open:
+        threads.current().start(handle.close())

@@ -1,0 +1,154 @@
+"""The sync producer; ``make handles`` generates this file from ``heliograph/client/aio/producer/producer.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+from typing_extensions import override
+
+from heliograph.client.aio.producer.producer import AsyncProducer
+from heliograph.client.options import ProducerOptions
+from heliograph.client.sync.handle import TopicHandle
+from heliograph.client.types import Value
+from heliograph.protocol.message_id import MessageId
+
+
+class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
+    """A producer of one topic, partitioned or not.
+
+    Threads may share it. In a forked child it opens connections of its own.
+
+    Messages of one producer with the same key, and all messages to an unpartitioned topic, are stored in the order of
+    their calls. A message whose id was returned is durable: an ack quorum of bookies has it on disk. After a lost
+    connection the producer sends everything unconfirmed again, in order, with the same sequence ids. If the topic does
+    not deduplicate, a message can then be stored twice, but is never lost. If it does, the id of a message that was
+    stored before is not known: its ledger and entry are -1.
+
+    Opening raises ProducerBusyError, ProducerFencedError, TopicNotFoundError, NotPermittedError, or
+    ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
+    """
+
+    @property
+    def topic(self) -> str:
+        """Return the full name of the topic."""
+        return self.options.topic
+
+    @property
+    def name(self) -> str:
+        """Return the name by which the broker knows this producer; empty before opening if none was given."""
+        return self._async().name
+
+    @property
+    def last_sequence_id(self) -> int:
+        """Return the highest confirmed sequence id over all partitions, -1 for none.
+
+        After opening it is the last one that the topic holds of this producer's name, if the topic deduplicates.
+        """
+        return self._async().last_sequence_id
+
+    def send(
+        self,
+        value: Value,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        deliver_after: float | None = None,
+        deliver_at: int | None = None,
+    ) -> MessageId:
+        """Publish one message and wait until it is durable.
+
+        Args:
+            value: The payload; text is sent as UTF-8.
+            key: Messages with the same key stay in one partition and in order.
+            properties: Names and values to attach.
+            event_time_ms: The caller's own time of the message, in ms since the epoch.
+            deliver_after: Seconds before shared and key-shared subscriptions deliver the message.
+            deliver_at: The same as a time, in ms since the epoch. A delayed message is never part of a batch.
+
+        Returns:
+            The id of the stored message.
+
+        Raises:
+            MessageTooLargeError: The message is above the broker's limit; nothing was sent.
+            RequestTimeoutError: Not confirmed within ``send_timeout_ms``; it may be stored nevertheless.
+            BadRequestError, TopicTerminatedError, ProducerFencedError, QuotaExceededError, AlreadyClosedError:
+                Nothing was stored.
+        """
+        return self._run(
+            self._async().send(
+                value,
+                key=key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                deliver_after=deliver_after,
+                deliver_at=deliver_at,
+            )
+        )
+
+    def send_async(
+        self,
+        value: Value,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        deliver_after: float | None = None,
+        deliver_at: int | None = None,
+    ) -> Future[MessageId]:
+        """Publish one message without waiting, and return the future of its id.
+
+        Arguments and errors are those of ``send``; the future raises the errors. Calls of one thread keep their order.
+        Nothing but the caller bounds the number of calls in flight.
+        """
+        return self._start(
+            self._async().send(
+                value,
+                key=key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                deliver_after=deliver_after,
+                deliver_at=deliver_at,
+            )
+        )
+
+    def send_many(
+        self,
+        values: Sequence[Value],
+        *,
+        keys: Sequence[str | None] | None = None,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times_ms: Sequence[int | None] | None = None,
+    ) -> list[MessageId]:
+        """Publish many messages and wait until all are durable.
+
+        The list is cut into entries of at most ``batch_messages`` and ``batch_bytes``, which are sent without waiting
+        for each other.
+
+        Args:
+            values: The payloads, in order.
+            keys, properties, event_times_ms: If given, one item for each value.
+
+        Returns:
+            One id per value, in the order of ``values``.
+
+        Raises:
+            MessageTooLargeError, BadRequestError: A value is not acceptable; nothing was sent.
+            RequestTimeoutError, TopicTerminatedError, ...: As ``send`` raises them. Any of the messages may be stored
+                nevertheless: in each partition, the first ones of its share.
+        """
+        return self._run(
+            self._async().send_many(values, keys=keys, properties=properties, event_times_ms=event_times_ms)
+        )
+
+    def flush(self) -> None:
+        """Wait until every message accepted so far is durable or failed; the futures of ``send_async`` tell which."""
+        self._run(self._async().flush())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic}, name={self.name!r})"
+
+    @override
+    def _make(self) -> AsyncProducer:
+        return AsyncProducer(self.client.aio(), self.options)

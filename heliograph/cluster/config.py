@@ -1,0 +1,385 @@
+"""The configuration of a cluster: its own settings, and a section for each kind of part.
+
+A setting comes from an argument, else from the environment variable ``HELIOGRAPH_<NAME>`` or
+``HELIOGRAPH_<SECTION>__<NAME>``, else from a TOML file, else it has its default. Sizes are bytes and times are
+milliseconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
+from typing_extensions import override
+
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.broker.config import BrokerConfig, entry_bytes_max
+from heliograph.actors.broker.tls import TlsFiles
+from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.base.errors import InvalidConfigError, InvalidQuorumError
+from heliograph.base.home import DEFAULT_NAMESPACE, default_state_root
+from heliograph.base.section import build, from_environment
+from heliograph.base.settings import setting_of
+from heliograph.cluster.location import PREFIX, ClusterLocation
+from heliograph.cluster.sections import (
+    PARTS,
+    Sections,
+    check_not_decided,
+    decided_in,
+    from_file,
+    lifted,
+    section_settings,
+)
+from heliograph.gateway.config import GatewayConfig
+
+KIB = 1024
+MIB = 1024 * KIB
+
+FILE_NAME = "cluster.toml"  # below the home directory
+NOT_IN_FILES = ("config_file", "sections")
+SECRET_CHARACTERS_MIN = 16
+METADATA_SCHEMES = ("embedded", "etcd", "etcds", "zk")
+
+
+def _port(default: int, description: str) -> Any:
+    return Field(default=default, ge=0, le=65535, description=description)
+
+
+def _shared(part: type[Any], name: str, **limits: Any) -> Any:
+    """Declare a setting of the cluster that is the parts' setting of the same name: default and meaning are theirs."""
+    declared = part.__dataclass_fields__[name]
+    return Field(default=declared.default, description=setting_of(declared).meaning, **limits)
+
+
+class ClusterConfig(ClusterLocation):
+    """The configuration of one cluster, as ``helio up`` builds it.
+
+    ``ClusterConfig(bookies=5, bookie={"read_cache_bytes": 1 << 30})`` sets one of the cluster's own settings and one of
+    the section ``bookie``. The sections are ``bookie``, ``broker``, ``auditor``, ``gateway`` and ``ledger``; each has
+    the settings of the part's own configuration class but those that the cluster decides.
+
+    Raises:
+        InvalidQuorumError: not E >= Qw >= Qa >= 1, or fewer bookies than E.
+        InvalidConfigError: a setting is unknown, out of range, decided by another one or contradicts another; names the
+            setting and the limit. Or the configuration file cannot be read.
+    """
+
+    config_file: Path | None = Field(
+        default=None, description="TOML file with further settings; None: `<home>/cluster.toml` if it exists"
+    )
+    sections: Sections = Field(  # type: ignore[valid-type]  # derived from the parts' own configurations
+        default_factory=Sections, description="settings of the parts, by section"
+    )
+    data_directory: Path | None = Field(
+        default=None, description="journals, entry logs and metadata, on each node; None: `<home>/data`"
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="address that every listener binds to")
+
+    cluster_secret: SecretStr | None = Field(
+        default=None,
+        description="secret that clients of bookies prove; None: bookies are open, and listen on loopback only",
+    )
+
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM with the brokers' certificate and its chain, on each node; None: no TLS",
+    )
+    tls_key_file: Path | None = Field(default=None, description="PEM with the private key of the certificate")
+    tls_ca_file: Path | None = Field(
+        default=None, description="PEM of the authority that signs the certificates of clients"
+    )
+    tls_require_client_certificate: bool = Field(
+        default=False, description="refuse clients without a certificate signed by `tls_ca_file`"
+    )
+
+    bookies: int = Field(default=3, ge=1, le=999, description="storage nodes to start")
+    brokers: int = Field(default=2, ge=1, le=999, description="brokers to start; with two, one can fail")
+    gateway: bool = Field(default=True, description="start the HTTP and WebSocket gateway")
+    auditor: bool = Field(default=True, description="start the auditor, without which lost copies are not restored")
+
+    metadata_url: str | None = Field(
+        default=None, description="existing metadata store; None: start the embedded one in an actor"
+    )
+    metadata_password: SecretStr | None = Field(
+        default=None, description="password of the user that `metadata_url` names; kept out of files and listings"
+    )
+    metadata_port: int = _port(0, "port of the embedded store; 0: a free one, kept over restarts")
+    broker_port: int = _port(6650, "port of the first broker, Pulsar's own; 0: a free one, as the other brokers have")
+    gateway_tls: bool = Field(default=False, description="the gateway speaks https, with the brokers' certificate")
+    broker_tls_port: int = _port(
+        6651, "port for TLS of the first broker, with `tls_certificate_file`; 0: a free one, as the other brokers have"
+    )
+    gateway_port: int = _port(8080, "port of the gateway, Pulsar's own; 0: a free one")
+    dashboard_port: int = _port(8265, "port of the Ray dashboard; 0, or 8265 if that is in use: a free one")
+
+    ensemble_size: int = Field(default=3, description="E: bookies that a segment is spread over")
+    write_quorum: int = Field(default=3, description="Qw: copies of each entry")
+    ack_quorum: int = Field(default=2, description="Qa: fsynced copies before a publish is acknowledged")
+
+    max_message_bytes: int = Field(
+        default=5 * MIB, ge=1 * KIB, le=5 * MIB, description="largest message; frames and caches are sized for 5 MiB"
+    )
+    session_timeout_ms: int = Field(
+        default=10_000,
+        ge=1_000,
+        le=300_000,
+        description="timeout of the sessions with the metadata store, after which a part that is silent is replaced",
+    )
+    lost_bookie_delay_ms: int = _shared(AuditorConfig, "lost_bookie_delay_ms", ge=0)
+    audit_interval_ms: int = _shared(AuditorConfig, "audit_interval_ms", ge=100)
+    open_ledger_grace_ms: int = _shared(AuditorConfig, "open_ledger_grace_ms", ge=0)
+    start_timeout_ms: int = Field(
+        default=120_000, ge=1_000, description="time for each part of the cluster to be ready"
+    )
+
+    require_labels: bool = Field(
+        default=True, description="place actors only on nodes that have `heliograph.io/` labels"
+    )
+    actor_cpus: float = Field(
+        default=0.1,
+        gt=0,
+        le=64,
+        description="CPUs that each actor holds; with 0 the autoscaler would remove its node as idle",
+    )
+    ray_cpus: int = Field(
+        default_factory=lambda: max(8, os.cpu_count() or 1),
+        ge=1,
+        description="logical CPUs of a Ray head that `helio up` starts, for tasks beside the actors; default: the "
+        "machine's, at least 8",
+    )
+    ray_object_store_bytes: int = Field(
+        default=512 * MIB,
+        ge=80 * MIB,
+        description="object store of a Ray head that `helio up` starts; messages do not pass through it",
+    )
+
+    @override
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**lifted(values))
+
+    @override
+    @classmethod
+    def known_settings(cls) -> Collection[str]:
+        return [name for name in cls.model_fields if name != "sections"] + [*PARTS] + section_settings()
+
+    @override
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        sections = InitSettingsSource(settings_cls, lifted(from_environment(os.environ, PREFIX, PARTS)))
+        file = InitSettingsSource(settings_cls, _from_file({**env_settings(), **init_settings()}))
+        return init_settings, env_settings, sections, file
+
+    @field_validator("config_file", "data_directory", "tls_certificate_file", "tls_key_file", "tls_ca_file")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_decided(cls, values: dict[str, Any]) -> dict[str, Any]:
+        check_not_decided(values.get("sections", {}))
+        return values
+
+    @model_validator(mode="after")
+    def _check_quorum(self) -> Self:
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
+            raise InvalidQuorumError(
+                f"ensemble size {self.ensemble_size}, write quorum {self.write_quorum}, ack quorum {self.ack_quorum} "
+                "must satisfy ensemble >= write quorum >= ack quorum >= 1",
+                field="ensemble_size,write_quorum,ack_quorum",
+                limit="E >= Qw >= Qa >= 1",
+            )
+        if self.bookies < self.ensemble_size:
+            raise InvalidQuorumError(
+                f"{self.bookies} bookies cannot hold an ensemble of {self.ensemble_size}: start at least "
+                f"{self.ensemble_size} bookies, or lower ensemble_size, write_quorum and ack_quorum",
+                field="bookies",
+                limit=f"bookies >= ensemble_size ({self.ensemble_size})",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_secret(self) -> Self:
+        if self.cluster_secret is not None and len(self.cluster_secret.get_secret_value()) < SECRET_CHARACTERS_MIN:
+            raise InvalidConfigError(
+                f"cluster_secret is shorter than {SECRET_CHARACTERS_MIN} characters",
+                field="cluster_secret",
+                limit=f"at least {SECRET_CHARACTERS_MIN} characters",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise InvalidConfigError(
+                "a certificate needs its key: give tls_certificate_file and tls_key_file together",
+                field="tls_certificate_file,tls_key_file",
+            )
+        if self.gateway_tls and self.tls_certificate_file is None:
+            raise InvalidConfigError(
+                "gateway_tls needs tls_certificate_file and tls_key_file", field="tls_certificate_file"
+            )
+        if self.tls_require_client_certificate and self.tls_ca_file is None:
+            raise InvalidConfigError(
+                "tls_require_client_certificate needs tls_ca_file, which signs the certificates of clients",
+                field="tls_ca_file",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_ports(self) -> Self:
+        fields: tuple[str, ...] = ("metadata_port", "broker_port", "gateway_port", "dashboard_port")
+        if self.tls_certificate_file is not None:
+            fields = (*fields, "broker_tls_port")
+        taken: dict[int, str] = {}
+        for field in fields:
+            port = getattr(self, field)
+            if port and port in taken:
+                raise InvalidConfigError(
+                    f"{field} and {taken[port]} are both {port}: give each its own port, or 0 for a free one",
+                    field=field,
+                    limit="ports differ",
+                )
+            taken[port] = field
+        return self
+
+    @model_validator(mode="after")
+    def _check_metadata_url(self) -> Self:
+        if self.metadata_url is not None and self.metadata_url.partition("://")[0] not in METADATA_SCHEMES:
+            raise InvalidConfigError(
+                f"metadata_url {self.metadata_url!r} does not start with one of "
+                + ", ".join(f"{scheme}://" for scheme in METADATA_SCHEMES),
+                field="metadata_url",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_metadata_password(self) -> Self:
+        rest = (self.metadata_url or "").partition("://")[2]
+        user, at, _ = rest.partition("/")[0].rpartition("@")
+        if at and ":" in user:
+            raise InvalidConfigError(
+                "metadata_url holds a password, and would be shown: leave it out and give metadata_password",
+                field="metadata_url",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_sections(self) -> Self:
+        try:
+            self.bookie_config("bookie-1", self.data_root)
+            self.broker_config("broker-1")
+            self.auditor_config()
+            self.gateway_config()
+        except InvalidConfigError as error:
+            if "." in (error.field or ""):  # of a section; the others are checked when the parts are made
+                raise
+        return self
+
+    @property
+    def data_root(self) -> Path:
+        """Journals, entry logs and metadata."""
+        return self.data_directory or self.home_directory / "data"
+
+    # -- configurations of the parts
+
+    def bookie_config(self, bookie_id: str, directory: Path, *, port: int = 0, rack: str = "default") -> BookieConfig:
+        """Return what a bookie is started with; ``directory`` is below ``data_root``."""
+        made: BookieConfig = self._build(
+            "bookie",
+            bookie_id=bookie_id,
+            journal_directories=(directory / "journal",),
+            data_directories=(directory / "ledgers",),
+            port=port,
+            rack=rack,
+        )
+        return made
+
+    def broker_config(self, name: str, *, port: int = 0, tls_port: int = 0) -> BrokerConfig:
+        """Return what a broker is started with."""
+        made: BrokerConfig = self._build(
+            "broker",
+            broker_id=name,
+            actor_name=name,
+            ray_namespace=self.namespace,
+            port=port,
+            tls_port=tls_port if self.tls_certificate_file is not None else None,
+            tls=self._tls(),
+            ledger=self.ledger_config(),
+        )
+        return made
+
+    def auditor_config(self) -> AuditorConfig:
+        """Return what the auditor is started with."""
+        made: AuditorConfig = self._build("auditor", identity="auditor", ledger=self.ledger_config())
+        return made
+
+    def gateway_config(self, *, port: int = 0, metadata_url: str = "", dashboard_url: str = "") -> GatewayConfig:
+        """Return what the gateway is started with; ``metadata_url`` includes the password."""
+        made: GatewayConfig = self._build(
+            "gateway",
+            port=port,
+            ray_namespace=self.namespace,
+            service_urls=(),
+            metadata_url=metadata_url,
+            dashboard_url=dashboard_url,
+            tls_certificate_file=str(self.tls_certificate_file) if self.gateway_tls else "",
+            tls_key_file=str(self.tls_key_file) if self.gateway_tls else "",
+        )
+        return made
+
+    def ledger_config(self) -> LedgerClientConfig:
+        """Return what the ledger clients of brokers and auditor are made with."""
+        made: LedgerClientConfig = self._build(
+            "ledger", writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
+        )
+        return made
+
+    def _build(self, section: str, **decided: Any) -> Any:
+        names = {name.partition(".")[0] for name in decided_in(section)}
+        shared = {name: getattr(self, name) for name in names - decided.keys()}
+        if (secret := shared.get("cluster_secret")) is not None:
+            shared["cluster_secret"] = secret.get_secret_value()
+        assert decided.keys() <= names, "what the cluster decides, users cannot set"
+        return build(getattr(self.sections, section), f"{section}.", shared | decided)
+
+    def _tls(self) -> TlsFiles | None:
+        if self.tls_certificate_file is None or self.tls_key_file is None:
+            return None
+        return TlsFiles(
+            str(self.tls_certificate_file),
+            str(self.tls_key_file),
+            str(self.tls_ca_file or ""),
+            self.tls_require_client_certificate,
+        )
+
+
+def _from_file(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the configuration file that arguments and environment name, or of the usual one."""
+    named = given.get("config_file")
+    if named is not None:
+        path = Path(named).expanduser()
+        refused: tuple[str, ...] = NOT_IN_FILES
+    else:
+        home = given.get("home") or default_state_root() / str(given.get("namespace", DEFAULT_NAMESPACE))
+        path = Path(home).expanduser() / FILE_NAME
+        refused = (*NOT_IN_FILES, "home", "namespace")
+        if not path.exists():
+            return {}
+    values = from_file(path)
+    for name in refused:
+        if name in values:
+            raise InvalidConfigError(f"{name} cannot be set in {path}, which is found by it", field=name)
+    return lifted(values)

@@ -1,0 +1,138 @@
+"""Sections of the cluster's configuration, one for each kind of part and one for the ledger clients.
+
+A section holds the settings of the part's own configuration class but those that the cluster decides.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.section import Section, section_of, settings_below
+from heliograph.gateway.config import GatewayConfig
+
+PARTS: Mapping[str, type[Any]] = {
+    "bookie": BookieConfig,
+    "broker": BrokerConfig,
+    "auditor": AuditorConfig,
+    "gateway": GatewayConfig,
+    "ledger": LedgerClientConfig,
+}
+SWITCHES = {"auditor", "gateway"}  # sections that have the name of a setting of the cluster
+# Settings of the parts that the cluster decides by a setting of its own that has the same name.
+SHARED = (
+    "host",
+    "cluster_secret",
+    "session_timeout_ms",
+    "max_message_bytes",
+    "lost_bookie_delay_ms",
+    "audit_interval_ms",
+    "open_ledger_grace_ms",
+)
+# Settings of the parts that the cluster decides otherwise, and by what.
+DECIDED: Mapping[str, Mapping[str, str]] = {
+    "bookie": {
+        "bookie_id": "the cluster setting bookies",
+        "journal_directories": "the cluster setting data_directory",
+        "data_directories": "the cluster setting data_directory",
+        "port": "the bookie, which takes a free port",
+        "rack": "the node label heliograph.io/rack",
+    },
+    "broker": {
+        "broker_id": "the cluster setting brokers",
+        "actor_name": "the cluster setting brokers",
+        "ray_namespace": "the cluster setting namespace",
+        "port": "the cluster setting broker_port",
+        "tls_port": "the cluster setting broker_tls_port",
+        "tls": "the cluster settings tls_certificate_file, tls_key_file and tls_ca_file",
+        "ledger": "the section ledger",
+    },
+    "auditor": {"identity": "the cluster, which has one auditor", "ledger": "the section ledger"},
+    "gateway": {
+        "port": "the cluster setting gateway_port",
+        "ray_namespace": "the cluster setting namespace",
+        "service_urls": "Ray, through which the gateway finds the brokers",
+        "metadata_url": "the cluster setting metadata_url",
+        "dashboard_url": "the cluster setting dashboard_port",
+        "tls_certificate_file": "the cluster settings gateway_tls and tls_certificate_file",
+        "tls_key_file": "the cluster settings gateway_tls and tls_key_file",
+    },
+    "ledger": {"writer.entry_bytes_max": "the cluster setting max_message_bytes"},
+}
+
+
+def decided_in(section: str) -> dict[str, str]:
+    """Return the settings of a part that its section does not have, each with what decides it."""
+    shared = {item.name for item in fields(PARTS[section])}.intersection(SHARED)
+    return {name: f"the cluster setting {name}" for name in shared} | dict(DECIDED[section])
+
+
+SECTIONS: Mapping[str, type[Section]] = {name: section_of(part, decided_in(name)) for name, part in PARTS.items()}
+_fields: dict[str, Any] = {name: (section, Field(default_factory=section)) for name, section in SECTIONS.items()}
+Sections: type[BaseModel] = create_model("Sections", __config__=ConfigDict(extra="forbid", frozen=True), **_fields)
+
+
+def section_settings() -> list[str]:
+    """Return the full names of the settings of all sections."""
+    return [full for name, section in SECTIONS.items() for full, _ in settings_below(section, f"{name}.")]
+
+
+def lifted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Move tables that are named as a section to below ``sections``.
+
+    ``gateway`` and ``auditor`` are a section when they are tables, and the cluster's switches otherwise.
+
+    Raises:
+        InvalidConfigError: another section is no table.
+    """
+    for name in PARTS.keys() - SWITCHES:
+        if not isinstance(values.get(name, {}), Mapping):
+            raise InvalidConfigError(f"{name} is a section: give its settings as a table", field=name)
+    tables = {name: value for name, value in values.items() if name in PARTS and isinstance(value, Mapping)}
+    rest = {name: value for name, value in values.items() if name not in tables}
+    return {**rest, "sections": tables} if tables else rest
+
+
+def from_file(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Raises:
+        InvalidConfigError: the file cannot be read, or is no TOML; says where.
+    """
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InvalidConfigError(f"{path} cannot be read: {error.strerror}", field="config_file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfigError(f"{path} is not valid TOML: {error}", field="config_file") from error
+
+
+def check_not_decided(tables: Mapping[str, Any]) -> None:
+    """Check that sections hold no setting that the cluster decides.
+
+    Raises:
+        InvalidConfigError: one does; names the setting and what decides it.
+    """
+    for section, table in tables.items():
+        for name, by in decided_in(section).items():
+            if _holds(table, name.split(".")):
+                full = f"{section}.{name}"
+                raise InvalidConfigError(f"{full} cannot be set: it is decided by {by}", field=full)
+
+
+def _holds(table: Any, path: Collection[str]) -> bool:
+    for name in path:
+        if not isinstance(table, Mapping) or name not in table:
+            return False
+        table = table[name]
+    return True

@@ -1,0 +1,18 @@
+"""The whole administration of a cluster: the operations of all groups."""
+
+from __future__ import annotations
+
+from heliograph.operations.brokers import BrokerOperations
+from heliograph.operations.cursors import CursorOperations
+from heliograph.operations.namespaces import NamespaceOperations
+from heliograph.operations.schemas import SchemaOperations
+from heliograph.operations.topics import TopicOperations
+
+
+class AdminOperations(TopicOperations):
+    """Topics, and the other groups as attributes."""
+
+    schemas: SchemaOperations
+    cursors: CursorOperations
+    namespaces: NamespaceOperations
+    brokers: BrokerOperations

@@ -1,0 +1,64 @@
+"""Operations on brokers and bundles: ``admin.brokers``."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from heliograph.operations.table import Answer, OperationGroup, Right, Scope, operation
+
+
+class BrokerOperations(OperationGroup, group="brokers"):
+    """Bundles are named by their hash range, such as ``0x40000000_0x80000000``."""
+
+    @operation(Scope.CLUSTER, Right.SUPERUSER)
+    async def list(self) -> tuple[Answer, ...]:
+        """Return every live broker: ``broker_id``, ``service_url``, ``service_url_tls``, ``actor_name``,
+        ``started_ms``, ``is_leader``, ``is_draining``."""
+
+    @operation(Scope.CLUSTER, Right.SUPERUSER)
+    async def loads(self) -> tuple[Answer, ...]:
+        """Return the load report of each broker: shares of processor and memory, rates, its busiest bundles."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def bundles(self, namespace: str) -> Answer:
+        """Return the namespace's ``boundaries``, and its ``bundles``: name, owner (None: unowned), load.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+
+    @operation(Scope.BUNDLE, Right.SUPERUSER)
+    async def unload_bundle(self, namespace: str, bundle: str) -> bool:
+        """Make the owner give a bundle away, so that clients look its topics up again; False when it has no owner.
+
+        Raises:
+            NotFoundError: there is no such bundle.
+        """
+
+    @operation(Scope.NAMESPACE, Right.SUPERUSER)
+    async def unload_namespace(self, namespace: str) -> int:
+        """Make the owners give all bundles of a namespace away; return how many bundles had an owner."""
+
+    @operation(Scope.BUNDLE, Right.SUPERUSER)
+    async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> tuple[str, ...]:
+        """Split a bundle in two at its owner, which goes on serving both halves; return the names of the halves.
+
+        Args:
+            boundary: where the second half begins; None: so that half of the loaded topics are on each side.
+
+        Raises:
+            NotFoundError: there is no such bundle.
+            BadRequestError: the boundary is outside of it.
+        """
+
+    @operation(Scope.BROKER, Right.SUPERUSER)
+    async def drain(self, broker_id: str) -> int:
+        """Make a broker give all its bundles away and take no more; return how many it gave.
+
+        Raises:
+            NotFoundError: no live broker has that id.
+        """
+
+    @operation(Scope.BROKER, Right.SUPERUSER)
+    async def undrain(self, broker_id: str) -> None:
+        """Let a broker take bundles again; raises as ``drain``."""

@@ -1,0 +1,105 @@
+"""Operations on the cursors of subscriptions, and a look at stored messages: ``admin.cursors``."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from heliograph.operations.table import (
+    INTEGER_MAX,
+    PEEK_MAX,
+    Answer,
+    IntegerRange,
+    Natural,
+    OperationGroup,
+    Owner,
+    Right,
+    Scope,
+    operation,
+)
+
+
+class CursorOperations(OperationGroup, group="cursors"):
+    """Message ids are text, ``ledger:entry[:partition[:batch_index]]``; times are ms since the epoch.
+
+    Every method raises TopicNotFoundError; SubscriptionNotFoundError where no partition has the subscription; and
+    BadRequestError where a partitioned topic is named and one partition is meant.
+    """
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_ONE, is_repeatable=False)
+    async def skip(self, topic: str, subscription: str, count: Natural) -> None:
+        """Acknowledge the next ``count`` entries that are not acknowledged. Never repeated."""
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_EACH)
+    async def skip_all(self, topic: str, subscription: str) -> None:
+        """Acknowledge all entries."""
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_EACH)
+    async def expire(self, topic: str, subscription: str | None, seconds: Natural) -> int:
+        """Acknowledge the entries older than ``seconds``, of one subscription or (None) of all durable ones.
+
+        Returns:
+            how many entries were acknowledged.
+        """
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_ONE)
+    async def expire_to(self, topic: str, subscription: str, message_id: str, excluded: bool = False) -> int:
+        """Acknowledge everything up to a message, including it unless ``excluded``; return how many entries."""
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_EACH)
+    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:
+        """Move a subscription to another position. Its consumers are disconnected and reconnect by themselves.
+
+        Args:
+            to: a time (everything published at or after it is delivered again, nothing before it), ``earliest``,
+                ``latest``, or a message id, which is for a topic without partitions.
+            excluded: with a message id: start behind that message.
+        """
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_EACH)
+    async def properties(self, topic: str, subscription: str) -> dict[str, str]:
+        """Return the properties that users attached to a subscription; of a partitioned topic to any partition."""
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_EACH)
+    async def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a subscription."""
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_ONE)
+    async def peek(
+        self, topic: str, subscription: str, count: Annotated[int, IntegerRange(0, PEEK_MAX)] = 1
+    ) -> list[Answer]:
+        """Return the next messages that are not acknowledged, those of a batch one by one. Nothing changes.
+
+        Returns:
+            of each message ``message_id``, ``payload`` (bytes), ``key``, ``properties``, ``publish_time_ms``,
+            ``event_time_ms``, ``deliver_at_ms``, ``producer_name``, ``sequence_id``, ``batch_size`` (0: no batch) and
+            ``is_raw`` (the payload is as stored). Fewer than ``count`` where there are fewer, or they are large.
+        """
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def examine(
+        self, topic: str, initial: str = "latest", number: Annotated[int, IntegerRange(1, INTEGER_MAX)] = 1
+    ) -> list[Answer]:
+        """Return the messages of the ``number``th entry from ``earliest`` or ``latest``, counted from 1; see ``peek``.
+
+        Raises:
+            NotFoundError: the topic has fewer entries.
+        """
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def message(self, topic: str, ledger_id: int, entry_id: int) -> list[Answer]:
+        """Return the messages of one entry; see ``peek``.
+
+        Raises:
+            NotFoundError: the topic has no such entry.
+        """
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def message_id_at(self, topic: str, time_ms: Natural) -> str:
+        """Return ``ledger:entry:partition`` of the first entry published at or after a time, or of the last one."""
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def last_message_id(self, topic: str) -> str:
+        """Return ``ledger:entry:partition[:batch_index]`` of the newest message, ``-1:-1:...`` when there is none."""

@@ -1,0 +1,214 @@
+"""What an administrative operation is, and the groups that declare operations as typed methods. No I/O.
+
+A method of an ``OperationGroup`` that carries ``@operation`` is an entry of the table. Its signature and docstring are
+the description of the operation; its body is derived: it hands the entry and the arguments to the group's ``call``.
+A broker's services override the methods that have work to do; clients override nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
+
+from heliograph.base.errors import BadRequestError, HeliographError
+
+Answer = dict[str, Any]
+Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
+Group = TypeVar("Group", bound="OperationGroup")
+
+
+class Scope(Enum):
+    """What an operation acts on. The value is the argument that names it, unless the entry says another."""
+
+    CLUSTER = ""
+    TENANT = "tenant"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    BUNDLE = "bundle"
+    BROKER = "broker_id"
+
+
+class Right(Enum):
+    """What the caller has to be allowed. Nothing enforces it in this version, which has no authentication.
+
+    A superuser may run everything, and a tenant's admin everything in the tenant but what needs a superuser. Where the
+    argument that names the scope is None, the operation acts on all of them and needs the right on what holds them:
+    the topic for subscriptions, the cluster for tenants.
+    """
+
+    SUPERUSER = "superuser"
+    TENANT_ADMIN = "tenant admin"
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    PRODUCE_OR_CONSUME = "produce or consume"
+
+
+class Owner(Enum):
+    """Whether an operation is forwarded to the broker that owns the topic."""
+
+    NOT_NEEDED = "any broker answers by itself"
+    OF_ONE = "the owner of the topic; a partitioned topic is refused"
+    OF_EACH = "the owners of all partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerRange:
+    """The bounds of an integer argument, both included."""
+
+    least: int
+    most: int
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise BadRequestError unless the value of the argument ``name`` is an integer within the bounds."""
+        if not isinstance(value, int) or isinstance(value, bool) or not self.least <= value <= self.most:
+            raise BadRequestError(f"{name} is {value!r}", field=name, limit=f"{self.least} to {self.most}")
+
+
+INTEGER_MAX = (1 << 63) - 1
+PEEK_MAX = 1_000  # messages of one answer
+PARTITIONS_MAX = 10_000  # of one topic
+Natural = Annotated[int, IntegerRange(0, INTEGER_MAX)]
+
+
+@dataclass(slots=True, eq=False)
+class AdminOperation:
+    """One entry of the table.
+
+    Attributes:
+        method: the method that declares it. Its signature has the arguments with their types and defaults, and the
+            type of the answer.
+        scope: what the operation acts on.
+        target: the argument that names what it acts on; empty for the cluster.
+        right: what the caller has to be allowed.
+        owner: whether it is forwarded to the topic's owner.
+        is_repeatable: doing it twice is the same as doing it once, so that it may be repeated after a lost answer.
+        fulfilled_by: the error of a repetition that finds the work done; None where a repetition raises none.
+        group: the attribute of the administration that has the method; empty for the administration itself.
+    """
+
+    method: Callable[..., Any]
+    scope: Scope
+    target: str
+    right: Right
+    owner: Owner
+    is_repeatable: bool
+    fulfilled_by: type[HeliographError] | None
+    group: str = ""
+
+    @property
+    def method_name(self) -> str:
+        """The name of the method, such as ``skip``."""
+        return self.method.__name__
+
+    @property
+    def name(self) -> str:
+        """The name by which brokers are asked for it, such as ``cursors.skip``."""
+        return f"{self.group}.{self.method_name}" if self.group else self.method_name
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Arguments and answer, without ``self``."""
+        return _described(self.method)[0]
+
+    def bind(self, *positional: Any, **named: Any) -> dict[str, Any]:
+        """Return all arguments by name, defaults included, with collections as plain lists and dictionaries.
+
+        Raises:
+            TypeError: an argument is missing or unknown.
+            BadRequestError: an integer is outside of its bounds.
+        """
+        signature, ranges = _described(self.method)
+        bound = signature.bind(*positional, **named)
+        bound.apply_defaults()
+        for name, limits in ranges.items():
+            limits.check(name, bound.arguments[name])
+        return {name: _plain(value) for name, value in bound.arguments.items()}
+
+
+Call = Callable[[AdminOperation, dict[str, Any]], Awaitable[Any]]
+
+OPERATIONS: dict[str, AdminOperation] = {}  # the table, by name
+
+
+class OperationGroup:
+    """Methods that are operations. A class that is given a ``group`` adds its methods to the table.
+
+    Attributes:
+        call: runs an operation with its arguments by name; every method that a subclass does not override ends there.
+    """
+
+    call: Call
+
+    def __init_subclass__(cls, group: str | None = None, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if group is None:
+            return
+        for method in vars(cls).values():
+            entry = operation_of(method)
+            if entry is not None:
+                entry.group = group
+                OPERATIONS[entry.name] = entry
+
+
+def operation_of(method: Any) -> AdminOperation | None:
+    """Return the entry that a method declares, or None for another attribute or an implementation."""
+    return getattr(method, "__dict__", {}).get("operation")
+
+
+def operation(
+    scope: Scope,
+    right: Right,
+    *,
+    target: str | None = None,
+    owner: Owner = Owner.NOT_NEEDED,
+    is_repeatable: bool = True,
+    fulfilled_by: type[HeliographError] | None = None,
+) -> Callable[[Method], Method]:
+    """Declare a method as an operation; the arguments are the attributes of ``AdminOperation``."""
+
+    def declare(method: Method) -> Method:
+        entry = AdminOperation(
+            method, scope, scope.value if target is None else target, right, owner, is_repeatable, fulfilled_by
+        )
+
+        @functools.wraps(method)
+        async def call(self: OperationGroup, /, *positional: Any, **named: Any) -> Any:
+            return await self.call(entry, entry.bind(*positional, **named))
+
+        call.__dict__["operation"] = entry
+        return cast(Method, call)
+
+    return declare
+
+
+def through(group: type[Group], call: Call) -> Group:
+    """Return a group whose operations all run by ``call``."""
+    made = group()
+    made.call = call
+    return made
+
+
+@functools.cache
+def _described(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, IntegerRange]]:
+    signature = inspect.signature(method)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "self"]
+    ranges = {
+        name: extra
+        for name, hint in get_type_hints(method, include_extras=True).items()
+        for extra in get_args(hint)[1:]
+        if isinstance(extra, IntegerRange)
+    }
+    return signature.replace(parameters=own), ranges
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return list(value)
+    return value

@@ -1,0 +1,189 @@
+"""Operations on topics and on the existence of subscriptions: the methods of ``Admin`` itself."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from heliograph.base.errors import (
+    SubscriptionExistsError,
+    SubscriptionNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from heliograph.operations.table import Answer, OperationGroup, Owner, Right, Scope, operation
+
+
+class TopicOperations(OperationGroup, group=""):
+    """Topics are named as everywhere, such as ``orders`` or ``persistent://public/default/orders``."""
+
+    @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME)
+    async def lookup(self, topic: str) -> dict[str, str]:
+        """Return the topic's owner: ``broker_id``, ``service_url``, ``service_url_tls``, ``actor_name``.
+
+        Each partition of a partitioned topic has an owner of its own.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, fulfilled_by=TopicExistsError)
+    async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:
+        """Create a topic, partitioned if ``partitions`` is above 0.
+
+        Args:
+            persistence: ``ensemble_size``, ``write_quorum``, ``ack_quorum``; the namespace's where left out.
+
+        Raises:
+            TopicExistsError, NamespaceNotFoundError, InvalidTopicNameError, InvalidQuorumError.
+            NotEnoughBookiesError: fewer bookies are registered than one ensemble needs.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH, fulfilled_by=TopicNotFoundError)
+    async def delete_topic(self, topic: str, force: bool = False) -> None:
+        """Delete a topic with its partitions, subscriptions and messages.
+
+        Raises:
+            TopicNotFoundError.
+            TopicBusyError: it has producers or subscriptions, and ``force`` is not set. Some partitions of a
+                partitioned topic may be deleted by then.
+        """
+
+    @operation(Scope.NAMESPACE, Right.PRODUCE_OR_CONSUME)
+    async def list_topics(self, namespace: str = "public/default") -> list[Answer]:
+        """Return ``name`` and ``partitions`` of each topic of a namespace, sorted by full name.
+
+        A partitioned topic is listed once; ``partitions`` is 0 for a topic that is not partitioned.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def update_partitions(self, topic: str, partitions: int) -> None:
+        """Add partitions to a partitioned topic.
+
+        Its subscriptions exist on the new partitions before a message can be published there.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+            BadRequestError: it has more partitions already.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN)
+    async def create_missing_partitions(self, topic: str) -> int:
+        """Create the partitions that a partitioned topic should have and has not; return how many were created.
+
+        Raises:
+            TopicNotFoundError: it is not a partitioned topic.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def unload_topic(self, topic: str) -> None:
+        """Close a topic where it is served. Clients reconnect by themselves, and the next request opens it again."""
+
+    @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME)
+    async def partitions(self, topic: str, may_create: bool = False) -> int:
+        """Return how many partitions the topic has; 0 when it is not partitioned.
+
+        Args:
+            may_create: the topic is about to be used. A missing topic is created with partitions where the policies
+                say so, and the answer is 0 where its first use creates it.
+
+        Raises:
+            TopicNotFoundError.
+        """
+
+    @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME, owner=Owner.OF_EACH)
+    async def topic_stats(self, topic: str) -> Answer:
+        """Return rates, counters, subscriptions and clients in Pulsar's shape.
+
+        Of a partitioned topic these are the sums, and ``partitions`` has those of each partition by name.
+        """
+
+    @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME, owner=Owner.OF_EACH)
+    async def topic_internal_stats(self, topic: str) -> Answer:
+        """Return the ledgers with their ensembles, and the cursors, in Pulsar's shape."""
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_EACH)
+    async def subscriptions(self, topic: str) -> list[str]:
+        """Return the names of the subscriptions, sorted; of a partitioned topic those of any partition."""
+
+    @operation(
+        Scope.SUBSCRIPTION, Right.CONSUME, target="name", owner=Owner.OF_EACH, fulfilled_by=SubscriptionExistsError
+    )
+    async def create_subscription(self, topic: str, name: str, position: str = "latest") -> None:
+        """Create a durable subscription, on every partition of a partitioned topic.
+
+        Args:
+            position: ``latest``, ``earliest``, or ``ledger:entry`` of the last message not to deliver.
+
+        Raises:
+            SubscriptionExistsError, TopicNotFoundError, BadRequestError.
+        """
+
+    @operation(
+        Scope.SUBSCRIPTION, Right.CONSUME, target="name", owner=Owner.OF_EACH, fulfilled_by=SubscriptionNotFoundError
+    )
+    async def delete_subscription(self, topic: str, name: str, force: bool = False) -> None:
+        """Delete a subscription, on every partition of a partitioned topic; ``force`` disconnects its consumers.
+
+        Raises:
+            SubscriptionNotFoundError, TopicNotFoundError.
+            ConflictError: it has consumers, and ``force`` is not set.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def terminate_topic(self, topic: str) -> dict[str, str]:
+        """End a topic with all partitions: it can be read, and nothing can be published to it. Idempotent.
+
+        Returns:
+            ``ledger:entry`` of the last message by name of the topic or partition; the entry is -1 for none.
+
+        Raises:
+            TopicNotFoundError.
+            ServiceNotReadyError, PersistenceError: it cannot be ended now; some partitions may be ended.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def compact_topic(self, topic: str) -> None:
+        """Start to keep only the latest message of each key, on every partition, for readers of the compacted topic.
+
+        Raises:
+            ConflictError: a compaction is running already; some partitions may have started.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def compaction_status(self, topic: str) -> Answer:
+        """Return Pulsar's ``status`` (NOT_RUN, RUNNING, SUCCESS, ERROR) and ``lastError`` of the last compaction.
+
+        Of a partitioned topic it is the status of the least finished partition. The owner keeps it in memory: it is
+        NOT_RUN again after the topic moved to another broker.
+        """
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def ledger_ranges(self, topic: str) -> list[Answer]:
+        """Return all entries acknowledged by now, ledger by ledger in publish order.
+
+        Returns:
+            ``ledger_id``, ``first_entry_id`` and ``last_entry_id`` of each ledger that has entries.
+
+        Raises:
+            BadRequestError: the topic is partitioned; ask for each partition.
+        """
+
+    @operation(Scope.TOPIC, Right.PRODUCE, owner=Owner.OF_EACH, is_repeatable=False)
+    async def publish(
+        self, topic: str, payloads: Sequence[bytes], keys: Sequence[str | None] | None = None
+    ) -> list[str]:
+        """Publish a list of payloads, packed into as few entries as the size limit allows. Never repeated.
+
+        A call costs about a millisecond, so give it many payloads. On a partitioned topic, a message with a key goes
+        to the key's partition; those without one all go to the next partition in turn.
+
+        Returns:
+            ``ledger:entry:partition:batch_index`` of each, in the order given, when all are durable.
+
+        Raises:
+            MessageTooLargeError: one payload is above the limit; nothing was published.
+            ConnectionLostError, RequestTimeoutError, PersistenceError, ServiceNotReadyError: the outcome of what was
+                not confirmed is unknown.
+        """

@@ -1,0 +1,5 @@
+"""Topics as Ray Datasets. Needs pyarrow, which the extra ``[spark]`` installs."""
+
+from heliograph.pipelines.ray_data.dataset import read_topic, write_dataset
+
+__all__ = ["read_topic", "write_dataset"]

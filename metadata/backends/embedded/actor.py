@@ -1,0 +1,105 @@
+"""The Ray actor that hosts the embedded metadata server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.backends.embedded.limits import ServerLimits
+from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
+
+START_PAUSE_SECONDS = 1.0  # between attempts of an actor that Ray restarted
+
+log = logging.getLogger(__name__)
+
+
+class MetadataActor:
+    """The server of one directory in this process; ``heliograph/cluster`` makes it a Ray actor.
+
+    An actor that Ray restarts serves again on its own, at the address that it had. When the disk fails the process
+    ends, and the restarted one reads what is on the disk. A call that is lost with the process has changed nothing:
+    clients use the server's socket, not these methods.
+    """
+
+    def __init__(self, directory: str, host: str, port: int = 0, session_timeout_ms_min: int = 1_000) -> None:
+        """
+        Args:
+            directory: the directory of the store, on a disk of this node.
+            host: the address to listen on, which clients are given too.
+            port: 0 takes a free port at the first start and the same one at every later start.
+            session_timeout_ms_min: the shortest session timeout that a client may ask for.
+        """
+        assert __debug__, "run without -O: the server relies on its asserts"
+        self._directory = Path(directory)
+        self._host = host
+        self._port = port
+        self._limits = ServerLimits(session_timeout_ms_min=session_timeout_ms_min)
+        self._server: EmbeddedServer | None = None
+        self._changing = asyncio.Lock()
+        self._stopped = False
+        self._tasks: list[asyncio.Task[None]] = []
+        with contextlib.suppress(RuntimeError):  # outside of a loop, the first call starts the server
+            self._tasks.append(asyncio.get_running_loop().create_task(self._start_until_served()))
+
+    def __repr__(self) -> str:
+        return "Metadata(embedded)"
+
+    async def start(self) -> str:
+        """Serve, and return ``host:port``. Idempotent.
+
+        Raises:
+            ResourceError: the directory or the port cannot be used.
+            RecordError: the store is damaged or from a newer version.
+        """
+        return (await self._serving()).address
+
+    async def address(self) -> str:
+        """Serve, and return ``host:port``: the same as ``start``."""
+        return await self.start()
+
+    async def statistics(self) -> dict[str, int]:
+        """Return the counts of ``EmbeddedServer.statistics``."""
+        return (await self._serving()).statistics()
+
+    async def pid(self) -> int:
+        """Return the id of the process that serves."""
+        return os.getpid()
+
+    async def stop(self) -> None:
+        """Stop serving. What was answered is durable. Idempotent; ``start`` serves again."""
+        async with self._changing:
+            self._stopped = True
+            for task in self._tasks:
+                task.cancel()
+            self._tasks.clear()
+            if self._server is not None:
+                await self._server.stop()
+                self._server = None
+
+    async def _serving(self) -> EmbeddedServer:
+        async with self._changing:
+            if self._server is None:
+                server = EmbeddedServer(self._directory, self._host, self._port, limits=self._limits)
+                await server.start()
+                self._server = server
+                self._stopped = False
+                self._tasks.append(asyncio.get_running_loop().create_task(_exit_when_failed(server)))
+            return self._server
+
+    async def _start_until_served(self) -> None:
+        while not self._stopped:
+            try:
+                await self._serving()
+                return
+            except HeliographError as error:
+                log.warning("the metadata server of %s cannot start yet: %s", self._directory, error)
+                await asyncio.sleep(START_PAUSE_SECONDS)
+
+
+async def _exit_when_failed(server: EmbeddedServer) -> None:
+    await server.failed.wait()
+    os._exit(1)

@@ -1,0 +1,114 @@
+"""The MetadataStore on an embedded server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.metadata.backends.embedded.protocol import EmbeddedOp, decode_stat, encode_operation
+from heliograph.metadata.backends.embedded.session import EmbeddedSession
+from heliograph.metadata.session.limits import CONNECT_MS_MAX
+from heliograph.metadata.session.standing_watches import StandingWatch, WatchHandle
+from heliograph.metadata.session.store import SessionStore, parse_token
+from heliograph.metadata.session.watches import WatchKind
+from heliograph.metadata.store import Operation, Stat, Watch, Watcher
+
+
+class EmbeddedStore(SessionStore):
+    """One session with an embedded server; a MetadataStore.
+
+    While SUSPENDED, a call waits up to CALL_WAIT_SECONDS_MAX for the connection to come back.
+    """
+
+    def __init__(self, session: EmbeddedSession) -> None:
+        super().__init__(session.clock)
+        self._session = session
+
+    @classmethod
+    async def connect(
+        cls, host: str, port: int, *, session_timeout_ms: int = 10_000, connect_timeout_ms: int = CONNECT_MS_MAX
+    ) -> EmbeddedStore:
+        """Begin a session.
+
+        Args:
+            session_timeout_ms: asked for; the server keeps it within its bounds.
+            connect_timeout_ms: how long to try to connect.
+
+        Raises:
+            ConnectionLossError: the server could not be reached in time; says why.
+            BadRequestError: the server speaks another version of the protocol.
+        """
+        return cls(await EmbeddedSession.open(host, port, session_timeout_ms, connect_timeout_ms))
+
+    @property
+    @override
+    def session_token(self) -> str:
+        return f"{self.session_id}:{self._session.password}"
+
+    @override
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        value, items = await self._read(EmbeddedOp.GET, WatchKind.DATA, path, watcher)
+        return value, decode_stat(items)
+
+    @override
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        items = await self._read(EmbeddedOp.EXISTS, WatchKind.DATA, path, watcher)
+        return decode_stat(items) if items is not None else None
+
+    @override
+    async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        names, _ = await self._read(EmbeddedOp.CHILDREN, WatchKind.CHILD, path, watcher)
+        return list(names)
+
+    @override
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        results = await self._session.call(EmbeddedOp.APPLY, [encode_operation(operation) for operation in operations])
+        return [decode_stat(result) if isinstance(result, list) else result for result in results]
+
+    @override
+    async def watch(self, path: str, watcher: Watcher) -> Watch:
+        _, watch = await self._watched(EmbeddedOp.WATCH, WatchKind.RECURSIVE, path, watcher)
+        return WatchHandle(lambda: self._cancel(watch))
+
+    @override
+    async def sync(self, path: str = "/") -> None:
+        await self._session.call(EmbeddedOp.SYNC, path)
+
+    @override
+    async def end_session(self, token: str) -> None:
+        await self._session.call(EmbeddedOp.END_SESSION, *parse_token(token))
+
+    @override
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _read(self, op: EmbeddedOp, kind: WatchKind, path: str, watcher: Watcher | None) -> Any:
+        if watcher is None:
+            return await self._session.call(op, path, 0)
+        result, _ = await self._watched(op, kind, path, watcher)
+        return result
+
+    async def _watched(self, op: EmbeddedOp, kind: WatchKind, path: str, watcher: Watcher) -> tuple[Any, StandingWatch]:
+        """Make a call that leaves a watch if it succeeds. Return its result and the watch."""
+        watch = self._session.watches.add(StandingWatch(kind, path, watcher))
+        try:
+            result = await self._session.call(
+                op, path, watch.number, on_result=lambda result: watch.arm(_stat_in(op, result))
+            )
+        except BaseException:
+            self._cancel(watch)
+            raise
+        return result, watch
+
+    def _cancel(self, watch: StandingWatch) -> None:
+        if self._session.watches.remove(watch):
+            self._session.tell(EmbeddedOp.UNWATCH, watch.number)
+
+
+def _stat_in(op: EmbeddedOp, result: Any) -> Stat | None:
+    """Return the stat that the answer to a read carries, if any."""
+    if op is EmbeddedOp.EXISTS:
+        return decode_stat(result) if result is not None else None
+    return decode_stat(result[1]) if op in (EmbeddedOp.GET, EmbeddedOp.CHILDREN) else None

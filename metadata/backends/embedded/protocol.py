@@ -1,0 +1,222 @@
+"""The protocol of the embedded server and its clients; the byte map is in docs/formats-metadata.md. No I/O.
+
+A frame is a u32 (big endian) length and that many bytes of msgpack: one array. Clients send ``[request id, op,
+arguments...]``; the server answers ``[request id, code, result]`` and sends notices ``[0, notice, ...]``.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.metadata.errors import (
+    BadVersionError,
+    InvalidPathError,
+    MetadataProtocolError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+    ValueTooLargeError,
+)
+from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Set, Stat
+
+MAGIC = "heliograph.metadata"
+PROTOCOL_VERSION = 1
+FRAME_BYTES_MAX = 8 << 20  # of one frame without its length
+
+_LENGTH = struct.Struct(">I")
+
+
+class EmbeddedOp(enum.IntEnum):
+    """The kinds of requests; the arguments follow in the frame."""
+
+    HELLO = 1  # magic, protocol version, timeout ms, session id or 0, password -> [session id, password, timeout ms]
+    PING = 2
+    APPLY = 3  # operations -> results
+    GET = 4  # path, watch id or 0 -> [value, stat]
+    EXISTS = 5  # path, watch id or 0 -> stat or nil
+    CHILDREN = 6  # path, watch id or 0 -> [names, stat]
+    WATCH = 7  # path, watch id: recursive
+    UNWATCH = 8  # watch id
+    RESET_WATCHES = 9  # [[watch id, kind, path, czxid, mzxid or pzxid]...]
+    SYNC = 10  # path
+    END_SESSION = 11  # session id, password
+    CLOSE = 12
+
+
+class Notice(enum.IntEnum):
+    """The kinds of notices: what a server sends without a request."""
+
+    EVENT = 1  # watch id, event type, path
+    SESSION_ENDED = 2
+
+
+class _Kind(enum.IntEnum):
+    CREATE = 1
+    SET = 2
+    DELETE = 3
+    CHECK = 4
+
+
+OK = 0
+_ERRORS: dict[int, type[HeliographError]] = {
+    1: NoNodeError,
+    2: NodeExistsError,
+    3: BadVersionError,
+    4: NotEmptyError,
+    5: NoChildrenForEphemeralsError,
+    6: InvalidPathError,
+    7: ValueTooLargeError,
+    8: SessionExpiredError,
+    9: BadRequestError,
+    10: MetadataProtocolError,
+}
+_CODES = {kind: code for code, kind in _ERRORS.items()}
+_EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3, EventType.CHILD: 4}
+_EVENTS = {code: kind for kind, code in _EVENT_CODES.items()}
+
+
+class EmbeddedFrameDecoder:
+    """A stream of bytes, cut into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[list[Any]]:
+        """Return the frames that ``data`` completes.
+
+        Raises:
+            MetadataProtocolError: the stream is not this protocol; it cannot be read any further.
+        """
+        buffer = self._buffer
+        buffer += data
+        frames: list[list[Any]] = []
+        start = 0
+        while len(buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer, start)
+            if length > FRAME_BYTES_MAX:
+                raise MetadataProtocolError(f"a frame of {length} bytes is above the limit of {FRAME_BYTES_MAX}")
+            end = start + _LENGTH.size + length
+            if len(buffer) < end:
+                break
+            frames.append(_unpack(bytes(buffer[start + _LENGTH.size : end])))
+            start = end
+        del buffer[:start]
+        return frames
+
+
+def encode_frame(items: Sequence[Any]) -> bytes:
+    """Return one frame.
+
+    Raises:
+        ValueTooLargeError: it would be above FRAME_BYTES_MAX.
+    """
+    body: bytes = msgpack.packb(items, unicode_errors="surrogatepass")
+    if len(body) > FRAME_BYTES_MAX:
+        raise ValueTooLargeError(
+            f"a frame of {len(body)} bytes is above the limit of {FRAME_BYTES_MAX}", limit=f"{FRAME_BYTES_MAX} bytes"
+        )
+    return _LENGTH.pack(len(body)) + body
+
+
+def encode_error(request_id: int, error: HeliographError) -> bytes:
+    """Return the answer that carries an error of the table."""
+    index = getattr(error, "operation_index", None)
+    return encode_frame([request_id, _CODES[type(error)], [str(error), error.field, error.limit, index]])
+
+
+def decode_error(code: int, details: Any) -> HeliographError:
+    """Return the error in an answer whose code is not OK."""
+    kind = _ERRORS.get(code)
+    try:
+        message, field, limit, index = details
+    except (TypeError, ValueError):
+        kind = None
+    if kind is None:
+        return MetadataProtocolError(f"the server answered with unknown error {code}: {details!r}")
+    error = kind(message, field=field, limit=limit)
+    if index is not None:
+        error.operation_index = index  # type: ignore[attr-defined]
+    return error
+
+
+def encode_operation(operation: Operation) -> list[Any]:
+    """Return an operation as APPLY carries it."""
+    match operation:
+        case Create(path, value, ephemeral, sequence):
+            return [_Kind.CREATE, path, value, ephemeral, sequence]
+        case Set(path, value, version):
+            return [_Kind.SET, path, value, version]
+        case Delete(path, version):
+            return [_Kind.DELETE, path, version]
+        case Check(path, version):
+            return [_Kind.CHECK, path, version]
+
+
+_BUILDERS: dict[int, tuple[type[Operation], tuple[type, ...]]] = {
+    _Kind.CREATE: (Create, (str, bytes, bool, bool)),
+    _Kind.SET: (Set, (str, bytes, int)),
+    _Kind.DELETE: (Delete, (str, int)),
+    _Kind.CHECK: (Check, (str, int)),
+}
+
+
+def decode_operation(items: Any) -> Operation:
+    """Return the operation that ``encode_operation`` made the items of.
+
+    Raises:
+        MetadataProtocolError: they are no operation.
+    """
+    if not isinstance(items, list) or not items or items[0] not in _BUILDERS:
+        raise MetadataProtocolError(f"{items!r} is not an operation")
+    kind, types = _BUILDERS[items[0]]
+    check_arguments(items[1:], types)
+    return kind(*items[1:])
+
+
+def check_arguments(arguments: Sequence[Any], types: Sequence[type]) -> None:
+    """Raise MetadataProtocolError unless the arguments are of exactly these types."""
+    if [type(argument) for argument in arguments] != list(types):
+        raise MetadataProtocolError(
+            f"arguments {[type(a).__name__ for a in arguments]} do not fit {[t.__name__ for t in types]}"
+        )
+
+
+def encode_stat(stat: Stat) -> list[int]:
+    """Return a stat as the protocol carries it."""
+    return [
+        stat.czxid, stat.mzxid, stat.version, stat.cversion, stat.ephemeral_owner, stat.data_length,
+        stat.num_children, stat.pzxid, stat.created_ms, stat.modified_ms,
+    ]  # fmt: skip
+
+
+def decode_stat(items: Sequence[int]) -> Stat:
+    """Return the stat that ``encode_stat`` made the items of."""
+    return Stat(*items)
+
+
+def event_code(kind: EventType) -> int:
+    """Return the number of an event type in a notice."""
+    return _EVENT_CODES[kind]
+
+
+def event_type(code: int) -> EventType:
+    """Return the event type of a number in a notice."""
+    return _EVENTS[code]
+
+
+def _unpack(body: bytes) -> list[Any]:
+    try:
+        items = msgpack.unpackb(body, unicode_errors="surrogatepass")
+    except (ValueError, msgpack.UnpackException) as error:
+        raise MetadataProtocolError(f"a frame is not msgpack: {error}") from error
+    if not isinstance(items, list) or len(items) < 2 or not all(isinstance(item, int) for item in items[:2]):
+        raise MetadataProtocolError("a frame is not an array that begins with two numbers")
+    return items

@@ -1,0 +1,83 @@
+"""The embedded store's records <-> keys and values of RocksDB; the byte map is in docs/formats-metadata.md. No I/O.
+
+Every value begins with a CRC32C of its key and of what follows, and the version of its layout.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from heliograph.metadata.session.sealing import opened, sealed
+from heliograph.metadata.tree import TreeSession
+from heliograph.metadata.znode import Znode
+
+RECORD_VERSION = 1
+NODE_PREFIX = b"n"
+SESSION_PREFIX = b"s"
+STATE_KEY = b"mstate"
+
+_NODE = struct.Struct("<8q")  # czxid, mzxid, pzxid, version, creations, ephemeral owner, created ms, modified ms
+_SESSION = struct.Struct("<I")  # timeout ms; the password follows
+_SESSION_ID = struct.Struct(">Q")
+_STATE = struct.Struct("<q")  # last zxid
+
+
+def node_key(path: str) -> bytes:
+    """Return the key of a node."""
+    return NODE_PREFIX + path.encode()
+
+
+def session_key(session_id: int) -> bytes:
+    """Return the key of a session."""
+    return SESSION_PREFIX + _SESSION_ID.pack(session_id)
+
+
+def encode_node(key: bytes, node: Znode) -> bytes:
+    """Return the value of a node."""
+    numbers = _NODE.pack(
+        node.czxid, node.mzxid, node.pzxid, node.version, node.creations, node.ephemeral_owner, node.created_ms,
+        node.modified_ms,
+    )  # fmt: skip
+    return sealed(key, numbers + node.value, RECORD_VERSION)
+
+
+def decode_node(key: bytes, value: bytes) -> tuple[str, Znode]:
+    """Return path and node.
+
+    Raises:
+        RecordError.
+    """
+    body = opened(key, value, RECORD_VERSION, _NODE.size)
+    return key[1:].decode(), Znode(body[_NODE.size :], *_NODE.unpack_from(body))
+
+
+def encode_session(key: bytes, session: TreeSession) -> bytes:
+    """Return the value of a session."""
+    return sealed(key, _SESSION.pack(session.timeout_ms) + session.password.encode(), RECORD_VERSION)
+
+
+def decode_session(key: bytes, value: bytes) -> TreeSession:
+    """Return a session whose deadline is still to be set.
+
+    Raises:
+        RecordError.
+    """
+    body = opened(key, value, RECORD_VERSION, _SESSION.size)
+    (timeout_ms,) = _SESSION.unpack_from(body)
+    (session_id,) = _SESSION_ID.unpack(key[1:])
+    return TreeSession(session_id, body[_SESSION.size :].decode(), timeout_ms, 0)
+
+
+def encode_state(zxid: int) -> bytes:
+    """Return the value of STATE_KEY."""
+    return sealed(STATE_KEY, _STATE.pack(zxid), RECORD_VERSION)
+
+
+def decode_state(value: bytes) -> int:
+    """Return the last zxid.
+
+    Raises:
+        RecordError.
+    """
+    (zxid,) = _STATE.unpack_from(opened(STATE_KEY, value, RECORD_VERSION, _STATE.size))
+    return int(zxid)

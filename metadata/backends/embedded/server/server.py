@@ -1,0 +1,194 @@
+"""The embedded metadata server: one directory, one address, one tree. It is a single point of failure.
+
+While it is down no ownership changes and no session begins. What it answered before is still true when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from pathlib import Path
+
+from heliograph.base.errors import ResourceError
+from heliograph.metadata.backends.embedded.limits import EXPIRY_TICK_MS, ServerLimits
+from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection
+from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
+from heliograph.metadata.backends.embedded.server.service import Service
+from heliograph.metadata.backends.embedded.server.storage import TreeStorage
+from heliograph.metadata.tree import ZnodeTree
+
+LOCK_WAIT_MS = 5_000  # for a predecessor that is ending
+ACCEPT_BACKLOG = 128
+
+log = logging.getLogger(__name__)
+
+
+class EmbeddedServer:
+    """The server of the store in one directory. It is started once and stopped once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        host: str,
+        port: int = 0,
+        *,
+        limits: ServerLimits | None = None,
+        lock_wait_ms: int = LOCK_WAIT_MS,
+    ) -> None:
+        """
+        Args:
+            directory: created when it is missing; holds all files of the store.
+            host: the address to listen on, which clients are given too.
+            port: 0 takes a free port at the first start and the same one at every later start.
+            lock_wait_ms: how long ``start`` waits for another server to release the directory.
+        """
+        self._directory_path = directory
+        self._host = host
+        self._port = port
+        self._limits = limits or ServerLimits()
+        self._lock_wait_ms = lock_wait_ms
+        self._directory: ServerDirectory | None = None
+        self._storage: TreeStorage | None = None
+        self._service: Service | None = None
+        self._listener: asyncio.Server | None = None
+        self._expiry: asyncio.Task[None] | None = None
+        self.failed = asyncio.Event()  # set when a write has failed: the server answers no more
+        self.failure: Exception | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port``, once started."""
+        assert self._listener is not None, "the server is started"
+        return f"{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Lock the directory, load the store and listen.
+
+        Every session of the store gets its full timeout from now on.
+
+        Raises:
+            ResourceError: the directory or the port cannot be used; nothing is left behind.
+            RecordError: the store is damaged or from a newer version.
+        """
+        assert self._service is None, "a server is started once"
+        loop = asyncio.get_running_loop()
+        try:
+            self._directory = await asyncio.to_thread(ServerDirectory, self._directory_path, self._lock_wait_ms)
+            kept_port = await asyncio.to_thread(self._directory.read_port)
+            listening = await asyncio.to_thread(self._bind, self._port or kept_port)
+            self._port = listening.getsockname()[1]
+            try:
+                tree = await asyncio.to_thread(self._load)
+            except BaseException:
+                listening.close()
+                raise
+            if self._port != kept_port:
+                await asyncio.to_thread(self._directory.write_port, self._port)
+        except BaseException:
+            await self.stop()
+            raise
+        assert self._storage is not None, "loaded"
+        for session_id in tree.sessions:
+            tree.touch(session_id, self._now_ms())
+        service = self._service = Service(tree, self._storage, self._limits, self._now_ms, self._fail)
+        self._listener = await loop.create_server(
+            lambda: EmbeddedConnection(service), sock=listening, backlog=ACCEPT_BACKLOG
+        )
+        self._expiry = loop.create_task(self._expire_forever(service))
+        log.info("metadata of %s served at %s", self._directory_path, self.address)
+
+    async def stop(self) -> None:
+        """Stop serving after everything that was begun is durable.
+
+        Sessions stand and get their full timeout at a start.
+        """
+        if self._expiry is not None:
+            self._expiry.cancel()
+            await asyncio.wait([self._expiry])
+        if self._listener is not None:
+            self._listener.close()
+        if self._service is not None:
+            for connection in list(self._service.connections):
+                connection.abort()
+            await self._service.committer.stop()
+        if self._listener is not None:
+            await self._listener.wait_closed()
+        if self._storage is not None:
+            await asyncio.to_thread(self._storage.close)
+            self._storage = None
+        if self._directory is not None:
+            self._directory.release()
+            self._directory = None
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts of what the server holds, and of what it did since it was started."""
+        assert self._service is not None, "the server is started"
+        service = self._service
+        return {
+            "nodes": len(service.tree.nodes),
+            "sessions": len(service.tree.sessions),
+            "connections": len(service.connections),
+            "watches": service.watches,
+            "zxid": service.tree.zxid,
+            "transactions": service.committer.transactions,
+            "commits": service.committer.commits,
+            "held_bytes": service.committer.held_bytes,
+        }
+
+    def _load(self) -> ZnodeTree:
+        assert self._directory is not None, "the directory is ours"
+        self._storage = TreeStorage(self._directory.database)
+        return self._storage.load()
+
+    def _bind(self, port: int) -> socket.socket:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                self._host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICSERV
+            )[0]
+            listening = socket.socket(family, kind, protocol)
+        except OSError as error:
+            raise ResourceError(f"cannot listen on {self._host}: {error}", field="host") from error
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setblocking(False)
+            listening.bind(address)
+            listening.listen(ACCEPT_BACKLOG)
+        except OSError as error:
+            listening.close()
+            reason = "it is taken" if error.errno == errno.EADDRINUSE else str(error)
+            raise ResourceError(
+                f"metadata cannot listen on {self._host}:{port}: {reason}; end what listens there, or name another "
+                "port (clients will need the new address)",
+                field="port",
+            ) from error
+        return listening
+
+    async def _expire_forever(self, service: Service) -> None:
+        last = self._now_ms()
+        while True:
+            await asyncio.sleep(EXPIRY_TICK_MS / 1000)
+            now = self._now_ms()
+            late_ms = now - last - EXPIRY_TICK_MS
+            if late_ms > EXPIRY_TICK_MS:
+                # The process did not run: pings may wait unread, so this time does not count against the sessions.
+                service.tree.postpone_expiry(late_ms)
+            last = now
+            service.expire_sessions()
+
+    def _fail(self, error: Exception) -> None:
+        log.critical("the metadata store cannot be written and stops: %s", error)
+        self.failure = error
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        if self._service is not None:
+            for connection in list(self._service.connections):
+                connection.abort()
+        self.failed.set()
+
+    @staticmethod
+    def _now_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)

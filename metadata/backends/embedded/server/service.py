@@ -1,0 +1,298 @@
+"""The requests of the embedded server. Each is decided at once, in memory; the committer releases its answer later."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.metadata.backends.embedded.limits import (
+    CONNECTIONS_MAX,
+    HELD_BYTES_MAX,
+    SESSIONLESS_MS_MAX,
+    WATCHES_PER_CONNECTION_MAX,
+    ServerLimits,
+)
+from heliograph.metadata.backends.embedded.protocol import (
+    MAGIC,
+    OK,
+    PROTOCOL_VERSION,
+    EmbeddedOp,
+    Notice,
+    check_arguments,
+    decode_operation,
+    encode_error,
+    encode_frame,
+    encode_stat,
+    event_code,
+)
+from heliograph.metadata.backends.embedded.server.committer import Committer
+from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection, ServerWatch
+from heliograph.metadata.backends.embedded.server.storage import TreeStorage
+from heliograph.metadata.errors import MetadataProtocolError, SessionExpiredError
+from heliograph.metadata.session.watches import WatchKind, WatchTable, missed_event
+from heliograph.metadata.store import Stat, WatchEvent
+from heliograph.metadata.tree import TreeSession, TreeTransaction, ZnodeTree
+from heliograph.metadata.znode import check_path
+
+_READS = (EmbeddedOp.GET, EmbeddedOp.EXISTS, EmbeddedOp.CHILDREN)
+
+Answer = tuple[Any, int]  # a result and the zxid that it reveals
+
+
+class Service:
+    """The tree of one server, its watches and its clients."""
+
+    def __init__(
+        self,
+        tree: ZnodeTree,
+        storage: TreeStorage,
+        limits: ServerLimits,
+        now_ms: Callable[[], int],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.tree = tree
+        self.committer = Committer(tree, storage, self._resume_readers, on_failure)
+        self.connections: set[EmbeddedConnection] = set()
+        self._limits = limits
+        self._now_ms = now_ms
+        self._watches: WatchTable[ServerWatch] = WatchTable()
+        self._by_session: dict[int, EmbeddedConnection] = {}
+        self._handlers: dict[int, tuple[tuple[type, ...], Callable[..., Answer]]] = {
+            EmbeddedOp.PING: ((), lambda _: (None, 0)),
+            EmbeddedOp.APPLY: ((list,), self._apply),
+            EmbeddedOp.GET: ((str, int), self._get),
+            EmbeddedOp.EXISTS: ((str, int), self._exists),
+            EmbeddedOp.CHILDREN: ((str, int), self._children),
+            EmbeddedOp.WATCH: ((str, int), self._watch),
+            EmbeddedOp.UNWATCH: ((int,), self._unwatch),
+            EmbeddedOp.RESET_WATCHES: ((list,), self._reset_watches),
+            EmbeddedOp.SYNC: ((str,), self._sync),
+            EmbeddedOp.END_SESSION: ((int, str), self._end_session),
+            EmbeddedOp.CLOSE: ((), self._close),
+        }
+
+    @property
+    def watches(self) -> int:
+        """The number of standing watches."""
+        return len(self._watches)
+
+    def handle(self, connection: EmbeddedConnection, frame: list[Any]) -> None:
+        """Apply a request and answer it: now, or when what the answer reveals is durable.
+
+        Raises:
+            MetadataProtocolError: the frame is no request; the connection cannot be used any further.
+        """
+        request_id, op, *arguments = frame
+        try:
+            if op == EmbeddedOp.HELLO:
+                check_arguments(arguments, (str, int, int, int, str))
+                result, zxid = self._hello(connection, *arguments)
+            else:
+                types, handler = self._handlers.get(op, ((), None))
+                if handler is None:
+                    raise MetadataProtocolError(f"unknown request {op}")
+                check_arguments(arguments, types)
+                if not self.tree.touch(connection.session_id, self._now_ms()):
+                    raise SessionExpiredError("the session is over")
+                result, zxid = handler(connection, *arguments)
+            answer = encode_frame([request_id, OK, result])
+        except MetadataProtocolError:
+            raise
+        except HeliographError as error:
+            # An error may reveal any of the changes that are not durable yet.
+            answer, zxid = encode_error(request_id, error), self.tree.zxid
+            if op in _READS:
+                self._unwatch(connection, arguments[1])
+        self.committer.send(connection, zxid, answer)
+        if self.committer.held_bytes > HELD_BYTES_MAX:  # I15
+            connection.pause()
+
+    def expire_sessions(self) -> None:
+        """End the sessions whose time is up, and close connections that have had no session for too long."""
+        now_ms = self._now_ms()
+        for connection in list(self.connections):
+            if connection.paused:  # it is not read, so its silence means nothing
+                self.tree.touch(connection.session_id, now_ms)
+            if connection.session_id in self.tree.sessions:
+                connection.alive_ms = now_ms
+            elif now_ms - connection.alive_ms > SESSIONLESS_MS_MAX:
+                connection.abort()
+        for session_id in self.tree.expired(now_ms):
+            self._end(session_id)
+
+    def on_connected(self, connection: EmbeddedConnection) -> None:
+        """Add a client's connection."""
+        connection.alive_ms = self._now_ms()
+        self.connections.add(connection)
+        if len(self.connections) > CONNECTIONS_MAX:  # I15
+            connection.abort()
+
+    def on_disconnected(self, connection: EmbeddedConnection) -> None:
+        """Remove a client's connection and its watches. Its session stands until it expires."""
+        self.connections.discard(connection)
+        self._drop_watches(connection)
+        if self._by_session.get(connection.session_id) is connection:
+            del self._by_session[connection.session_id]
+
+    def _hello(
+        self, connection: EmbeddedConnection, magic: str, version: int, timeout_ms: int, session_id: int, password: str
+    ) -> Answer:
+        if magic != MAGIC or connection.session_id:
+            raise MetadataProtocolError("a connection begins with one HELLO")
+        if version != PROTOCOL_VERSION:
+            raise BadRequestError(
+                f"the client speaks version {version} of the metadata protocol, this server speaks "
+                f"{PROTOCOL_VERSION}: use the same release on both sides",
+                field="protocol version",
+                limit=str(PROTOCOL_VERSION),
+            )
+        session = self._known_session(session_id, password) if session_id else self._new_session(timeout_ms)
+        session_id = session.session_id
+        earlier = self._by_session.pop(session_id, None)
+        if earlier is not None:
+            # Its requests that were not read must not be applied after those of the new connection.
+            earlier.session_id = 0
+            earlier.abort()
+            self.on_disconnected(earlier)
+        assert session_id in self.tree.sessions, "the session stands"
+        assert session_id not in self._by_session, "a session has one connection"
+        connection.session_id = session_id
+        self._by_session[session_id] = connection
+        return [session_id, session.password, session.timeout_ms], self.tree.zxid
+
+    def _known_session(self, session_id: int, password: str) -> TreeSession:
+        session = self.tree.sessions.get(session_id)
+        if session is None or not _same(session.password, password):
+            raise SessionExpiredError(f"session {session_id:#x} is over")
+        self.tree.touch(session_id, self._now_ms())
+        return session
+
+    def _new_session(self, timeout_ms: int) -> TreeSession:
+        session_id = 0
+        while session_id == 0 or session_id in self.tree.sessions:
+            session_id = secrets.randbits(62)
+        timeout_ms = min(max(timeout_ms, self._limits.session_timeout_ms_min), self._limits.session_timeout_ms_max)
+        self._publish(self.tree.open_session(session_id, secrets.token_hex(16), timeout_ms, self._now_ms()))
+        return self.tree.sessions[session_id]
+
+    def _apply(self, connection: EmbeddedConnection, items: list[Any]) -> Answer:
+        operations = [decode_operation(item) for item in items]
+        transaction = self.tree.apply(connection.session_id, operations, wall_ms())
+        self._publish(transaction, sum(len(getattr(operation, "value", b"")) for operation in operations))
+        results = [encode_stat(result) if isinstance(result, Stat) else result for result in transaction.results]
+        return results, transaction.zxid
+
+    def _get(self, connection: EmbeddedConnection, path: str, watch_id: int) -> Answer:
+        node = self.tree.node(path)
+        self._set_watch(connection, WatchKind.DATA, path, watch_id)
+        return [node.value, encode_stat(node.stat())], node.last_zxid
+
+    def _exists(self, connection: EmbeddedConnection, path: str, watch_id: int) -> Answer:
+        node = self.tree.find(path)
+        self._set_watch(connection, WatchKind.DATA, path, watch_id)
+        if node is None:
+            return None, self.tree.zxid
+        return encode_stat(node.stat()), node.last_zxid
+
+    def _children(self, connection: EmbeddedConnection, path: str, watch_id: int) -> Answer:
+        names, node = self.tree.children(path), self.tree.node(path)
+        self._set_watch(connection, WatchKind.CHILD, path, watch_id)
+        return [names, encode_stat(node.stat())], node.last_zxid
+
+    def _watch(self, connection: EmbeddedConnection, path: str, watch_id: int) -> Answer:
+        check_path(path)
+        self._set_watch(connection, WatchKind.RECURSIVE, path, watch_id)
+        return None, self.tree.zxid
+
+    def _unwatch(self, connection: EmbeddedConnection, watch_id: int) -> Answer:
+        watch = connection.watches.pop(watch_id, None)
+        if watch is not None:
+            self._watches.remove(watch)
+        return None, 0
+
+    def _reset_watches(self, connection: EmbeddedConnection, items: list[Any]) -> Answer:
+        """Set a reconnected client's watches again, firing those whose node changed while it was away."""
+        for item in items:
+            check_arguments(item, (int, int, str, int, int))
+            watch_id, number, path, czxid, zxid = item
+            if number not in WatchKind.__members__.values():
+                raise MetadataProtocolError(f"unknown kind of watch {number}")
+            kind = WatchKind(number)
+            missed = missed_event(kind, self.tree.find(path), czxid, zxid)
+            if missed is None:
+                self._set_watch(connection, kind, path, watch_id)
+            else:
+                self._tell(connection, watch_id, WatchEvent(missed, path), self.tree.zxid)
+        return None, self.tree.zxid
+
+    def _sync(self, connection: EmbeddedConnection, path: str) -> Answer:
+        check_path(path)
+        return None, self.tree.zxid
+
+    def _end_session(self, connection: EmbeddedConnection, session_id: int, password: str) -> Answer:
+        session = self.tree.sessions.get(session_id)
+        if session is not None:
+            if not _same(session.password, password):
+                raise BadRequestError("the token's password is not this session's", field="token")
+            self._end(session_id)
+        return None, self.tree.zxid
+
+    def _close(self, connection: EmbeddedConnection) -> Answer:
+        assert self._by_session[connection.session_id] is connection, "a session has one connection"
+        del self._by_session[connection.session_id]
+        self._drop_watches(connection)
+        transaction = self.tree.end_session(connection.session_id, wall_ms())
+        self._publish(transaction)
+        return None, transaction.zxid
+
+    def _end(self, session_id: int) -> None:
+        transaction = self.tree.end_session(session_id, wall_ms())
+        connection = self._by_session.pop(session_id, None)
+        if connection is not None:
+            self._drop_watches(connection)
+            # I13: the owner is told first.
+            self.committer.send(connection, transaction.zxid, encode_frame([0, Notice.SESSION_ENDED]))
+        self._publish(transaction)
+
+    def _publish(self, transaction: TreeTransaction, value_bytes: int = 0) -> None:
+        assert transaction.zxid == self.tree.zxid, "transactions are published in order"
+        self.committer.record(transaction, value_bytes)
+        for event in transaction.events:
+            for watch in self._watches.fire(event):
+                if watch.kind is not WatchKind.RECURSIVE:
+                    del watch.connection.watches[watch.watch_id]
+                self._tell(watch.connection, watch.watch_id, event, transaction.zxid)
+
+    def _tell(self, connection: EmbeddedConnection, watch_id: int, event: WatchEvent, zxid: int) -> None:
+        frame = encode_frame([0, Notice.EVENT, watch_id, event_code(event.type), event.path])
+        self.committer.send(connection, zxid, frame)
+
+    def _drop_watches(self, connection: EmbeddedConnection) -> None:
+        for watch in connection.watches.values():
+            self._watches.remove(watch)
+        connection.watches.clear()
+
+    def _set_watch(self, connection: EmbeddedConnection, kind: WatchKind, path: str, watch_id: int) -> None:
+        if watch_id == 0:
+            return
+        if watch_id in connection.watches:
+            raise MetadataProtocolError(f"watch {watch_id} is set already")
+        if len(connection.watches) >= WATCHES_PER_CONNECTION_MAX:  # I15
+            raise BadRequestError(
+                "too many watches", field="watcher", limit=f"{WATCHES_PER_CONNECTION_MAX} watches of one session"
+            )
+        connection.watches[watch_id] = self._watches.add(ServerWatch(kind, path, connection, watch_id))
+
+    def _resume_readers(self) -> None:
+        if self.committer.held_bytes <= HELD_BYTES_MAX // 2:
+            for connection in self.connections:
+                if connection.paused:
+                    connection.resume()
+
+
+def _same(expected: str, given: str) -> bool:
+    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,198 @@
+"""The client's session with an embedded server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.backends.embedded.calls import EmbeddedRequest, EmbeddedRequests, OnResult
+from heliograph.metadata.backends.embedded.channel import Channel
+from heliograph.metadata.backends.embedded.limits import RESET_WATCHES_MAX
+from heliograph.metadata.backends.embedded.protocol import MAGIC, PROTOCOL_VERSION, EmbeddedOp, Notice, event_type
+from heliograph.metadata.errors import ConnectionLossError, MetadataProtocolError, SessionExpiredError
+from heliograph.metadata.session.clock import now
+from heliograph.metadata.session.limits import ATTEMPT_SECONDS_MIN, CLOSE_SECONDS_MAX, SILENCE_SHARE
+from heliograph.metadata.session.reconnector import ReconnectingSession, Reconnector
+from heliograph.metadata.session.session import QueuedSession
+from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches
+from heliograph.metadata.store import SessionState, WatchEvent
+
+
+class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
+    """A session. Made by ``open``; every method is called on the loop that opened it."""
+
+    def __init__(self, host: str, port: int, timeout_ms: int) -> None:
+        self._requests = EmbeddedRequests()
+        super().__init__(timeout_ms, self._requests)
+        self._host = host
+        self._port = port
+        self._channel: Channel | None = None
+        self._endpoint = f"{host}:{port}"
+        self._reconnector = Reconnector(self, [self._endpoint])
+        self.watches: StandingWatches[StandingWatch] = StandingWatches()
+        self.password = ""
+
+    @classmethod
+    async def open(cls, host: str, port: int, timeout_ms: int, connect_ms: int) -> EmbeddedSession:
+        """Begin a new session.
+
+        Raises:
+            ConnectionLossError: no answer within ``connect_ms``; says what happened last.
+            BadRequestError: the server speaks another version of the protocol.
+        """
+        session = cls(host, port, timeout_ms)
+        deadline = now() + connect_ms / 1000
+        try:
+            await session._reconnector.attach_until(lambda: deadline)
+        except BaseException:
+            session.drop()
+            raise
+        session._start_tasks(session._reconnector.run(), session._heartbeat.run())
+        return session
+
+    @property
+    @override
+    def is_attached(self) -> bool:
+        return self.clock.announced is SessionState.CONNECTED
+
+    @property
+    @override
+    def attempt_seconds(self) -> float:
+        return max(self.clock.timeout * SILENCE_SHARE, ATTEMPT_SECONDS_MIN)
+
+    async def call(self, op: EmbeddedOp, *arguments: Any, on_result: OnResult | None = None) -> Any:
+        """Send a request and wait for its answer. Requests are sent in the order of these calls.
+
+        Args:
+            on_result: called with the result before anything that the server sent later is looked at.
+
+        Raises:
+            ConnectionLossError: there was no connection to send it on, or no answer came.
+            SessionExpiredError: the session is over; the request was not sent or did nothing.
+            HeliographError: as the server answered.
+        """
+        self.clock.check()
+        return await self._ask(self._requests.new(op, arguments, self._loop.create_future(), on_result))
+
+    def tell(self, op: EmbeddedOp, *arguments: Any) -> None:
+        """Send a request whose answer nobody needs, if there is a connection."""
+        if self.is_attached:
+            self._send(self._requests.new(op, arguments))
+
+    @override
+    def ping(self) -> None:
+        self.tell(EmbeddedOp.PING)
+
+    @override
+    async def attach(self, endpoint: str, seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            await self._connect()
+        await self._reset_watches()
+        if self._channel is not None:
+            self.clock.turn(SessionState.CONNECTED)
+            self._pump()
+
+    @override
+    def drop(self) -> None:
+        if self._channel is not None:
+            self._channel.abort()
+            self._on_disconnected(self._channel)
+
+    @override
+    def is_final(self, error: HeliographError) -> bool:
+        return not isinstance(error, ConnectionLossError)
+
+    @override
+    async def _end_at_store(self, state: SessionState) -> None:
+        if state is not SessionState.CONNECTED:
+            return
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._send(self._requests.new(EmbeddedOp.CLOSE, (), future))
+        await asyncio.wait([future], timeout=CLOSE_SECONDS_MAX)
+        if future.done() and not future.cancelled():
+            future.exception()
+
+    @override
+    def _on_lost(self) -> None:
+        self.watches.clear()
+        self._requests.fail_waiting(self.clock.over)
+
+    async def _connect(self) -> None:
+        assert self._channel is None, "one connection at a time"
+        channel = Channel(self._on_frame, self._on_disconnected)
+        await self._loop.create_connection(lambda: channel, self._host, self._port)
+        self._channel = channel
+        self._heartbeat.begin()
+        timeout_ms = round(self.clock.timeout * 1000)
+        arguments = (MAGIC, PROTOCOL_VERSION, timeout_ms, self.clock.session_id, self.password)
+        self.clock.session_id, self.password, timeout_ms = await self._request(EmbeddedOp.HELLO, arguments)
+        self.clock.timeout = timeout_ms / 1000
+
+    async def _reset_watches(self) -> None:
+        items = [
+            [watch.number, int(watch.kind), watch.path, watch.czxid, watch.zxid]
+            for watch in self.watches
+            if watch.is_armed
+        ]
+        for start in range(0, len(items), RESET_WATCHES_MAX):
+            await self._request(EmbeddedOp.RESET_WATCHES, (items[start : start + RESET_WATCHES_MAX],))
+
+    async def _request(self, op: EmbeddedOp, arguments: tuple[Any, ...]) -> Any:
+        """Send a request of the session's own, ahead of every waiting call, and wait for its answer."""
+        if self._channel is None:
+            raise ConnectionLossError("the connection was lost")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._send(self._requests.new(op, arguments, future))
+        return await future
+
+    @override
+    def _send(self, call: EmbeddedRequest) -> None:
+        if self._channel is None:
+            call.fail(ConnectionLossError("the connection was lost; the call was not sent"))
+            return
+        self._requests.sent(call, call.number)
+        self._channel.put(call.frame)
+
+    def _on_frame(self, frame: list[Any]) -> None:
+        self._heartbeat.heard()
+        if frame[0] == 0:
+            self._on_notice(frame)
+            return
+        if len(frame) != 3:
+            raise MetadataProtocolError("an answer has three parts")
+        answered = self._requests.settle(*frame)
+        if answered is None:
+            return
+        sent_at, error = answered
+        if isinstance(error, SessionExpiredError):
+            self.lose()
+        elif not self.clock.is_lost:
+            self.clock.confirm(sent_at)
+            self._pump()
+
+    def _on_notice(self, frame: list[Any]) -> None:
+        if frame[1] == Notice.SESSION_ENDED:
+            self.lose()
+        elif frame[1] == Notice.EVENT and len(frame) == 5:
+            # In the queue of the loop, behind the waiters of the answers that came before this event.
+            self._loop.call_soon(self._deliver, frame[2], WatchEvent(event_type(frame[3]), frame[4]))
+        else:
+            raise MetadataProtocolError(f"unknown notice {frame[1]}")
+
+    def _deliver(self, number: int, event: WatchEvent) -> None:
+        watch = self.watches.get(number)
+        if watch is not None:
+            self.watches.deliver(watch, event)
+
+    def _on_disconnected(self, channel: Channel) -> None:
+        if channel is not self._channel:
+            return
+        self._channel = None
+        if self.is_attached:
+            self.clock.turn(SessionState.SUSPENDED)
+        lost = ConnectionLossError("the connection to the metadata server was lost; the outcome of the call is unknown")
+        self._requests.fail_in_flight(lost)
+        self._reconnector.connection_lost(self._endpoint, "the connection was lost")

@@ -1,0 +1,1 @@
+"""Keys, records, addresses, messages and connections of etcd, each bounded (I15)."""

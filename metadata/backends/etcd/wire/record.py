@@ -1,0 +1,137 @@
+"""The values that the etcd backend writes; the byte map is in docs/formats-metadata.md. No I/O.
+
+Every value begins with a CRC32C of its key and of what follows, and the version of its layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgpack
+
+from heliograph.metadata.errors import RecordError
+from heliograph.metadata.session.sealing import opened, sealed
+from heliograph.metadata.store import EventType, WatchEvent
+
+RECORD_VERSION = 1
+LAYOUT = b"heliograph metadata in etcd, layout 1"
+
+_NODE = struct.Struct("<4q")  # czxid or 0, version, created ms, modified ms
+_FAMILY = struct.Struct("<3q")  # creations, removals, pzxid or 0
+_SESSION = struct.Struct("<q")  # number of the latest transaction; the password follows
+
+_EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3}
+_EVENT_TYPES = {code: kind for kind, code in _EVENT_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHead:
+    """The head of a node's value. ``czxid`` 0: the revision that wrote this value also created the node."""
+
+    czxid: int
+    version: int
+    created_ms: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A node's family: the numbers of children ever created in it and of those known to be gone.
+
+    ``pzxid`` 0: the revision that wrote this was the last to change the list of children.
+    """
+
+    creations: int = 0
+    removals: int = 0
+    pzxid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session's record. ``sequence`` counts its transactions: it shows whether a transaction took effect."""
+
+    sequence: int
+    password: str
+
+
+def encode_layout(key: bytes) -> bytes:
+    """Return the value of the layout's key."""
+    return sealed(key, LAYOUT, RECORD_VERSION)
+
+
+def check_layout(key: bytes, stored: bytes) -> None:
+    """Check that this version can read what stands under a prefix.
+
+    Raises:
+        RecordError: another version wrote it, or it is no metadata of Heliograph.
+    """
+    found = opened(key, stored, RECORD_VERSION, 1)
+    if found != LAYOUT:
+        raise RecordError(f"{key!r} says {found!r}, this program reads {LAYOUT.decode()}: upgrade it")
+
+
+def encode_node(key: bytes, head: NodeHead, value: bytes) -> bytes:
+    """Return the value of a node's key."""
+    return sealed(key, _NODE.pack(head.czxid, head.version, head.created_ms, head.modified_ms) + value, RECORD_VERSION)
+
+
+def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes]:
+    """Return head and value of a node.
+
+    Raises:
+        RecordError.
+    """
+    body = opened(key, stored, RECORD_VERSION, _NODE.size)
+    return NodeHead(*_NODE.unpack_from(body)), body[_NODE.size :]
+
+
+def encode_family(key: bytes, family: Family) -> bytes:
+    """Return the value of a family's key."""
+    return sealed(key, _FAMILY.pack(family.creations, family.removals, family.pzxid), RECORD_VERSION)
+
+
+def decode_family(key: bytes, stored: bytes) -> Family:
+    """Return a family.
+
+    Raises:
+        RecordError.
+    """
+    return Family(*_FAMILY.unpack_from(opened(key, stored, RECORD_VERSION, _FAMILY.size)))
+
+
+def encode_session(key: bytes, record: SessionRecord) -> bytes:
+    """Return the value of a session's key."""
+    return sealed(key, _SESSION.pack(record.sequence) + record.password.encode(), RECORD_VERSION)
+
+
+def decode_session(key: bytes, stored: bytes) -> SessionRecord:
+    """Return a session's record.
+
+    Raises:
+        RecordError.
+    """
+    body = opened(key, stored, RECORD_VERSION, _SESSION.size)
+    (sequence,) = _SESSION.unpack_from(body)
+    return SessionRecord(sequence, body[_SESSION.size :].decode())
+
+
+def encode_events(key: bytes, events: Sequence[WatchEvent]) -> bytes:
+    """Return the value of the events key: the events of one revision, where its keys alone do not tell them."""
+    items = [[_EVENT_CODES[event.type], event.path] for event in events if event.type in _EVENT_CODES]
+    packed: bytes = msgpack.packb(items)
+    return sealed(key, packed, RECORD_VERSION)
+
+
+def decode_events(key: bytes, stored: bytes) -> list[WatchEvent]:
+    """Return the events of one revision.
+
+    Raises:
+        RecordError.
+    """
+    try:
+        items = msgpack.unpackb(opened(key, stored, RECORD_VERSION, 1))
+        return [WatchEvent(_EVENT_TYPES[code], path) for code, path in items]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordError(f"the record of {key!r} is malformed: {error}") from error

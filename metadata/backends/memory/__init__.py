@@ -1,0 +1,1 @@
+"""The store inside one process, for tests."""

@@ -1,0 +1,206 @@
+"""The MetadataStore on a ZooKeeper ensemble."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.protocol.serialization import Sync
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from typing_extensions import override
+
+from heliograph.base.errors import BadRequestError
+from heliograph.metadata.backends.zookeeper import requests
+from heliograph.metadata.backends.zookeeper.bridge import Bridge, Endpoint, Listener
+from heliograph.metadata.backends.zookeeper.limits import REQUEST_BYTES_MAX
+from heliograph.metadata.backends.zookeeper.session import ZooKeeperSession
+from heliograph.metadata.errors import ConnectionLossError, ValueTooLargeError
+from heliograph.metadata.session.limits import ANSWER_SECONDS_MAX, CONNECT_MS_MAX
+from heliograph.metadata.session.standing_watches import WatchHandle
+from heliograph.metadata.session.store import SessionStore
+from heliograph.metadata.session.watches import WatchKind
+from heliograph.metadata.store import Operation, Stat, Watch, Watcher
+from heliograph.metadata.znode import check_operation, check_path
+
+OVERHEAD_BYTES = 128  # about what an operation adds to its path and its value
+_TOKEN = re.compile(r"(-?\d+):([0-9a-f]{2,})")
+
+
+class ZooKeeperStore(SessionStore):
+    """One session with ZooKeeper 3.6 or later; a MetadataStore.
+
+    While SUSPENDED, a call waits up to CALL_WAIT_SECONDS_MAX for the connection to come back. With
+    credentials, only their user may read and change the nodes that are created; without, every client may.
+    """
+
+    def __init__(
+        self, session: ZooKeeperSession, endpoints: Sequence[Endpoint], auth: Sequence[tuple[str, str]]
+    ) -> None:
+        super().__init__(session.clock)
+        self._session = session
+        self._endpoints = endpoints
+        self._auth = auth
+        self._acl = CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE
+
+    @classmethod
+    async def connect(
+        cls,
+        endpoints: Sequence[Endpoint],
+        *,
+        session_timeout_ms: int = 10_000,
+        connect_timeout_ms: int = CONNECT_MS_MAX,
+        credentials: tuple[str, str] | None = None,
+    ) -> ZooKeeperStore:
+        """Begin a session.
+
+        Args:
+            endpoints: host and port of each server that may be asked.
+            session_timeout_ms: asked for; the server keeps it within its bounds.
+            connect_timeout_ms: how long to try to connect.
+            credentials: user and password for ZooKeeper's "digest" scheme.
+
+        Raises:
+            ConnectionLossError: no server could be reached in time; lists each with its failure.
+            NotPermittedError: the credentials are refused.
+        """
+        auth = [("digest", ":".join(credentials))] if credentials is not None else []
+        session = await ZooKeeperSession.open(endpoints, session_timeout_ms, connect_timeout_ms, auth)
+        return cls(session, endpoints, auth)
+
+    @property
+    @override
+    def session_token(self) -> str:
+        return f"{self.session_id}:{self._session.password.hex()}"
+
+    @override
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        check_path(path)
+        if watcher is not None:
+            value, stat = await self._session.watched(WatchKind.DATA, path, watcher, with_value=True)
+        else:
+            value, stat = await self._session.call(path, partial(requests.get, path, watched=False))
+        return value or b"", requests.stat_of(stat)
+
+    @override
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        stat = await self._read(WatchKind.DATA, path, watcher)
+        return None if stat is None else requests.stat_of(stat)
+
+    @override
+    async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        names, _ = await self._read(WatchKind.CHILD, path, watcher)
+        return sorted(names)
+
+    @override
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        for index, operation in enumerate(operations):
+            check_operation(operation, index)
+        if not operations:
+            self._clock.check()
+            return []
+        size = sum(_size_of(operation) for operation in operations)
+        if size > REQUEST_BYTES_MAX:
+            raise ValueTooLargeError(
+                f"a request of {size} bytes is above the limit", field="operations", limit=f"{REQUEST_BYTES_MAX} bytes"
+            )
+        made = partial(requests.transaction, operations, self._acl)
+        answers = await self._session.call(operations[0].path, made, size=size)
+        return requests.results_of(operations, answers)
+
+    @override
+    async def watch(self, path: str, watcher: Watcher) -> Watch:
+        """Set a recursive watch.
+
+        Raises:
+            UnsupportedError: the server is older than 3.6.
+        """
+        check_path(path)
+        watch = await self._session.watch(path, watcher)
+        return WatchHandle(lambda: self._session.unwatch(watch))
+
+    @override
+    async def sync(self, path: str = "/") -> None:
+        check_path(path)
+        await self._session.call(path, partial(Sync, path))
+
+    @override
+    async def end_session(self, token: str) -> None:
+        # ZooKeeper does not tell a wrong password from a session that is over: nothing happens.
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise BadRequestError("a session token looks like 'id:password'", field="token")
+        self._clock.check()
+        await _Ending.run(self._endpoints, self._auth, (int(match[1]), bytes.fromhex(match[2])))
+
+    @override
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _write(self, operation: Operation) -> str | Stat | None:
+        check_operation(operation)
+        made = partial(requests.write, operation, self._acl)
+        answer = await self._session.call(operation.path, made, size=_size_of(operation))
+        return requests.result_of(operation, answer)
+
+    async def _read(self, kind: WatchKind, path: str, watcher: Watcher | None) -> Any:
+        check_path(path)
+        if watcher is not None:
+            return await self._session.watched(kind, path, watcher)
+        return await self._session.call(path, partial(requests.read, kind, path, watched=False))
+
+
+class _Ending(Listener):
+    """A take-over of another session, only to close it."""
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def run(
+        cls, endpoints: Sequence[Endpoint], auth: Sequence[tuple[str, str]], client_id: tuple[int, bytes]
+    ) -> None:
+        """End the session, unless it is over or has another password.
+
+        Raises:
+            ConnectionLossError: no server could be reached.
+        """
+        ending = cls()
+        bridge = Bridge(endpoints, CONNECT_MS_MAX, ending, auth=auth, client_id=client_id)
+        try:
+            bridge.start()
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                await ending.outcome
+        except TimeoutError:
+            raise ConnectionLossError(
+                f"session {client_id[0]:#x} could not be ended: no ZooKeeper server answers"
+            ) from None
+        finally:
+            await asyncio.to_thread(bridge.end)
+
+    @override
+    def on_connected(self, began: float, timeout_ms: int, session_id: int, password: bytes) -> None:
+        """Wait: the session is taken over, and the bridge has asked for its end."""
+
+    @override
+    def on_disconnected(self) -> None:
+        """Wait: the owner took the session back, or the network broke, and the bridge tries again."""
+
+    @override
+    def on_over(self, reason: str) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(None)
+
+    @override
+    def on_event(self, number: int, path: str) -> None:
+        """Ignore the event: the watch is the other owner's."""
+
+    @override
+    def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
+        """Ignore the reply: no request was sent."""
+
+
+def _size_of(operation: Operation) -> int:
+    return len(getattr(operation, "value", b"")) + len(operation.path) + OVERHEAD_BYTES

@@ -1,0 +1,171 @@
+"""The requests to ZooKeeper as kazoo sends them, with the two that kazoo lacks; kazoo's errors and stats as ours."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kazoo import exceptions as kazoo
+from kazoo.protocol.serialization import CheckVersion, Exists, GetChildren2, GetData, SetData, Transaction, write_string
+from kazoo.protocol.serialization import Create as CreateRequest
+from kazoo.protocol.serialization import Delete as DeleteRequest
+
+from heliograph.base.errors import HeliographError, NotPermittedError, QuotaExceededError, UnsupportedError
+from heliograph.metadata.errors import (
+    BadVersionError,
+    ConnectionLossError,
+    InvalidPathError,
+    MetadataError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+)
+from heliograph.metadata.session.watches import WatchKind
+from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Set, Stat
+
+EVENTS = {1: EventType.CREATED, 2: EventType.DELETED, 3: EventType.CHANGED, 4: EventType.CHILD}
+
+_EPHEMERAL = 1
+_SEQUENCE = 2
+_PERSISTENT_RECURSIVE = 1
+_ANY_WATCHER = 3
+_INT = struct.Struct("!i")
+_WATCHED = object()  # kazoo only looks whether there is a watcher; the watch table has the real ones
+
+_ERRORS: tuple[tuple[type[Exception], type[HeliographError]], ...] = (
+    (kazoo.NoNodeError, NoNodeError),
+    (kazoo.NodeExistsError, NodeExistsError),
+    (kazoo.BadVersionError, BadVersionError),
+    (kazoo.NotEmptyError, NotEmptyError),
+    (kazoo.NoChildrenForEphemeralsError, NoChildrenForEphemeralsError),
+    (kazoo.BadArgumentsError, InvalidPathError),
+    (kazoo.ConnectionClosedError, ConnectionLossError),  # before its base, SessionExpiredError
+    (kazoo.SessionExpiredError, SessionExpiredError),
+    (kazoo.NoAuthError, NotPermittedError),
+    (kazoo.AuthFailedError, NotPermittedError),
+    (kazoo.InvalidACLError, NotPermittedError),
+    (kazoo.UnimplementedError, UnsupportedError),
+    (kazoo.QuotaExceededError, QuotaExceededError),
+    (kazoo.ConnectionLoss, ConnectionLossError),
+    (kazoo.OperationTimeoutError, ConnectionLossError),
+    (kazoo.RequestTimeoutError, ConnectionLossError),
+    (kazoo.SessionMovedError, ConnectionLossError),
+    (kazoo.ThrottledOpError, ConnectionLossError),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KazooAddWatch:
+    """The request that sets a persistent recursive watch (ZooKeeper 3.6 and later)."""
+
+    type: ClassVar[int] = 106
+    path: str
+
+    def serialize(self) -> bytes:
+        """Return the body of the request."""
+        return bytes(write_string(self.path)) + _INT.pack(_PERSISTENT_RECURSIVE)
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> bool:
+        """Return True: the answer has no body."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveWatches:
+    """The request that removes every watch that the session has on exactly this path."""
+
+    type: ClassVar[int] = 18
+    path: str
+
+    def serialize(self) -> bytes:
+        """Return the body of the request."""
+        return bytes(write_string(self.path)) + _INT.pack(_ANY_WATCHER)
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> bool:
+        """Return True: the answer has no body."""
+        return True
+
+
+def read(kind: WatchKind, path: str, *, watched: bool) -> Any:
+    """Return a request that reads what a watch of ``kind`` compares, and sets the watch if ``watched``."""
+    if kind is WatchKind.RECURSIVE:
+        return KazooAddWatch(path)
+    request = GetChildren2 if kind is WatchKind.CHILD else Exists
+    return request(path, _WATCHED if watched else None)
+
+
+def get(path: str, *, watched: bool) -> Any:
+    """Return a request for value and stat."""
+    return GetData(path, _WATCHED if watched else None)
+
+
+def write(operation: Operation, acl: Sequence[Any]) -> Any:
+    """Return the request that does one operation."""
+    match operation:
+        case Create(path, value, ephemeral, sequence):
+            flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENCE if sequence else 0)
+            return CreateRequest(path, bytes(value), acl, flags)
+        case Set(path, value, version):
+            return SetData(path, bytes(value), version)
+        case Delete(path, version):
+            return DeleteRequest(path, version)
+        case Check(path, version):
+            return CheckVersion(path, version)
+
+
+def transaction(operations: Sequence[Operation], acl: Sequence[Any]) -> Any:
+    """Return the request that does all operations or none."""
+    return Transaction([write(operation, acl) for operation in operations])
+
+
+def results_of(operations: Sequence[Operation], answers: Sequence[Any]) -> list[str | Stat | None]:
+    """Return the results in the answer to a transaction.
+
+    Raises:
+        MetadataError: the error of the operation that could not be done, with its ``operation_index``.
+    """
+    for index, answer in enumerate(answers):
+        # The operations before the failed one are answered with "rolled back", those after it with "inconsistency".
+        if isinstance(answer, Exception) and not isinstance(answer, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
+            error = translated(answer, operations[index].path)
+            if isinstance(error, MetadataError):
+                error.operation_index = index
+            raise error
+    return [result_of(operation, answer) for operation, answer in zip(operations, answers, strict=True)]
+
+
+def result_of(operation: Operation, answer: Any) -> str | Stat | None:
+    """Return the result in the answer to one operation."""
+    if isinstance(operation, Create):
+        return str(answer)
+    return stat_of(answer) if isinstance(operation, Set) else None
+
+
+def stat_of(stat: Any) -> Stat:
+    """Return ZooKeeper's stat as a ``Stat``."""
+    return Stat(
+        czxid=stat.czxid,
+        mzxid=stat.mzxid,
+        version=stat.version,
+        cversion=stat.cversion,
+        ephemeral_owner=stat.ephemeralOwner,
+        data_length=stat.dataLength,
+        num_children=stat.numChildren,
+        pzxid=stat.pzxid,
+        created_ms=stat.ctime,
+        modified_ms=stat.mtime,
+    )
+
+
+def translated(error: BaseException, what: str) -> HeliographError:
+    """Return the error of this project for one of kazoo's. ``what`` names the path, for the message."""
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(f"{what}: ZooKeeper answered {type(error).__name__}")
+    return MetadataError(f"{what}: ZooKeeper failed with {type(error).__name__} {error}".rstrip())

@@ -1,0 +1,336 @@
+"""The client's session with ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.exceptions import NoNodeError as KazooNoNodeError
+from kazoo.exceptions import NoWatcherError
+from typing_extensions import override
+
+from heliograph.base.errors import BadRequestError, HeliographError, NotPermittedError
+from heliograph.metadata.backends.zookeeper import requests
+from heliograph.metadata.backends.zookeeper.bridge import Bridge, Endpoint, Listener
+from heliograph.metadata.backends.zookeeper.limits import (
+    RECONNECT_SECONDS_MIN,
+    REQUESTS_IN_FLIGHT_MAX,
+    SERVER_BYTES_DEFAULT,
+    WATCHES_MAX,
+)
+from heliograph.metadata.backends.zookeeper.watches import ZooKeeperWatches
+from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
+from heliograph.metadata.session.call_queue import Call, CallQueue
+from heliograph.metadata.session.limits import SILENCE_SHARE
+from heliograph.metadata.session.session import QueuedSession
+from heliograph.metadata.session.standing_watches import StandingWatch
+from heliograph.metadata.session.watches import WatchKind
+from heliograph.metadata.store import SessionState, Stat, Watcher, WatchEvent
+
+AUTH_FAILED = "AUTH_FAILED"  # kazoo's name for refused credentials
+
+Hook = Callable[[Any, BaseException | None], None]
+
+
+class ZooKeeperRequest(Call):
+    """One request. ``make`` builds it when it is sent; ``hook`` is called with the reply before the waiter resumes."""
+
+    __slots__ = ("hook", "make", "size", "what")
+
+    def __init__(
+        self, what: str, make: Callable[[], Any], size: int, hook: Hook | None, future: asyncio.Future[Any] | None
+    ) -> None:
+        super().__init__(future)
+        self.what = what
+        self.make = make
+        self.size = size
+        self.hook = hook
+
+
+class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
+    """A session. Made by ``open``; every method is called on the loop that opened it."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], timeout_ms: int, auth: Sequence[tuple[str, str]]) -> None:
+        super().__init__(timeout_ms, CallQueue(REQUESTS_IN_FLIGHT_MAX))
+        self._endpoints = endpoints
+        self._bridge = Bridge(endpoints, timeout_ms, self, auth=auth)
+        self._watches = ZooKeeperWatches()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._attachments = 0  # counts connections, so that what belongs to an earlier one is recognised
+        self._has_connection = False
+        self.password = b""
+
+    @classmethod
+    async def open(
+        cls, endpoints: Sequence[Endpoint], timeout_ms: int, connect_ms: int, auth: Sequence[tuple[str, str]]
+    ) -> ZooKeeperSession:
+        """Begin a new session.
+
+        Raises:
+            ConnectionLossError: no session within ``connect_ms``; lists each endpoint with what happened there.
+            NotPermittedError: the credentials are refused.
+        """
+        session = cls(endpoints, timeout_ms, auth)
+        session._bridge.attempt_seconds = connect_ms / 1000 / (2 * len(endpoints))
+        try:
+            session._bridge.start()
+            async with asyncio.timeout(connect_ms / 1000):
+                await session._opened
+        except TimeoutError:
+            session.lose()
+            raise ConnectionLossError(session._bridge_failures()) from None
+        except BaseException:
+            session.lose()
+            raise
+        session._start_tasks(session._heartbeat.run())
+        return session
+
+    @property
+    @override
+    def is_attached(self) -> bool:
+        return self._has_connection
+
+    @property
+    def watches(self) -> int:
+        """How many watches stand."""
+        return len(self._watches)
+
+    async def call(self, what: str, make: Callable[[], Any], *, size: int = 0, hook: Hook | None = None) -> Any:
+        """Send a request and wait for its answer as kazoo decodes it. Requests are sent in the order of these calls.
+
+        Args:
+            what: the path, for error messages.
+            size: its approximate number of bytes.
+            hook: called with the reply before anything that the server sent later is looked at.
+
+        Raises:
+            ConnectionLossError: there was no connection to send it on, or no answer came.
+            SessionExpiredError: the session is over; the request was not sent or did nothing.
+            HeliographError: as the server answered.
+        """
+        self.clock.check()
+        return await self._ask(ZooKeeperRequest(what, make, size, hook, self._loop.create_future()))
+
+    async def watched(self, kind: WatchKind, path: str, watcher: Watcher, *, with_value: bool = False) -> Any:
+        """Read a node and leave a one-shot watch if that succeeds. Return the answer."""
+        self._check_room()
+
+        def make() -> Any:
+            is_set = not self._watches.is_recursive(path)
+            return requests.get(path, watched=is_set) if with_value else requests.read(kind, path, watched=is_set)
+
+        def hook(answer: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._watches.add(StandingWatch(kind, path, watcher)).arm(_stat_in(answer))
+
+        return await self.call(path, make, hook=hook)
+
+    async def watch(self, path: str, watcher: Watcher) -> StandingWatch:
+        """Set a recursive watch; ``unwatch`` removes it."""
+        self._check_room()
+        watch = StandingWatch(WatchKind.RECURSIVE, path, watcher)
+        asked = False
+
+        def make() -> Any:
+            nonlocal asked
+            asked = True
+            self._watches.expect_recursive(path)
+            return requests.KazooAddWatch(path)
+
+        def hook(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._watches.add(watch).arm(None)
+
+        try:
+            await self.call(path, make, hook=hook)
+        except BaseException:
+            if watch.is_armed:
+                self.unwatch(watch)
+            elif asked and not self.clock.is_lost:
+                self._drop_recursive(path)
+            raise
+        return watch
+
+    def unwatch(self, watch: StandingWatch) -> None:
+        """Remove a recursive watch: its watcher is not called after this returns."""
+        if self._watches.remove(watch):
+            self._drop_recursive(watch.path)
+
+    @override
+    def on_connected(self, began: float, timeout_ms: int, session_id: int, password: bytes) -> None:
+        if self.clock.state is SessionState.LOST:
+            return
+        self.clock.timeout = timeout_ms / 1000
+        self.clock.session_id, self.password = session_id, password
+        self._bridge.attempt_seconds = max(self.clock.timeout * SILENCE_SHARE, RECONNECT_SECONDS_MIN)
+        self.clock.confirm(began)
+        self._heartbeat.begin()
+        self._has_connection = True
+        self._attachments += 1
+        attachment = self._attachments
+        # In the queue of the loop, behind the watchers of what was missed.
+        self._set_again(list(self._watches), lambda: self._loop.call_soon(self._resume, attachment))
+
+    @override
+    def on_disconnected(self) -> None:
+        self._has_connection = False
+        if self.clock.announced is SessionState.CONNECTED:
+            self.clock.turn(SessionState.SUSPENDED)
+
+    @override
+    def on_over(self, reason: str) -> None:
+        if not self._opened.done():
+            refused = reason == AUTH_FAILED
+            self._opened.set_exception(
+                NotPermittedError("ZooKeeper refuses the credentials") if refused else self.clock.over
+            )
+        self.lose()
+
+    @override
+    def on_event(self, number: int, path: str) -> None:
+        self._heartbeat.heard()
+        if (kind := requests.EVENTS.get(number)) is not None:
+            self._tell(self._watches.told_of(WatchEvent(kind, path)))
+
+    @override
+    def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
+        self._heartbeat.heard()
+        request = self._calls.answered(tag)
+        if request is None:
+            return
+        if request.hook is not None and not request.is_over:
+            request.hook(value, error)
+        failure = None if error is None else self._failure_of(request, error)
+        if not isinstance(failure, ConnectionLossError | SessionExpiredError):
+            self.clock.confirm(request.sent_at)
+        if failure is not None:
+            request.fail(failure)
+        else:
+            request.answer(value)
+        self._pump()
+
+    @override
+    def ping(self) -> None:
+        self._tell_server(requests.read(WatchKind.DATA, "/", watched=False))
+
+    @override
+    def drop(self) -> None:
+        self._bridge.drop()
+
+    @staticmethod
+    def _failure_of(call: ZooKeeperRequest, error: BaseException) -> HeliographError:
+        failure = requests.translated(error, call.what)
+        if isinstance(failure, ConnectionLossError) and call.size > SERVER_BYTES_DEFAULT:
+            hint = f"(a request of {call.size} bytes: is the server's jute.maxbuffer below that?)"
+            return ConnectionLossError(f"{failure} {hint}")
+        return failure
+
+    def _check_room(self) -> None:
+        if len(self._watches) >= WATCHES_MAX:  # I15
+            raise BadRequestError("too many watches", field="watcher", limit=f"{WATCHES_MAX} watches of one session")
+
+    @override
+    def _send(self, call: ZooKeeperRequest) -> None:
+        self._calls.sent(call, call)
+        self._bridge.submit(call.make(), call)
+
+    def _tell_server(self, request: Any, hook: Hook | None = None) -> None:
+        """Send a request of the session's own, ahead of every waiting call."""
+        self._send(ZooKeeperRequest(getattr(request, "path", "/"), lambda: request, 0, hook, None))
+
+    def _resume(self, attachment: int) -> None:
+        if attachment != self._attachments or not self.is_attached or self.clock.is_lost:
+            return
+        self.clock.turn(SessionState.CONNECTED)
+        if not self._opened.done():
+            self._opened.set_result(None)
+        self._pump()
+
+    def _set_again(self, watches: Sequence[StandingWatch], then: Callable[[], object]) -> None:
+        """Set watches again with the server, tell those that missed something, and call ``then`` when all stand."""
+        groups: dict[tuple[WatchKind, str], list[StandingWatch]] = {}
+        for watch in watches:
+            groups.setdefault((watch.kind, watch.path), []).append(watch)
+        # Recursive watches first: the other watches of their paths are not set with the server.
+        ordered = deque(sorted(groups.items(), key=lambda item: item[0][0] is not WatchKind.RECURSIVE))
+        attachment, under_way = self._attachments, 0
+
+        def advance() -> None:
+            nonlocal under_way
+            while ordered and self._calls.has_room:
+                (kind, path), group = ordered.popleft()
+                is_set = kind is WatchKind.RECURSIVE or not self._watches.is_recursive(path)
+                under_way += 1
+                self._tell_server(
+                    requests.read(kind, path, watched=is_set),
+                    lambda answer, error, group=group: settled(group, answer, error),  # type: ignore[misc]
+                )
+            if not ordered and not under_way:
+                then()
+
+        def settled(group: Sequence[StandingWatch], answer: Any, error: BaseException | None) -> None:
+            nonlocal under_way
+            under_way -= 1
+            if attachment != self._attachments or not self.is_attached or self.clock.is_lost:
+                return
+            if error is not None and not isinstance(error, KazooNoNodeError):
+                self._bridge.drop()  # the watches of this connection are not complete
+                return
+            self._tell_missed(group, None if error is not None else _stat_in(answer))
+            advance()
+
+        advance()
+
+    def _tell_missed(self, watches: Sequence[StandingWatch], stat: Stat | None) -> None:
+        missed = [(watch, watch.missed(stat)) for watch in watches]
+        self._tell([(watch, WatchEvent(kind, watch.path)) for watch, kind in missed if kind is not None])
+
+    def _drop_recursive(self, path: str) -> None:
+        if not self._watches.forget_recursive(path) or not self.is_attached:
+            return
+        self._tell_server(requests.RemoveWatches(path), self._on_removed)
+        # The server has removed the one-shot watches of this path too.
+        self._set_again([watch for watch in self._watches if watch.path == path], lambda: None)
+
+    def _on_removed(self, _: Any, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, NoWatcherError):
+            self._bridge.drop()  # a new connection has only the watches that are set again on it
+
+    def _tell(self, told: Sequence[tuple[StandingWatch, WatchEvent]]) -> None:
+        for watch, event in told:
+            # In the queue of the loop, behind the waiters of the answers that came before this event.
+            self._loop.call_soon(self._watches.deliver, watch, event)
+
+    @override
+    def _on_lost(self) -> None:
+        self._watches.clear()
+        self._calls.fail_in_flight(ConnectionLossError("the session ended; the outcome of the call is unknown"))
+        self._calls.fail_waiting(self.clock.over)
+
+    @override
+    async def _end_at_store(self, state: SessionState) -> None:
+        """Nothing to do: the bridge ends the session when it is released."""
+
+    @override
+    def _abandon(self) -> None:
+        self._loop.run_in_executor(None, self._bridge.end)
+
+    @override
+    async def _release(self) -> None:
+        await asyncio.to_thread(self._bridge.end)
+
+    def _bridge_failures(self) -> str:
+        known = self._bridge.failures
+        names = [f"{host}:{port}" for host, port in self._endpoints]
+        return "no ZooKeeper server can be reached: " + "; ".join(
+            f"{name}: {known.get(name, 'no answer within the connect timeout')}" for name in names
+        )
+
+
+def _stat_in(answer: Any) -> Stat | None:
+    """Return the stat in the answer to a read; None when the node is not there."""
+    if answer is None or answer is True:
+        return None
+    return requests.stat_of(answer[1] if isinstance(answer[0], bytes | list | type(None)) else answer)

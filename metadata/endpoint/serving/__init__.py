@@ -1,0 +1,1 @@
+"""Connections, requests and answers: one client's requests are answered in order, within bounds (I15)."""

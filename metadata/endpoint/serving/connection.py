@@ -1,0 +1,324 @@
+"""The connection of one client: bytes in, requests in their order, answers and events out.
+
+Consecutive writes run concurrently. Every other request begins when all requests before it are answered, and the next
+one waits for it: a read sees the client's own writes before it and none after it.
+
+A request that was begun is finished even when the client disconnects; its outcome is as unknown to the client as
+after any lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Protocol, cast
+
+from typing_extensions import override
+
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.endpoint.limits import (
+    OUTPUT_BYTES_MAX,
+    OUTPUT_BYTES_PAUSE,
+    REQUEST_BYTES_QUEUED_MAX,
+    REQUESTS_QUEUED_MAX,
+    WRITES_IN_FLIGHT_MAX,
+)
+from heliograph.metadata.endpoint.serving.operations import Operations
+from heliograph.metadata.endpoint.serving.pipeline import Pipeline, RequestOutcome
+from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
+from heliograph.metadata.endpoint.session.session import WireSession
+from heliograph.metadata.endpoint.session.sessions import SessionTable
+from heliograph.metadata.endpoint.session.statistics import Statistics
+from heliograph.metadata.endpoint.wire import replies
+from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode, code_of
+from heliograph.metadata.endpoint.wire.frames import FrameCutter
+from heliograph.metadata.endpoint.wire.requests import ConnectRequest, EndpointRequest, decode_connect, decode_request
+from heliograph.metadata.errors import ConnectionLossError, MetadataProtocolError, SessionExpiredError
+from heliograph.metadata.store import WatchEvent
+
+log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """The endpoint, as far as a connection needs it."""
+
+    sessions: SessionTable
+    directory: AclDirectory
+    statistics: Statistics
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether clients may be served."""
+
+    def now_ms(self) -> int:
+        """Return the time of the clock of deadlines, in milliseconds."""
+
+    def on_connected(self, connection: EndpointConnection) -> bool:
+        """Register an open connection. Return False to refuse it."""
+
+    def on_disconnected(self, connection: EndpointConnection) -> None:
+        """Remove a closed connection."""
+
+    def answer_word(self, word: bytes) -> str:
+        """Return the text that answers a four-letter word."""
+
+
+class EndpointConnection(asyncio.Protocol):
+    """One client's connection. ``session`` is None until it ``is_admitted``, and after it has closed its session."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._cutter = FrameCutter()
+        self._transport: asyncio.Transport | None = None
+        self._requests: deque[EndpointRequest] = deque()  # not begun
+        self._request_bytes = 0  # of all that are not answered
+        self._unanswered = 0
+        self._connect: ConnectRequest | None = None
+        self._arrived = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closing = False
+        self._reading_paused = False
+        self._worker: asyncio.Task[None] | None = None
+        self.session: WireSession | None = None
+        self.is_admitted = False
+        self.opened_ms = 0
+        self.peer = "in-process:0"
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of requests that were read and not answered."""
+        return self._unanswered
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class does not derive from it
+        self._transport.set_write_buffer_limits(high=OUTPUT_BYTES_PAUSE)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer = f"{peer[0]}:{peer[1]}"
+        self.opened_ms = self._host.now_ms()
+        if not self._host.on_connected(self):
+            self.abort()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        counts = self._host.statistics
+        counts.bytes_in += len(data)
+        try:
+            frames = self._cutter.feed(data)
+            if self._cutter.word is not None:
+                self._answer_word(self._cutter.word)
+                return
+            for frame in frames:
+                counts.frames_in += 1
+                self._take(frame)
+        except MetadataProtocolError as error:
+            log.warning("closing the connection of %s: %s", self.peer, error)
+            self.abort()
+            return
+        if self.session is not None:
+            self.session.touch(self._host.now_ms())
+        self._pause_reading_when_full()
+        self._arrived.set()
+
+    @override
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._closing = True
+        self._requests.clear()
+        self._writable.set()
+        self._arrived.set()
+        self._leave_session()
+        self._host.on_disconnected(self)
+
+    @override
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    @override
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def abort(self) -> None:
+        """Close the socket immediately."""
+        self._closing = True
+        self._arrived.set()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def end(self) -> None:
+        """Close immediately and wait until the present request is done: another connection takes the session over."""
+        self.abort()
+        self._leave_session()
+        await self.wait_done()
+        if self.session is not None and self.session.latest is self:
+            self.session.latest = None
+
+    async def wait_done(self) -> None:
+        """Wait until no request is in progress."""
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+
+    def _leave_session(self) -> None:
+        if self.session is not None and self.session.connection is self:
+            self.session.connection = None
+            self.session.watches.detach()
+
+    def _take(self, frame: bytes) -> None:
+        if self._closing:
+            return
+        if self._connect is None:
+            self._connect = decode_connect(frame)
+            self._worker = self._loop.create_task(self._work(self._connect))
+            return
+        request = decode_request(frame)
+        self._requests.append(request)
+        self._request_bytes += request.size
+        self._unanswered += 1
+
+    def _pause_reading_when_full(self) -> None:
+        full = self._unanswered >= REQUESTS_QUEUED_MAX or self._request_bytes >= REQUEST_BYTES_QUEUED_MAX
+        if full and not self._reading_paused and self._transport is not None and not self._closing:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading_when_low(self) -> None:
+        if not self._reading_paused or self._transport is None or self._closing:
+            return
+        if self._unanswered <= REQUESTS_QUEUED_MAX // 2 and self._request_bytes <= REQUEST_BYTES_QUEUED_MAX // 2:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    async def _work(self, connect: ConnectRequest) -> None:
+        try:
+            if await self._admit(connect):
+                await self._serve()
+        except ConnectionLossError as error:
+            log.info("closing the connection of %s: %s", self.peer, error)
+        except SessionExpiredError as error:
+            log.info("closing the connection of %s, its session has ended: %s", self.peer, error)
+        except Exception:
+            log.exception("closing the connection of %s after an internal error", self.peer)
+        self._finish()
+        if self.is_admitted:
+            await self._pipeline.finish()
+
+    async def _admit(self, connect: ConnectRequest) -> bool:
+        if not self._host.is_ready:
+            raise ConnectionLossError("the metadata store is unreachable")
+        session = await self._host.sessions.admit(connect)
+        if session is None:
+            self._put(replies.expired(connect.has_read_only))
+            return False
+        if self._closing:
+            # The client does not know this new session and would never use it.
+            if connect.session_id == 0:
+                await self._host.sessions.close(session)
+            return False
+        self.session = session
+        self.is_admitted = True
+        session.connection = session.latest = self
+        host = self.peer.rpartition(":")[0]
+        self._operations = Operations(session, self._host.directory, host)
+        # Requests that overlap concern nodes without an ACL. An ACL that is stored meanwhile does not hold for them.
+        self._unguarded = Operations(session, AclDirectory(), host)
+        self._pipeline = Pipeline(
+            lambda request: self._run(request, self._unguarded), self._answer, on_failure=self._arrived.set
+        )
+        session.watches.attach(self._tell, self.abort)
+        self._put(replies.connected(session.timeout_ms, session.session_id, session.password, connect.has_read_only))
+        return True
+
+    async def _serve(self) -> None:
+        pipeline = self._pipeline
+        while not self._closing:
+            pipeline.check()
+            if not self._requests:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            if not self._writable.is_set():
+                await self._writable.wait()
+                continue
+            overlaps = self._operations.may_overlap(self._requests[0])
+            room = WRITES_IN_FLIGHT_MAX if overlaps else 1  # I15
+            if len(pipeline) >= room:
+                await pipeline.until_below(room)
+                continue
+            request = self._requests.popleft()
+            if overlaps:
+                pipeline.begin(request)
+                continue
+            if request.op is OpCode.CLOSE_SESSION:
+                await self._close_session(request)
+                return
+            begun = self._loop.time()
+            outcome = await self._run(request, self._operations)
+            self._answer(request, outcome, begun)
+            if request.op is OpCode.AUTH and outcome.code is ErrorCode.AUTH_FAILED:
+                return
+
+    async def _run(self, request: EndpointRequest, operations: Operations) -> RequestOutcome:
+        counts = self._host.statistics
+        counts.requests[request.op.name.lower() if request.op is not None else "unknown"] += 1
+        try:
+            return RequestOutcome(ErrorCode.OK, await operations.run(request))
+        except (ConnectionLossError, SessionExpiredError):
+            raise
+        except HeliographError as error:
+            code = code_of(error)
+        except Exception:
+            log.exception("a request of %s failed with an internal error", self.peer)
+            code = ErrorCode.SYSTEM_ERROR
+        counts.errors[code.name.lower()] += 1
+        return RequestOutcome(code)
+
+    def _answer(self, request: EndpointRequest, outcome: RequestOutcome, begun: float) -> None:
+        session = self.session
+        assert session is not None, "only admitted clients are answered"
+        self._unanswered -= 1
+        self._request_bytes -= request.size
+        self._host.statistics.answered_after((self._loop.time() - begun) * 1000)
+        self._resume_reading_when_low()
+        if session.connection is not self:
+            return
+        session.touch(self._host.now_ms())
+        self._put(replies.reply(request.xid, session.zxid, outcome.code, outcome.body))
+        session.watches.answered()
+
+    async def _close_session(self, request: EndpointRequest) -> None:
+        assert self.session is not None, "only admitted clients are answered"
+        self._host.statistics.requests["close_session"] += 1
+        session, self.session = self.session, None
+        session.connection = None
+        session.watches.detach()
+        await self._host.sessions.close(session)
+        self._put(replies.reply(request.xid, session.zxid, ErrorCode.OK))
+
+    def _tell(self, event: WatchEvent) -> None:
+        if self._operations.guard.may_hear_of(event.path):
+            self._host.statistics.events += 1
+            self._put(replies.event(event))
+
+    def _put(self, frame: bytes) -> None:
+        if self._transport is None or self._closing:
+            return
+        self._host.statistics.frames_out += 1
+        self._transport.write(frame)
+        if self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:  # I15
+            log.warning("closing the connection of %s, which does not read its answers", self.peer)
+            self.abort()
+
+    def _answer_word(self, word: bytes) -> None:
+        if self._transport is not None and not self._closing:
+            self._transport.write(self._host.answer_word(word).encode())
+            self._finish()
+
+    def _finish(self) -> None:
+        """Close the socket after the queued answers were sent."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,1 @@
+"""Sessions of clients, their watches and ACLs, and the endpoint's own session with the store."""

@@ -1,0 +1,288 @@
+"""The requests of clients as records, and their decoding from frames. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heliograph.metadata.endpoint.limits import ACL_ENTRIES_MAX
+from heliograph.metadata.endpoint.wire.acl import AclEntry
+from heliograph.metadata.endpoint.wire.codes import AddWatchMode, OpCode, WatcherType
+from heliograph.metadata.endpoint.wire.jute import JuteReader
+from heliograph.metadata.errors import MetadataProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRequest:
+    """The first frame of a connection. ``session_id`` 0 asks for a new session; 3.4+ clients set ``has_read_only``."""
+
+    protocol: int
+    last_zxid: int
+    timeout_ms: int
+    session_id: int
+    password: bytes
+    has_read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The body of an operation without arguments, or of one that is not supported."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnPath:
+    """The body of getACL, sync, getEphemerals and getAllChildrenNumber."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The body of exists, getData, getChildren and getChildren2."""
+
+    path: str
+    watch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedRequest:
+    """The body of delete and check."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateNode:
+    """The body of create and create2."""
+
+    path: str
+    value: bytes
+    acl: tuple[AclEntry, ...]
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """The body of setData."""
+
+    path: str
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetAcl:
+    """The body of setACL; ``version`` is that of the ACL."""
+
+    path: str
+    acl: tuple[AclEntry, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetAuth:
+    """The body of setAuth: an identity of the client."""
+
+    scheme: str
+    credential: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SetWatches:
+    """The watches that a client had on an earlier connection; ``zxid`` is the newest change that it has seen."""
+
+    zxid: int
+    data: list[str]
+    exist: list[str]
+    child: list[str]
+    persistent: list[str]
+    recursive: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class AddWatch:
+    """The body of addWatch."""
+
+    path: str
+    mode: AddWatchMode
+
+
+@dataclass(frozen=True, slots=True)
+class WatchQuery:
+    """The body of checkWatches and removeWatches."""
+
+    path: str
+    type: WatcherType
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """The body of multi and multiRead."""
+
+    operations: list[tuple[OpCode, Body]]
+
+
+Body = (
+    Nothing | OnPath | Read | VersionedRequest | CreateNode | SetData | SetAcl | SetAuth | SetWatches | AddWatch
+    | WatchQuery | Multi
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRequest:
+    """A request. ``op`` is None for an unknown operation; ``body`` is None when its arguments are malformed."""
+
+    xid: int
+    op: OpCode | None
+    body: Body | None
+    size: int  # bytes of its frame
+
+
+def decode_connect(frame: bytes) -> ConnectRequest:
+    """Return the request in the first frame of a connection.
+
+    Raises:
+        MetadataProtocolError: the frame is malformed.
+    """
+    reader = JuteReader(frame)
+    protocol, last_zxid, timeout_ms, session_id = reader.int32(), reader.int64(), reader.int32(), reader.int64()
+    return ConnectRequest(protocol, last_zxid, timeout_ms, session_id, reader.buffer(), reader.remaining > 0)
+
+
+def decode_request(frame: bytes) -> EndpointRequest:
+    """Return the request in any later frame.
+
+    Raises:
+        MetadataProtocolError: the frame has no complete header.
+    """
+    reader = JuteReader(frame)
+    xid, number = reader.int32(), reader.int32()
+    try:
+        op = OpCode(number)
+    except ValueError:
+        return EndpointRequest(xid, None, Nothing(), len(frame))
+    try:
+        return EndpointRequest(xid, op, _decode_body(op, reader), len(frame))
+    except MetadataProtocolError:
+        return EndpointRequest(xid, op, None, len(frame))
+
+
+def _decode_body(op: OpCode, reader: JuteReader) -> Body:
+    decode = _BODIES.get(op)
+    return decode(reader) if decode is not None else Nothing()
+
+
+def _on_path(reader: JuteReader) -> OnPath:
+    return OnPath(reader.string())
+
+
+def _read(reader: JuteReader) -> Read:
+    return Read(reader.string(), reader.boolean())
+
+
+def _versioned(reader: JuteReader) -> VersionedRequest:
+    return VersionedRequest(reader.string(), reader.int32())
+
+
+def _acl(reader: JuteReader) -> tuple[AclEntry, ...]:
+    entries = reader.vector(_acl_entry, item_bytes_min=12)
+    if len(entries) > ACL_ENTRIES_MAX:
+        raise MetadataProtocolError(f"an ACL of {len(entries)} entries is above the limit of {ACL_ENTRIES_MAX}")
+    return tuple(entries)
+
+
+def _acl_entry(reader: JuteReader) -> AclEntry:
+    return AclEntry(reader.int32(), reader.string(), reader.string())
+
+
+def _create(reader: JuteReader) -> CreateNode:
+    return CreateNode(reader.string(), reader.buffer(), _acl(reader), reader.int32())
+
+
+def _create_ttl(reader: JuteReader) -> CreateNode:
+    body = _create(reader)
+    reader.int64()
+    return body
+
+
+def _set_data(reader: JuteReader) -> SetData:
+    return SetData(reader.string(), reader.buffer(), reader.int32())
+
+
+def _set_acl(reader: JuteReader) -> SetAcl:
+    return SetAcl(reader.string(), _acl(reader), reader.int32())
+
+
+def _set_auth(reader: JuteReader) -> SetAuth:
+    reader.int32()  # a type that has always been 0
+    return SetAuth(reader.string(), reader.buffer())
+
+
+def _set_watches(reader: JuteReader) -> SetWatches:
+    return SetWatches(reader.int64(), reader.strings(), reader.strings(), reader.strings(), [], [])
+
+
+def _set_watches2(reader: JuteReader) -> SetWatches:
+    return SetWatches(reader.int64(), *(reader.strings() for _ in range(5)))
+
+
+def _add_watch(reader: JuteReader) -> AddWatch:
+    path, mode = reader.string(), reader.int32()
+    if mode not in AddWatchMode.__members__.values():
+        raise MetadataProtocolError(f"unknown mode of a watch: {mode}")
+    return AddWatch(path, AddWatchMode(mode))
+
+
+def _watch_query(reader: JuteReader) -> WatchQuery:
+    path, kind = reader.string(), reader.int32()
+    if kind not in WatcherType.__members__.values():
+        raise MetadataProtocolError(f"unknown type of watches: {kind}")
+    return WatchQuery(path, WatcherType(kind))
+
+
+_IN_MULTI = {
+    OpCode.CREATE, OpCode.CREATE2, OpCode.CREATE_CONTAINER, OpCode.CREATE_TTL, OpCode.DELETE, OpCode.SET_DATA,
+    OpCode.CHECK, OpCode.GET_DATA, OpCode.GET_CHILDREN,
+}  # fmt: skip
+
+
+def _multi(reader: JuteReader) -> Multi:
+    """Read operations, each after a header (int32 op, bool done, int32 error), up to a header that says done."""
+    operations: list[tuple[OpCode, Body]] = []
+    while True:
+        number, done, _ = reader.int32(), reader.boolean(), reader.int32()
+        if done:
+            return Multi(operations)
+        if number not in _IN_MULTI:
+            raise MetadataProtocolError(f"operation {number} cannot be part of a multi")
+        op = OpCode(number)
+        operations.append((op, _decode_body(op, reader)))
+
+
+_BODIES: dict[OpCode, Callable[[JuteReader], Body]] = {
+    OpCode.CREATE: _create,
+    OpCode.CREATE2: _create,
+    OpCode.CREATE_CONTAINER: _create,
+    OpCode.CREATE_TTL: _create_ttl,
+    OpCode.DELETE: _versioned,
+    OpCode.CHECK: _versioned,
+    OpCode.EXISTS: _read,
+    OpCode.GET_DATA: _read,
+    OpCode.GET_CHILDREN: _read,
+    OpCode.GET_CHILDREN2: _read,
+    OpCode.SET_DATA: _set_data,
+    OpCode.GET_ACL: _on_path,
+    OpCode.SET_ACL: _set_acl,
+    OpCode.SYNC: _on_path,
+    OpCode.GET_EPHEMERALS: _on_path,
+    OpCode.GET_ALL_CHILDREN_NUMBER: _on_path,
+    OpCode.MULTI: _multi,
+    OpCode.MULTI_READ: _multi,
+    OpCode.AUTH: _set_auth,
+    OpCode.SET_WATCHES: _set_watches,
+    OpCode.SET_WATCHES2: _set_watches2,
+    OpCode.ADD_WATCH: _add_watch,
+    OpCode.CHECK_WATCHES: _watch_query,
+    OpCode.REMOVE_WATCHES: _watch_query,
+}

@@ -1,0 +1,42 @@
+"""The nodes that every cluster needs."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+from heliograph.base.clock import wall_ms
+from heliograph.metadata.codec import decode, encode
+from heliograph.metadata.errors import NodeExistsError
+from heliograph.metadata.model import ClusterRecord, NamespacePolicies
+from heliograph.metadata.paths import CLUSTER, PERSISTENT_NODES, namespace
+from heliograph.metadata.store import MetadataStore
+
+DEFAULT_TENANT = "public"
+DEFAULT_NAMESPACE = "default"
+
+
+async def initialise(store: MetadataStore) -> ClusterRecord:
+    """Create the cluster's permanent nodes, its record and the default namespace, where they are missing.
+
+    Idempotent, and safe to run from several processes at once: all get the same record. A failed call may have created
+    some of the nodes; call again.
+
+    Raises:
+        RecordError: the cluster's record is damaged or from a newer version.
+        ConnectionLossError, SessionExpiredError.
+    """
+    for path in PERSISTENT_NODES:
+        await _ensure(store, path, b"")
+    await _ensure(store, namespace(DEFAULT_TENANT, DEFAULT_NAMESPACE), encode(NamespacePolicies()))
+    fresh = ClusterRecord(instance_id=uuid.uuid4().hex, created_ms=wall_ms())
+    await _ensure(store, CLUSTER, encode(fresh))
+    value, _ = await store.get(CLUSTER)
+    return decode(ClusterRecord, value)
+
+
+async def _ensure(store: MetadataStore, path: str, value: bytes) -> None:
+    if await store.exists(path) is not None:
+        return
+    with contextlib.suppress(NodeExistsError):
+        await store.create(path, value, parents=True)

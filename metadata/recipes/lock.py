@@ -1,0 +1,58 @@
+"""A lock between sessions: one session holds it, the others get it in the order of their requests.
+
+The lock is released when its holder's session ends, so a holder that stops running does not block the others. A
+former holder may continue without knowing; the token protects against that: the protected resource refuses a token
+smaller than one it has seen.
+"""
+
+from __future__ import annotations
+
+from heliograph.metadata.paths import lock
+from heliograph.metadata.recipes.election import Election, Leadership
+from heliograph.metadata.store import MetadataStore
+
+
+class Lock:
+    """One contender for the lock of a name. Not re-entrant.
+
+    ``async with`` returns the ``Leadership``: its ``token`` increases from holder to holder, its ``lost`` is set when
+    the lock is no longer held.  # I13
+    """
+
+    def __init__(self, store: MetadataStore, name: str, identity: str) -> None:
+        """
+        Args:
+            identity: what ``holder`` returns to others.
+        """
+        self._candidacy = Election(store, name, identity, parent=lock(name))
+
+    async def acquire(self) -> Leadership:
+        """Wait until the lock is ours. A cancelled wait keeps our place in the queue: ``release`` deletes it.
+
+        Raises:
+            SessionExpiredError: the session ended; a new store is needed.
+            ConnectionLossError: the connection was lost too often in a row; ``release`` before trying again.
+        """
+        return await self._candidacy.campaign()
+
+    async def release(self) -> None:
+        """Release the lock, or leave the queue. Do nothing without either.
+
+        Raises:
+            ConnectionLossError: the lock may still be held; call again.
+        """
+        await self._candidacy.resign()
+
+    async def holder(self) -> str | None:
+        """Return the identity of the present holder, or None."""
+        return await self._candidacy.leader()
+
+    async def __aenter__(self) -> Leadership:
+        try:
+            return await self.acquire()
+        except BaseException:
+            await self.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()

@@ -1,0 +1,28 @@
+"""The bounds that the clients of every backend share, with units, and the times of a session (I13).
+
+A session of the granted timeout T:
+- the client pings the store every T / PINGS_PER_TIMEOUT;
+- after a silence of T * SILENCE_SHARE the client drops the connection: the session is SUSPENDED;
+- T * LOST_SHARE after *sending* the latest request that was answered, the session is LOST, by the client's own clock
+  and for good. The store received that request later than it was sent and waits at least the full T from then, so the
+  owner knows first, with T * (1 - LOST_SHARE) to spare for clocks that run apart.
+"""
+
+from __future__ import annotations
+
+PINGS_PER_TIMEOUT = 6
+SILENCE_SHARE = 1 / 3
+LOST_SHARE = 2 / 3
+assert 1 / PINGS_PER_TIMEOUT < SILENCE_SHARE < LOST_SHARE < 1, (
+    "a ping comes before the silence, the silence before the loss, the loss before the store's own end"
+)
+
+TICK_SECONDS_MAX = 0.2  # the longest time between two looks at the clock
+CONNECT_MS_MAX = 10_000  # for the first connection, all endpoints together
+ATTEMPT_SECONDS_MIN = 1.0  # what one attempt to connect gets at least, while there is time
+RECONNECT_PAUSE_MS = 20  # after every endpoint failed once; doubles
+RECONNECT_PAUSE_MS_MAX = 500
+CALL_WAIT_SECONDS_MAX = 5.0  # how long a call waits for a connection before it fails unsent
+ANSWER_SECONDS_MAX = 30.0  # how long an answer may take before the connection, or the call, is given up
+CLOSE_SECONDS_MAX = 2.0  # how long to wait for the answer to the end of a session
+CALLS_WAITING_MAX = 65_536  # not sent, of one session; more fail with ConnectionLossError

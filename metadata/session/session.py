@@ -1,0 +1,116 @@
+"""The life of one client session, for every backend that keeps it by the session's own clock."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
+
+from heliograph.metadata.session.call_queue import Call, CallQueue
+from heliograph.metadata.session.clock import SessionClock
+from heliograph.metadata.session.heartbeat import Heartbeat, Pinging
+from heliograph.metadata.store import SessionState
+
+C = TypeVar("C", bound=Call)
+
+
+class MetadataSession(ABC):
+    """A session that ends once: by ``lose`` or by ``close``. Every method is called on the loop that made it."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        """
+        Args:
+            timeout_ms: the session timeout that is asked for; the clock is told what is granted.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.clock = SessionClock(timeout_ms / 1000, self.lose)
+
+    def lose(self) -> None:
+        """End a session that the store has ended, or whose time is up. Idempotent."""
+        if self.clock.is_lost:
+            return
+        self._announce_lost()
+        self._cancel_tasks()
+        self._abandon()
+
+    async def close(self) -> None:
+        """End the session. If the store cannot be reached now, the session expires there. Idempotent."""
+        state = self.clock.state
+        if not self.clock.is_lost:
+            self._announce_lost()  # the owner is told LOST before the store can remove the ephemerals (I13)
+            self._cancel_tasks()
+            if state is not SessionState.LOST:
+                await self._end_at_store(state)
+        await self._release()
+        self._cancel_tasks()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start_tasks(self, *coroutines: Coroutine[Any, Any, None]) -> None:
+        assert not self._tasks, "the tasks of a session start once"
+        self._tasks = [self._loop.create_task(coroutine) for coroutine in coroutines]
+
+    def _cancel_tasks(self) -> None:
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+
+    def _announce_lost(self) -> None:
+        """Tell the listeners LOST, then end what relies on the session."""
+        assert not self.clock.is_lost, "a session is lost once"
+        self.clock.turn(SessionState.LOST)
+        self._on_lost()
+
+    @abstractmethod
+    def _on_lost(self) -> None:
+        """Remove the watches and fail the calls that wait."""
+
+    @abstractmethod
+    async def _end_at_store(self, state: SessionState) -> None:
+        """Ask the store to end the session, if it can be reached now; ``state`` is that before the end."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Break the connection. Idempotent."""
+
+    def _abandon(self) -> None:
+        """Release the connection of a session that is LOST, without waiting for it. Idempotent."""
+        self.drop()
+
+    async def _release(self) -> None:
+        """Release the connection of a session that was closed. Idempotent."""
+        self.drop()
+
+
+class QueuedSession(MetadataSession, Pinging, Generic[C]):
+    """A session whose calls share one connection, in order, and which is kept alive by their answers."""
+
+    def __init__(self, timeout_ms: int, calls: CallQueue[C]) -> None:
+        super().__init__(timeout_ms)
+        self._calls = calls
+        self._heartbeat = Heartbeat(self, self.clock, calls)
+
+    @abstractmethod
+    def _send(self, call: C) -> None:
+        """Send a call."""
+
+    async def _ask(self, call: C) -> Any:
+        """Send a call in its turn and wait for its answer.
+
+        Raises:
+            ConnectionLossError: there was no connection to send it on, or no answer came.
+            SessionExpiredError: the session is over; the call was not sent or did nothing.
+            HeliographError: as the store answered.
+        """
+        assert call.future is not None, "a caller waits for the answer"
+        self._calls.enqueue(call)
+        self._pump()
+        return await call.future
+
+    def _pump(self) -> None:
+        """Send the calls whose turn it is, while CONNECTED."""
+        while self.clock.announced is SessionState.CONNECTED and (call := self._calls.next_to_send()) is not None:
+            self._send(call)

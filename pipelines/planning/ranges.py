@@ -1,0 +1,214 @@
+"""Ranges: which entries of which ledgers a task reads, and from which bookies. Pure: no I/O, no Ray, no Spark.
+
+A plan is the list of all entries of a topic that are acknowledged at one moment, as ranges in publish order per
+partition. A range carries all that a reader needs, so a task in a Spark executor can read bookies without Ray and
+without metadata. The read needs no check: the entries were at or below the LAC when the range was planned, so they
+do not change and are not deleted before the topic is trimmed (I1, I3).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from heliograph.base.errors import BadRequestError
+from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
+
+Position = tuple[int, int]  # ledger id, entry id
+
+PIECE_ENTRIES_MAX = 4096  # entries of one piece of work: bounds what a failed task reads again (I15)
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """Entries ``first_entry_id`` to ``last_entry_id``, both included, of one ledger of one (non-partitioned) topic.
+
+    ``segments`` are the segments of the ledger that hold the range; ``addresses`` are the data-plane addresses of
+    their bookies when the range was planned, without the bookies that were not registered.
+    """
+
+    topic: str
+    partition: int  # -1 when the topic is not a partition
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    write_quorum: int
+    ack_quorum: int
+    segments: tuple[Segment, ...]
+    addresses: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.first_entry_id <= self.last_entry_id, "a range holds at least one entry"
+        assert self.segments, "a range knows the segments of its entries"
+        assert self.segments[0].first_entry_id <= self.first_entry_id, "the first segment covers the first entry"
+
+    @property
+    def entries(self) -> int:
+        """Return the number of entries."""
+        return self.last_entry_id - self.first_entry_id + 1
+
+    def record(self) -> LedgerMetadata:
+        """Return the part of the ledger's metadata that the readers of ``actors/ledger`` need for this range.
+
+        Its state is CLOSED at the range's last entry: a reader that has only the range must not read beyond it (I3).
+        """
+        first, *others = self.segments
+        return LedgerMetadata(
+            ledger_id=self.ledger_id,
+            ensemble_size=len(first.bookies),
+            write_quorum=self.write_quorum,
+            ack_quorum=self.ack_quorum,
+            segments=(replace(first, first_entry_id=0), *others),
+            state=LedgerState.CLOSED,
+            last_entry_id=self.last_entry_id,
+        )
+
+    def to_json(self) -> str:
+        """Return the range as a text that ``range_from_json`` reads; a Spark row carries it to an executor."""
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "topic": self.topic,
+                "partition": self.partition,
+                "ledger_id": self.ledger_id,
+                "first_entry_id": self.first_entry_id,
+                "last_entry_id": self.last_entry_id,
+                "write_quorum": self.write_quorum,
+                "ack_quorum": self.ack_quorum,
+                "segments": [[segment.first_entry_id, list(segment.bookies)] for segment in self.segments],
+                "addresses": dict(self.addresses),
+            }
+        )
+
+
+def range_from_json(text: str) -> LedgerRange:
+    """Return the range that ``LedgerRange.to_json`` wrote.
+
+    Raises:
+        BadRequestError: the text is not a range, or another version of Heliograph wrote it.
+    """
+    try:
+        fields = json.loads(text)
+        if fields.pop("format") != _FORMAT:
+            raise BadRequestError("this ledger range was planned by another version of Heliograph", field="range")
+        segments = tuple(Segment(first, tuple(bookies)) for first, bookies in fields.pop("segments"))
+        addresses = tuple(sorted(fields.pop("addresses").items()))
+        return LedgerRange(segments=segments, addresses=addresses, **fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadRequestError(f"not a ledger range: {text:.200}", field="range") from error
+
+
+def range_of(
+    topic: str,
+    partition: int,
+    ledger: LedgerMetadata,
+    first_entry_id: int,
+    last_entry_id: int,
+    addresses: Mapping[str, str],
+) -> LedgerRange:
+    """Return a range of a ledger whose record was read **after** ``last_entry_id`` was known to be acknowledged.
+
+    The order matters: only then does the record name the segments that hold the entries (I8).
+    """
+    segments = _segments_between(ledger.segments, first_entry_id, last_entry_id)
+    bookies = {bookie for segment in segments for bookie in segment.bookies}
+    known = tuple(sorted((bookie, addresses[bookie]) for bookie in bookies if bookie in addresses))
+    return LedgerRange(
+        topic=topic,
+        partition=partition,
+        ledger_id=ledger.ledger_id,
+        first_entry_id=first_entry_id,
+        last_entry_id=last_entry_id,
+        write_quorum=ledger.write_quorum,
+        ack_quorum=ledger.ack_quorum,
+        segments=segments,
+        addresses=known,
+    )
+
+
+def cut(
+    ranges: Iterable[LedgerRange],
+    start: Mapping[int, Position] | None = None,
+    end: Mapping[int, Position] | None = None,
+) -> list[LedgerRange]:
+    """Return the part of ``ranges`` from ``start`` (included) up to ``end`` (excluded).
+
+    Args:
+        start: per partition (-1 for a topic without partitions) the first position wanted; a partition that is not
+            named is taken from its beginning.
+        end: per partition the first position no longer wanted; a partition that is not named is taken to its end.
+    """
+    pieces: list[LedgerRange] = []
+    for piece in ranges:
+        first, last = piece.first_entry_id, piece.last_entry_id
+        if start is not None and piece.partition in start:
+            ledger_id, entry_id = start[piece.partition]
+            if piece.ledger_id < ledger_id:
+                continue
+            if piece.ledger_id == ledger_id:
+                first = max(first, entry_id)
+        if end is not None and piece.partition in end:
+            ledger_id, entry_id = end[piece.partition]
+            if piece.ledger_id > ledger_id:
+                continue
+            if piece.ledger_id == ledger_id:
+                last = min(last, entry_id - 1)
+        if first <= last:
+            pieces.append(narrow(piece, first, last))
+    return pieces
+
+
+def narrow(piece: LedgerRange, first_entry_id: int, last_entry_id: int) -> LedgerRange:
+    """Return the part of ``piece`` between two of its entries, both included."""
+    assert piece.first_entry_id <= first_entry_id <= last_entry_id <= piece.last_entry_id, "a part lies inside"
+    if (first_entry_id, last_entry_id) == (piece.first_entry_id, piece.last_entry_id):
+        return piece
+    segments = _segments_between(piece.segments, first_entry_id, last_entry_id)
+    bookies = {bookie for segment in segments for bookie in segment.bookies}
+    return replace(
+        piece,
+        first_entry_id=first_entry_id,
+        last_entry_id=last_entry_id,
+        segments=segments,
+        addresses=tuple(pair for pair in piece.addresses if pair[0] in bookies),
+    )
+
+
+def split(
+    ranges: Sequence[LedgerRange], tasks: int, piece_entries_max: int = PIECE_ENTRIES_MAX
+) -> list[list[LedgerRange]]:
+    """Split ranges into work for at least about ``tasks`` parallel tasks: lists of pieces, in the order of ``ranges``.
+
+    Every entry is in exactly one piece, and a task gets at most ``piece_entries_max`` entries.
+    """
+    assert tasks >= 1, "at least one task"
+    assert piece_entries_max >= 1, "a piece holds at least one entry"
+    total = sum(piece.entries for piece in ranges)
+    if total == 0:
+        return []
+    share = min(piece_entries_max, -(-total // tasks))
+    work: list[list[LedgerRange]] = []
+    room = 0
+    for whole in ranges:
+        first = whole.first_entry_id
+        while first <= whole.last_entry_id:
+            if room == 0:
+                work.append([])
+                room = share
+            last = min(whole.last_entry_id, first + room - 1)
+            work[-1].append(narrow(whole, first, last))
+            room -= last - first + 1
+            first = last + 1
+    return work
+
+
+def _segments_between(segments: Sequence[Segment], first_entry_id: int, last_entry_id: int) -> tuple[Segment, ...]:
+    """Return the segments that hold any entry from first to last, both included."""
+    kept: list[Segment] = []
+    for index, segment in enumerate(segments):
+        ends_before = index + 1 < len(segments) and segments[index + 1].first_entry_id <= first_entry_id
+        if not ends_before and segment.first_entry_id <= last_entry_id:
+            kept.append(segment)
+    return tuple(kept)

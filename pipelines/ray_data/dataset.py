@@ -1,0 +1,161 @@
+"""Topics as Ray Datasets: read tasks fetch ledger ranges from bookies in parallel; write tasks produce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+from ray.data import Dataset
+from ray.data.block import Block, BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasink, Datasource, ReadTask, WriteResult
+from typing_extensions import override
+
+from heliograph.base.errors import BadRequestError
+from heliograph.pipelines.planning.plan import plan_topic
+from heliograph.pipelines.planning.ranges import LedgerRange, Position, split
+from heliograph.pipelines.reading.columns import check_columns, schema_of
+from heliograph.pipelines.reading.range_reader import read_ranges
+from heliograph.pipelines.writing.table_writer import TableWriter, service_address
+
+ENTRY_BYTES_GUESS = 64 << 10  # size of an entry of many small messages, only for Ray's estimates
+
+
+def read_topic(
+    topic: str,
+    *,
+    start: Mapping[int, Position] | None = None,
+    end: Mapping[int, Position] | None = None,
+    columns: Sequence[str] | None = None,
+    parallelism: int | None = None,
+    namespace: str | None = None,
+) -> Dataset:
+    """Return all messages of a topic that are acknowledged now, as a Dataset.
+
+    The columns are those of ``reading/columns.py``. Within a block, rows are in publish order of their partition.
+
+    Args:
+        start, end: per partition (-1 for a topic without partitions) the first position (ledger id, entry id) to
+            read, and the first position after the end.
+        columns: the columns to build, all by default.
+        parallelism: the minimum number of read tasks; None: Ray Data chooses.
+        namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
+
+    Raises:
+        TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        BadRequestError: there is no such column.
+    """
+    check_columns(columns)
+    ranges = plan_topic(topic, start=start, end=end, namespace=namespace)
+    return ranges_dataset(ranges, columns=columns, parallelism=parallelism)
+
+
+def ranges_dataset(
+    ranges: Sequence[LedgerRange], *, columns: Sequence[str] | None = None, parallelism: int | None = None
+) -> Dataset:
+    """Return the rows of planned ranges; arguments and errors are those of ``read_topic``."""
+    source = TopicDatasource(ranges, check_columns(columns))
+    dataset: Dataset = ray.data.read_datasource(source, override_num_blocks=parallelism)
+    return dataset
+
+
+def write_dataset(
+    dataset: Dataset,
+    topic: str,
+    *,
+    value: str = "value",
+    key: str | None = None,
+    address: str | None = None,
+    namespace: str | None = None,
+) -> None:
+    """Publish every row of a Dataset, each block in its order.
+
+    Ray may run a write task again after a failure, and a call that failed may have published a part: rows can be in
+    the topic more than once; no row is missing when this returns.
+
+    Args:
+        value: the column with the message's value, string or binary.
+        key: the column with the message's key, string or binary that holds text; None: no keys.
+        address: ``pulsar://host:port[,host:port]``; None: the address is found through Ray.
+
+    Raises:
+        ClusterNotFoundError: no address was given and no cluster was found.
+    """
+    writer = TableWriter(address or service_address(namespace), topic)
+    dataset.write_datasink(TopicDatasink(writer, value, key))
+
+
+class TopicDatasource(Datasource):
+    """A Ray Data source that reads planned ranges."""
+
+    def __init__(self, ranges: Sequence[LedgerRange], columns: tuple[str, ...]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ranges = list(ranges)
+        self._columns = columns
+
+    @override
+    def get_name(self) -> str:
+        return "HeliographTopic"
+
+    @override
+    def estimate_inmemory_data_size(self) -> int | None:
+        return sum(piece.entries for piece in self._ranges) * ENTRY_BYTES_GUESS
+
+    @override
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        schema = schema_of(self._columns)
+        tasks = []
+        for pieces in split(self._ranges, max(1, parallelism)):
+            entries = sum(piece.entries for piece in pieces)
+            metadata = BlockMetadata(
+                num_rows=None, size_bytes=entries * ENTRY_BYTES_GUESS, input_files=None, exec_stats=None
+            )
+            tasks.append(
+                ReadTask(
+                    _read_function(pieces, self._columns),
+                    metadata,
+                    schema=schema,
+                    per_task_row_limit=per_task_row_limit,
+                )
+            )
+        return tasks
+
+
+def _read_function(pieces: list[LedgerRange], columns: tuple[str, ...]) -> Callable[[], Iterable[Block]]:
+    def read() -> Iterable[Block]:
+        for batch in read_ranges(pieces, columns):
+            yield pa.Table.from_batches([batch])
+
+    return read
+
+
+class TopicDatasink(Datasink[int]):
+    """A Ray Data sink that publishes rows. A write task that runs again publishes its rows again."""
+
+    def __init__(self, writer: TableWriter, value: str, key: str | None) -> None:
+        self._writer = writer
+        self._value = value
+        self._key = key
+
+    @override
+    def write(self, blocks: Iterable[Block], ctx: Any) -> int:
+        # An empty block has no columns.
+        filled = (block for block in blocks if BlockAccessor.for_block(block).num_rows())
+        return self._writer.write(self._selected(block) for block in filled)
+
+    @override
+    def on_write_complete(self, write_result: WriteResult[int]) -> None:
+        pass
+
+    def _selected(self, block: Block) -> pa.Table:
+        table = BlockAccessor.for_block(block).to_arrow()
+        names = {"value": self._value} | ({"key": self._key} if self._key is not None else {})
+        for name in names.values():
+            if name not in table.column_names:
+                raise BadRequestError(
+                    f"the Dataset has no column {name!r}", field="columns", limit=", ".join(table.column_names)
+                )
+        return table.select(list(names.values())).rename_columns(list(names))

@@ -1,0 +1,118 @@
+"""A reader of planned ranges, from bookies into record batches; it runs in Ray tasks and in Spark executors.
+
+The ledgers' ``DetachedReader``, which needs no metadata, reads on an event loop in a thread, so that the next entries
+arrive while the caller decodes the ones before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pyarrow as pa
+
+from heliograph.actors.ledger.driver import DetachedReader, LedgerClientConfig, LedgerEntry
+from heliograph.base.backoff import Backoff
+from heliograph.base.errors import Advice, HeliographError
+from heliograph.base.loop_thread import LoopThread
+from heliograph.pipelines.planning.ranges import LedgerRange
+from heliograph.pipelines.reading.columns import ALL_COLUMNS, Rows
+
+SECRET_VARIABLE = "HELIOGRAPH_CLUSTER_SECRET"  # as heliograph/cluster/config.py names it
+READ_BYTES_MAX = 1 << 20  # of entries in one answer of a bookie; one more chunk is read ahead (I15)
+READ_ATTEMPTS_MAX = 6  # with their pauses, enough time for Ray to restart a bookie
+PAUSE_MS = 250  # after the first failed attempt; doubles with each
+PAUSE_MS_MAX = 4_000
+
+
+def read_ranges(ranges: Sequence[LedgerRange], columns: Sequence[str] = ALL_COLUMNS) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of ``ranges``, in order, as record batches of bounded size.
+
+    Raises:
+        QuorumLostError: no replica of an entry answers, after several attempts.
+        NoSuchEntryError: the topic was trimmed since the ranges were planned, or data was lost.
+        EntryDamagedError: every copy of an entry is damaged.
+        UnsupportedError: an entry cannot be read as rows; says why.
+    """
+    rows = Rows(columns)
+    for piece, entries in _read_ahead(ranges):
+        for entry in entries:
+            rows.add_entry(piece.topic, piece.partition, piece.ledger_id, entry.entry_id, entry.payload)
+            if rows.is_full:
+                yield rows.take()
+    if rows.count:
+        yield rows.take()
+
+
+def _read_ahead(ranges: Sequence[LedgerRange]) -> Iterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
+    with LoopThread("range-reader") as thread:
+        fetcher = thread.run(_open(ranges))
+        try:
+            coming = thread.start(fetcher.next_chunk())
+            while (chunk := coming.result()) is not None:
+                coming = thread.start(fetcher.next_chunk())
+                yield chunk
+        finally:
+            thread.run(fetcher.close())
+
+
+async def _open(ranges: Sequence[LedgerRange]) -> Fetcher:
+    return Fetcher(ranges)
+
+
+class Fetcher:
+    """The reader of one task. It belongs to one event loop."""
+
+    def __init__(self, ranges: Sequence[LedgerRange]) -> None:
+        addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
+        self._reader = DetachedReader(addresses, _ledger_config())
+        self._chunks = self._all_chunks(ranges)
+        self._turn = asyncio.Lock()
+
+    async def next_chunk(self) -> tuple[LedgerRange, Sequence[LedgerEntry]] | None:
+        """Return the next consecutive entries, or None at the end."""
+        async with self._turn:
+            return await anext(self._chunks, None)
+
+    async def close(self) -> None:
+        """Close all connections; a read in progress fails."""
+        await self._reader.close()
+
+    async def _all_chunks(
+        self, ranges: Sequence[LedgerRange]
+    ) -> AsyncIterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
+        for piece in ranges:
+            first = piece.first_entry_id
+            while first <= piece.last_entry_id:
+                entries = await self._read_with_retries(piece, first)
+                assert entries[0].entry_id == first, "a read starts where it was asked to"
+                yield piece, entries
+                first = entries[-1].entry_id + 1
+
+    async def _read_with_retries(self, piece: LedgerRange, first: int) -> Sequence[LedgerEntry]:
+        backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
+        for attempt in range(1, READ_ATTEMPTS_MAX + 1):
+            try:
+                return await self._read(piece, first)
+            except HeliographError as error:
+                if error.advice is not Advice.RETRY or attempt == READ_ATTEMPTS_MAX:
+                    raise
+                await asyncio.sleep(backoff.pause())
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _read(self, piece: LedgerRange, first: int) -> Sequence[LedgerEntry]:
+        return await self._reader.read(piece.record(), first, piece.last_entry_id, READ_BYTES_MAX)
+
+
+def _ledger_config() -> LedgerClientConfig:
+    """Return the settings of the section ``ledger`` and the secret, both from the environment.
+
+    A task is started by Ray or Spark, so its environment is the only configuration that it has.
+    """
+    from heliograph.base.section import from_environment, from_mapping  # imports pydantic: only where a reader is made
+
+    settings = from_environment(os.environ, "HELIOGRAPH_", ("ledger",)).get("ledger", {})
+    secret = os.environ.get(SECRET_VARIABLE) or None
+    config: LedgerClientConfig = from_mapping(LedgerClientConfig, {**settings, "cluster_secret": secret}, "ledger.")
+    return config

@@ -1,0 +1,161 @@
+"""Topics as PySpark DataFrames. Executors read bookies and write to brokers by TCP; they need neither Ray nor metadata.
+
+A DataFrame of a topic is lazy and can be computed again: it is a plan of ledger ranges, fixed when the DataFrame was
+created, and reading them again gives the same rows (I1, I5). It does not include messages that are published later;
+create another DataFrame for those, or use ``heliograph.spark.stream``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from heliograph.base.errors import BadRequestError
+from heliograph.pipelines.planning.plan import plan_topic
+from heliograph.pipelines.planning.ranges import LedgerRange, Position, range_from_json, split
+from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, check_columns
+from heliograph.pipelines.reading.range_reader import read_ranges
+from heliograph.pipelines.writing.table_writer import TableWriter, service_address
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_SPARK_TYPES = {
+    VALUE: "binary",
+    "__key": "binary",
+    "__topic": "string",
+    "__messageId": "binary",
+    "__publishTime": "timestamp",
+    "__eventTime": "timestamp",
+    "__messageProperties": "map<string,string>",
+}
+_RANGE_COLUMN = "ranges"
+_WRITTEN = "__written"
+
+BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def topic_dataframe(
+    spark: SparkSession,
+    topic: str,
+    *,
+    schema: StructType | str | None = None,
+    columns: Sequence[str] | None = None,
+    start: Mapping[int, Position] | None = None,
+    end: Mapping[int, Position] | None = None,
+    parallelism: int | None = None,
+    namespace: str | None = None,
+) -> DataFrame:
+    """Return all messages of a topic that are acknowledged now, as a DataFrame.
+
+    Args:
+        topic: a topic or partitioned topic.
+        schema: the schema of JSON in the message's value, as a Spark schema or its text (``row long, name string``);
+            its fields replace ``value``. None keeps the bytes. A value that does not match gives nulls.
+        columns: the columns to build, all by default: ``value``, ``__key``, ``__topic``, ``__messageId``,
+            ``__publishTime``, ``__eventTime``, ``__messageProperties``, as in pulsar-spark.
+        start, end: per partition (-1 for a topic without partitions) the first position (ledger id, entry id) to
+            read, and the first position after the end.
+        parallelism: the minimum number of Spark tasks; None: two for each core.
+        namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
+
+    Raises:
+        TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        BadRequestError: there is no such column.
+    """
+    check_columns(columns)
+    ranges = plan_topic(topic, start=start, end=end, namespace=namespace)
+    return ranges_dataframe(spark, ranges, schema=schema, columns=columns, parallelism=parallelism)
+
+
+def ranges_dataframe(
+    spark: SparkSession,
+    ranges: Sequence[LedgerRange],
+    *,
+    schema: StructType | str | None = None,
+    columns: Sequence[str] | None = None,
+    parallelism: int | None = None,
+) -> DataFrame:
+    """Return the rows of planned ranges; arguments and errors are those of ``topic_dataframe``."""
+    wanted = check_columns(columns)
+    if schema is not None and VALUE not in wanted:
+        raise BadRequestError("a schema decodes the column 'value', which columns does not name", field="columns")
+    tasks = parallelism or 2 * spark.sparkContext.defaultParallelism
+    work = split(ranges, tasks)
+    rows = [("\n".join(piece.to_json() for piece in pieces),) for pieces in work]
+    plan = spark.createDataFrame(spark.sparkContext.parallelize(rows, max(1, len(rows))), f"{_RANGE_COLUMN} string")
+    frame = plan.mapInArrow(_reader(wanted), ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in wanted))
+    return frame if schema is None else _decoded(frame, schema, wanted)
+
+
+def _reader(columns: tuple[str, ...]) -> BatchFunction:
+    def read(plans: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for plan in plans:
+            for text in plan.column(0).to_pylist():
+                yield from read_ranges([range_from_json(line) for line in text.split("\n")], columns)
+
+    return read
+
+
+def _decoded(frame: DataFrame, schema: StructType | str, columns: Sequence[str]) -> DataFrame:
+    from pyspark.sql.functions import col, from_json
+
+    decoded = frame.withColumn(VALUE, from_json(col(VALUE).cast("string"), schema))
+    beside = [name for name in columns if name in META_COLUMNS]
+    return decoded.select(f"{VALUE}.*", *beside)
+
+
+def write_dataframe(
+    frame: DataFrame,
+    topic: str,
+    *,
+    value: str | None = VALUE,
+    key: str | None = None,
+    address: str | None = None,
+    namespace: str | None = None,
+) -> int:
+    """Publish every row of a DataFrame, from its executors, each Spark partition in its order.
+
+    Spark may run a task twice, and a call that failed may have published a part: rows can be in the topic more than
+    once; no row is missing when this returns.
+
+    Args:
+        value: the column with the message's value, string or binary; None: the whole row as JSON, with the key.
+        key: the column with the message's key, string or binary that holds text; None: no keys.
+        address: ``pulsar://host:port[,host:port]``; None: the address is found through Ray.
+
+    Returns:
+        The number of rows published and acknowledged.
+
+    Raises:
+        BadRequestError: there is no such column.
+        ClusterNotFoundError: no address was given and no cluster was found.
+    """
+    from pyspark.sql.functions import col, struct, to_json
+
+    _check_present(frame, value, key)
+    payload = to_json(struct("*")) if value is None else col(f"`{value}`")
+    selected = [payload.cast("binary").alias("value")]
+    if key is not None:
+        selected.append(col(f"`{key}`").cast("string").alias("key"))
+    writer = TableWriter(address or service_address(namespace), topic)
+    written = frame.select(*selected).mapInArrow(_writer(writer), f"{_WRITTEN} long")
+    return sum(row[0] for row in written.collect())
+
+
+def _writer(writer: TableWriter) -> BatchFunction:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({_WRITTEN: [writer.write(batches)]})
+
+    return write
+
+
+def _check_present(frame: DataFrame, *names: str | None) -> None:
+    for name in names:
+        if name is not None and name not in frame.columns:
+            raise BadRequestError(
+                f"the DataFrame has no column {name!r}", field="columns", limit=", ".join(frame.columns)
+            )

@@ -1,0 +1,1 @@
+"""Rows of a table into messages, with bounded batches (I15)."""

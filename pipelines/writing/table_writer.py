@@ -1,0 +1,64 @@
+"""The writer that Ray tasks and Spark executors run to publish the rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from heliograph.base.errors import BadRequestError
+from heliograph.client import discovery
+from heliograph.client.access import connect
+
+SEND_ROWS_MAX = 1000  # rows that are sent and confirmed together (I15)
+
+
+def service_address(namespace: str | None) -> str:
+    """Return one address that names every live broker, for processes outside Ray.
+
+    Raises:
+        ClusterNotFoundError: there is no cluster, or no broker answers.
+    """
+    hosts = [url.removeprefix("pulsar://") for url in discovery.service_urls(discovery.namespace_or_noted(namespace))]
+    return "pulsar://" + ",".join(hosts)
+
+
+@dataclass(frozen=True)
+class TableWriter:
+    """A publisher of Arrow batches with a column ``value`` and optionally ``key`` (text). It can be pickled."""
+
+    address: str
+    topic: str
+
+    def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+        """Publish all rows, in order.
+
+        Returns:
+            The number of rows published; all of them are acknowledged.
+
+        Raises:
+            BadRequestError: a row has no value.
+            HeliographError: publishing failed; rows before the failed one are published, later ones may be.
+        """
+        written = 0
+        with connect(self.address) as client, client.producer(self.topic) as producer:
+            for batch in batches:
+                for first in range(0, batch.num_rows, SEND_ROWS_MAX):
+                    part = batch.slice(first, SEND_ROWS_MAX)
+                    producer.send_many(_values(part), keys=_keys(part))
+                    written += part.num_rows
+        return written
+
+
+def _values(batch: pa.RecordBatch | pa.Table) -> list[bytes]:
+    column = batch.column("value")
+    if column.null_count:
+        raise BadRequestError("a row has no value, a message needs one", field="value")
+    return [value.encode() if isinstance(value, str) else value for value in column.to_pylist()]
+
+
+def _keys(batch: pa.RecordBatch | pa.Table) -> list[str | None] | None:
+    if "key" not in batch.schema.names:
+        return None
+    return [key.decode() if isinstance(key, bytes) else key for key in batch.column("key").to_pylist()]

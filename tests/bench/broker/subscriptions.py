@@ -1,0 +1,203 @@
+"""Several consumers of one topic: fan-out, a shared subscription, keys, acknowledgements out of order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import uvloop
+
+import heliograph
+from heliograph.client.aio.client import AsyncClient
+from heliograph.client.aio.consumer.consumer import AsyncConsumer
+from heliograph.client.aio.consumer.message import Message
+from heliograph.client.aio.producer.producer import AsyncProducer
+from tests.bench.bench import Bench
+from tests.bench.broker import stock
+from tests.bench.broker.consume import BACKLOG_BYTES, BACKLOG_TOPIC, fill, reader
+from tests.bench.broker.private_cluster import PrivateCluster
+from tests.bench.broker.publish import LISTS_AT_ONCE
+from tests.bench.figure import Limit, at_least, at_most
+
+SECTION = "subscriptions"
+SIZE = 1 << 10
+MESSAGES = 60_000  # of each measurement
+ACKED_MESSAGES = 20_000  # entries of one message each
+KEYS = 100_000
+LIST_MESSAGES = 1_000
+RECEIVE_SECONDS_MAX = 10.0
+FAN_OUTS = (1, 5, 20)
+SHARERS = (1, 8, 64)
+KEY_SHARERS = 4
+CATCHING_UP = 3
+SECONDS = 4.0
+
+Kind = Literal["exclusive", "shared", "key_shared"]
+
+
+def report(bench: Bench) -> None:
+    """Measure the rows of the section."""
+    bench.measure_limits()
+    cluster = bench.cluster()
+    bench.say("measuring subscriptions")
+    uvloop.run(_measure(bench, cluster))
+    bench.say("measuring a publisher beside consumers that catch up")
+    _measure_beside(bench, cluster)
+
+
+async def _measure(bench: Bench, cluster: PrivateCluster) -> None:
+    client = await heliograph.connect_async(cluster.service_url)
+    try:
+        await _measure_fan_out(bench, client)
+        await _measure_sharing(bench, client)
+        await _measure_keys(bench, client)
+        await _measure_acks(bench, client)
+    finally:
+        await client.close()
+
+
+async def _measure_fan_out(bench: Bench, client: AsyncClient) -> None:
+    """Deliver every message to every subscription; the rate is that of all deliveries."""
+    alone: float | None = None
+    for count in FAN_OUTS:
+        topic, messages = f"fan-out-{count}", bench.count(MESSAGES) // count
+        consumers = [await client.consumer(topic, f"s{n}", receiver_queue=5_000) for n in range(count)]
+        seconds = await _delivered(client, topic, consumers, messages, each_gets_all=True)
+        rate = messages * count / seconds
+        against = Limit(alone or rate, "one subscription")
+        alone = alone or rate
+        bench.add(SECTION, f"fan-out to {count}, deliveries", rate, "msgs/s", against, mb_per_s=rate * SIZE / 1e6)
+
+
+async def _measure_sharing(bench: Bench, client: AsyncClient) -> None:
+    alone: float | None = None
+    for count in SHARERS:
+        topic, messages = f"shared-{count}", bench.count(MESSAGES)
+        consumers = [
+            await client.consumer(topic, "s", type="shared", receiver_queue=max(5_000 // count, 1_000))
+            for _ in range(count)
+        ]
+        rate = messages / await _delivered(client, topic, consumers, messages, each_gets_all=False)
+        against = Limit(alone or rate, "one consumer")
+        alone = alone or rate
+        bench.add(SECTION, f"shared by {count}", rate, "msgs/s", against)
+
+
+async def _measure_keys(bench: Bench, client: AsyncClient) -> None:
+    """Deliver entries of one message each, because so many keys form no batches."""
+    messages = bench.count(MESSAGES)
+    topic = "keys"
+    consumers = [await client.consumer(topic, "s", type="key_shared", receiver_queue=2_000) for _ in range(KEY_SHARERS)]
+    keys = [f"key-{n % KEYS}" for n in range(messages)]
+    random.Random(1).shuffle(keys)
+    seconds = await _delivered(client, topic, consumers, messages, each_gets_all=False, keys=keys)
+    peer = bench.peer.small_rate
+    bench.add(
+        SECTION, f"Key_Shared by {KEY_SHARERS}, {KEYS:,} keys", messages / seconds, "msgs/s", peer, entries=messages
+    )
+
+
+async def _measure_acks(bench: Bench, client: AsyncClient) -> None:
+    """Acknowledge one by one in random order, so that holes open and close; durable when the call returns."""
+    messages = bench.count(ACKED_MESSAGES)
+    topic = "acks"
+    consumer = await client.consumer(topic, "s", type="shared", receiver_queue=messages)
+    async with client.producer(topic, batch_messages=1, linger_ms=0) as producer:
+        payload = os.urandom(SIZE)
+        await asyncio.gather(*[await producer.enqueue(payload) for _ in range(messages)])
+    received = await _take(consumer, messages)
+    random.Random(2).shuffle(received)
+    begun = time.perf_counter()
+    for first in range(0, messages, LIST_MESSAGES):
+        await consumer.ack_many(received[first : first + LIST_MESSAGES])
+    rate = messages / (time.perf_counter() - begun)
+    await consumer.close()
+    bench.add(
+        SECTION, "individual acknowledgements, random order", rate, "acks/s", bench.peer.small_rate, holes=messages // 2
+    )
+
+
+def _measure_beside(bench: Bench, cluster: PrivateCluster) -> None:
+    """Publish with the stock client, one message in flight, alone and while three readers read an uncached backlog."""
+    with stock.connected(cluster.service_url) as client:
+        singles = stock.unbatched(client, "single", SIZE, bench.seconds(SECONDS))
+        rate = singles.messages / singles.seconds
+        bench.add(
+            SECTION,
+            "no batches, many in flight, stock client",
+            rate,
+            "msgs/s",
+            bench.peer.small_rate,
+            aim=at_least(5e3),
+        )
+        alone = stock.one_by_one(client, "beside", SIZE, bench.seconds(SECONDS)).latencies.percentile(0.99)
+        uvloop.run(fill(cluster, bench.count(BACKLOG_BYTES // SIZE)))
+        with contextlib.ExitStack() as stack:
+            seconds = bench.seconds(SECONDS)
+            kinds = [reader("ours", cluster, BACKLOG_TOPIC, "earliest", seconds + 2) for _ in range(CATCHING_UP)]
+            for catching_up in [stack.enter_context(kind) for kind in kinds]:
+                assert catching_up.said() == "ready"
+            beside = stock.one_by_one(client, "beside", SIZE, seconds).latencies
+    name = f"one in flight beside {CATCHING_UP} consumers that catch up, p99"
+    bench.add(
+        SECTION, name, beside.percentile(0.99), "ms", Limit(alone, "alone"), aim=at_most(10 * alone),
+        p50_ms=beside.percentile(0.5),
+    )  # fmt: skip
+
+
+async def _delivered(
+    client: AsyncClient,
+    topic: str,
+    consumers: Sequence[AsyncConsumer],
+    messages: int,
+    *,
+    each_gets_all: bool,
+    keys: Sequence[str] | None = None,
+) -> float:
+    """Return the seconds from the first publish to the last delivery; every message is acknowledged."""
+    left = messages * len(consumers) if each_gets_all else messages
+    done = asyncio.Event()
+
+    async def consume(consumer: AsyncConsumer) -> None:
+        nonlocal left
+        while not done.is_set():
+            received = await consumer.receive_many(5_000, 0.5)
+            if received:
+                left -= len(received)
+                await consumer.ack_many(received)
+            if left <= 0:
+                done.set()
+
+    consuming = [asyncio.create_task(consume(consumer)) for consumer in consumers]
+    values = [os.urandom(SIZE) for _ in range(LIST_MESSAGES)]
+    begun = time.perf_counter()
+    firsts = iter(range(0, messages, LIST_MESSAGES))
+
+    async def send_some(producer: AsyncProducer) -> None:
+        for first in firsts:
+            count = min(LIST_MESSAGES, messages - first)
+            chosen = None if keys is None else keys[first : first + count]
+            await producer.send_many(values[:count], keys=chosen)
+
+    async with client.producer(topic, batch_by_key=keys is not None) as producer:
+        await asyncio.gather(*(send_some(producer) for _ in range(LISTS_AT_ONCE)))
+    await done.wait()
+    seconds = time.perf_counter() - begun
+    await asyncio.gather(*consuming)
+    for consumer in consumers:
+        await consumer.close()
+    return seconds
+
+
+async def _take(consumer: AsyncConsumer, messages: int) -> list[Message]:
+    taken: list[Message] = []
+    while len(taken) < messages:
+        received = await consumer.receive_many(5_000, RECEIVE_SECONDS_MAX)
+        assert received, f"{messages - len(taken)} messages did not arrive"
+        taken += received
+    return taken

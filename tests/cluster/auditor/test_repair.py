@@ -1,0 +1,239 @@
+"""A bookie lost for good: its ledgers get Qw copies again. Real bookies and disks, no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.actors.auditor.service import AuditorService
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.ledger.driver import LedgerClient
+from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.actors.wire.entry import decode_entry
+from heliograph.actors.wire.messages import BookieOp, Status
+from heliograph.metadata import paths
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.store import MetadataStore
+from tests.cluster.support.bookie_peer import BookiePeer, small_config
+from tests.cluster.support.ledger_cluster import quick, until
+
+_numbers = itertools.count()
+CONFIG = AuditorConfig(
+    lost_bookie_delay_ms=200, audit_interval_ms=500, open_ledger_grace_ms=300, worker_poll_ms=50, task_retry_ms=100
+)
+REPAIR_SECONDS = 60.0
+
+
+class Stage:
+    """Bookies, a ledger client and an auditor in one loop."""
+
+    def __init__(self, url: str, directory: Path, store: MetadataStore, ledgers: LedgerClient) -> None:
+        self.url = url
+        self.store = store
+        self.ledgers = ledgers
+        self.bookies: dict[str, Bookie] = {}
+        self._directory = directory
+        self._crashed: list[BaseException | None] = []
+        self.auditor = AuditorService(CONFIG, url, on_crash=lambda: self._crashed.append(None))
+
+    async def start_bookie(self, bookie_id: str) -> None:
+        config = small_config(self._directory / bookie_id, bookie_id=bookie_id, space_check_ms=50)
+        bookie = Bookie(config, await connect_store(self.url))
+        await bookie.start()
+        self.bookies[bookie_id] = bookie
+
+    async def lose(self, bookie_id: str) -> None:
+        """Stop the bookie and delete its disk."""
+        await self.bookies.pop(bookie_id).stop()
+        shutil.rmtree(self._directory / bookie_id)
+
+    async def write(self, entries: int, *, close: bool) -> int:
+        """Write a ledger with E=Qw=3, Qa=2 and a number of entries. Return its id."""
+        writer = await self.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await asyncio.gather(*[writer.add(payload(number)) for number in range(entries)])
+        if close:
+            await writer.close()
+        return writer.ledger_id
+
+    async def is_whole(self, ledger_id: int) -> bool:
+        """Whether each bookie has every entry that metadata says it has, by its own list.  # I1 # I10"""
+        ledger: LedgerMetadata = (await self.ledgers.metadata(ledger_id)).record
+        if not ledger.is_closed or not {name for part in ledger.segments for name in part.bookies} <= set(self.bookies):
+            return False
+        schedule = WriteSchedule(ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum)
+        for entry_id in range(ledger.last_entry_id + 1):
+            bookies = ledger.segment_of(entry_id).bookies
+            for position in schedule.positions(entry_id):
+                if not await self._holds(bookies[position], ledger_id, entry_id):
+                    return False
+        return True
+
+    async def _holds(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
+        peer = await BookiePeer.connect(self.bookies[bookie_id].address)
+        answer, body = await peer.call(BookieOp.READ, ledger_id, entry_id)
+        peer.close()
+        return answer.status is Status.OK and bytes(decode_entry(body).payload) == payload(entry_id)
+
+    async def close(self) -> None:
+        await self.auditor.stop()
+        await self.ledgers.close()
+        for bookie in self.bookies.values():
+            await bookie.stop()
+        assert self._crashed == []
+
+
+def payload(number: int) -> bytes:
+    return b"%d" % number * 50
+
+
+@asynccontextmanager
+async def stage(directory: Path) -> AsyncIterator[Stage]:
+    """Run four bookies and an auditor."""
+    url = f"memory://auditor-{next(_numbers)}"
+    store = await connect_store(url)
+    await initialise(store)
+    made = Stage(url, directory, store, await LedgerClient.start(await connect_store(url), quick()))
+    try:
+        for number in range(1, 5):
+            await made.start_bookie(f"b{number}")
+        await until(lambda: len(made.ledgers.directory.writable) == 4)
+        await made.auditor.start()
+        yield made
+    finally:
+        await made.close()
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+async def until_whole(made: Stage, ledgers: list[int]) -> None:
+    async def all_whole() -> bool:
+        return all([await made.is_whole(ledger_id) for ledger_id in ledgers])
+
+    await until(all_whole, REPAIR_SECONDS)
+
+
+def test_every_closed_ledger_of_a_lost_bookie_is_copied(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            ledgers = [await made.write(20, close=True) for _ in range(8)]
+            await made.lose("b1")
+            await until_whole(made, ledgers)
+
+            async def no_tasks() -> bool:
+                return not await made.store.children(paths.UNDERREPLICATED)
+
+            await until(no_tasks)
+            assert (await made.auditor.audit(everything=True))["marked"] == 0
+            counted = made.auditor.statistics()
+            assert counted["worker"]["ledgers_repaired"] >= 1
+            assert await made.store.children(paths.UNDERREPLICATION_LOCKS) == []
+
+    run(scenario())
+
+
+def test_a_ledger_whose_writer_is_gone_is_closed_first(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            left_open = [await made.write(10, close=False) for _ in range(4)]
+            await made.ledgers.close()  # writers end without a close
+            made.ledgers = await LedgerClient.start(await connect_store(made.url), quick())
+            await made.lose((await made.ledgers.metadata(left_open[0])).record.last_segment.bookies[1])
+            await until(lambda: made.auditor.statistics()["worker"].get("ledgers_recovered", 0) > 0, REPAIR_SECONDS)
+            named = [ledger_id for ledger_id in left_open if (await made.ledgers.metadata(ledger_id)).record.is_closed]
+            assert named
+            await until_whole(made, named)
+            for ledger_id in named:
+                assert (await made.ledgers.metadata(ledger_id)).record.last_entry_id == 9
+
+    run(scenario())
+
+
+def test_a_bookie_that_returns_in_time_costs_no_copy(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        patient = replace(CONFIG, lost_bookie_delay_ms=60_000)
+        async with stage(tmp_path) as made:
+            await made.auditor.stop()
+            made.auditor = AuditorService(patient, made.url, on_crash=lambda: None)
+            await made.auditor.start()
+            ledger_id = await made.write(5, close=True)
+            before = await made.ledgers.metadata(ledger_id)
+            lost = before.record.last_segment.bookies[0]
+            await made.bookies.pop(lost).stop()
+            await until(lambda: lost in made.auditor.statistics()["auditor"].get("absent_bookies", ()))
+            await made.start_bookie(lost)
+            await until(lambda: made.auditor.statistics()["auditor"]["absent_bookies"] == [])
+            assert await made.ledgers.metadata(ledger_id) == before
+            assert await made.is_whole(ledger_id)
+
+    run(scenario())
+
+
+def test_work_goes_on_after_the_auditors_session_is_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            ledger_id = await made.write(5, close=True)
+            await until(lambda: made.auditor.statistics()["auditor"].get("is_leader", False))
+            auditor = made.auditor._auditor
+            assert auditor is not None
+            await made.store.end_session(auditor._store.session_token)
+            await until(lambda: made.auditor.statistics()["sessions"] == 2)
+            lost = (await made.ledgers.metadata(ledger_id)).record.last_segment.bookies[0]
+            await made.lose(lost)
+            await until_whole(made, [ledger_id])
+
+    run(scenario())
+
+
+def test_without_a_spare_bookie_the_task_waits_for_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            ledger_id = await made.write(5, close=True)
+            members = (await made.ledgers.metadata(ledger_id)).record.last_segment.bookies
+            [spare] = set(made.bookies) - set(members)
+            await made.lose(spare)
+            await made.lose(members[0])
+
+            async def is_marked() -> bool:
+                return await made.store.children(paths.UNDERREPLICATED) != []
+
+            await until(is_marked, REPAIR_SECONDS)
+            await made.start_bookie("b9")
+            await until_whole(made, [ledger_id])
+
+    run(scenario())
+
+
+def test_a_bookie_is_emptied_while_it_serves_and_its_writers_go_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            closed = [await made.write(10, close=True) for _ in range(4)]
+            writer = await made.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            await writer.add(payload(0))
+            leaving = (await made.ledgers.metadata(writer.ledger_id)).record.last_segment.bookies[0]
+            await until(lambda: made.auditor.statistics()["auditor"].get("is_leader", False))
+            await made.auditor.decommission.begin(leaving)
+            await until(lambda: leaving not in made.ledgers.directory.writable, REPAIR_SECONDS)
+            await asyncio.gather(*[writer.add(payload(number)) for number in range(1, 10)])
+            assert (await writer.close()).last_entry_id == 9
+
+            async def is_drained() -> bool:
+                return bool((await made.auditor.decommission.progress(leaving))["is_drained"])
+
+            await until(is_drained, REPAIR_SECONDS)
+            await made.bookies.pop(leaving).stop()
+            await made.auditor.decommission.finish(leaving)
+            assert await made.store.exists(paths.bookie_cookie(leaving)) is None
+            await until_whole(made, [*closed, writer.ledger_id])
+
+    run(scenario())

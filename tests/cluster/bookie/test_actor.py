@@ -1,0 +1,83 @@
+"""The actor class as it is, without Ray around it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from heliograph.actors.bookie import actor as actor_module
+from heliograph.actors.bookie.actor import BookieActor
+from heliograph.actors.bookie.statistics import GAUGES
+from heliograph.actors.wire.messages import BookieOp, Status
+from heliograph.metadata import paths
+from heliograph.metadata.connect import connect_store
+from tests.cluster.support.bookie_peer import BookiePeer, small_config
+
+
+class RecordingGauge:
+    """Stands in for Ray's gauge, which needs a cluster."""
+
+    values: ClassVar[dict[str, tuple[float, dict[str, str]]]] = {}
+
+    def __init__(self, name: str, tag_keys: tuple[str, ...]) -> None:
+        self._name = name
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        self.values[self._name] = (value, tags)
+
+
+def test_every_number_of_its_statistics_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_module, "Gauge", RecordingGauge)
+    monkeypatch.setattr(actor_module, "METRICS_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        actor = BookieActor(small_config(tmp_path), f"memory://{tmp_path.name}")
+        peer = await BookiePeer.connect(await actor.start())
+        assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+        async with asyncio.timeout(60):
+            while RecordingGauge.values.get("bookie_entries_added") != (1.0, {"bookie": "b1"}):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        statistics = await actor.statistics()
+        numbers = {name for name, value in statistics.items() if not isinstance(value, str)}
+        assert set(RecordingGauge.values) == {f"bookie_{name}" for name in numbers}
+        described = (Path(__file__).parents[3] / "docs" / "operations" / "metrics.md").read_text()
+        assert [name for name in sorted(numbers) if f"`ray_bookie_{name}`" not in described] == []
+        peer.close()
+        await actor.stop()
+
+    asyncio.run(scenario())
+
+
+def test_it_starts_once_serves_and_leaves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        url = f"memory://{tmp_path.name}"
+        actor = BookieActor(small_config(tmp_path, rack="r1"), url)
+        assert repr(actor) == "Bookie(b1@r1)"
+        assert await actor.address() == ""
+        assert await actor.statistics() == {}
+        addresses = await asyncio.gather(actor.start(), actor.start())
+        assert addresses[0] == addresses[1] == await actor.address()
+        assert await actor.pid() == os.getpid()
+        peer = await BookiePeer.connect(addresses[0])
+        assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+        statistics = await actor.statistics()
+        assert statistics["entries_added"] == 1
+        assert set(GAUGES) <= set(statistics)
+        store = await connect_store(url)
+        assert await store.exists(paths.bookie_available("b1")) is not None
+        peer.close()
+        await actor.stop()
+        await actor.stop()
+        assert await store.exists(paths.bookie_available("b1")) is None
+        await store.close()
+        again = BookieActor(small_config(tmp_path, rack="r1"), url)
+        peer = await BookiePeer.connect(await again.start())
+        assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
+        peer.close()
+        await again.stop()
+
+    asyncio.run(scenario())

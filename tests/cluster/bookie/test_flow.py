@@ -1,0 +1,149 @@
+"""What one client can make a bookie hold is bounded, and other clients do not notice it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.config import (
+    CONNECTION_ADDS_BYTES_MAX,
+    CONNECTION_BODIES_MAX,
+    CONNECTION_OUT_BYTES_MAX,
+    ENTRY_BYTES_MAX,
+    RECEIVE_BYTES,
+)
+from heliograph.actors.bookie.disk.disk import RealDisk
+from heliograph.actors.bookie.server import connection as connection_module
+from heliograph.actors.bookie.server import reads as reads_module
+from heliograph.actors.bookie.server.connection import BookieClientConnection
+from heliograph.actors.bookie.store.storage import BookieStorage
+from heliograph.actors.wire.messages import BookieOp, Status
+from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
+
+PAYLOAD = bytes(500_000)
+BATCH_BYTES = 4 << 20
+DEADLINE_SECONDS = 60.0
+
+
+def only_connection(bookie: Bookie) -> BookieClientConnection:
+    assert bookie._running is not None
+    (connection,) = bookie._running.server._connections
+    return connection
+
+
+def unsent(connection: BookieClientConnection) -> int:
+    assert connection._transport is not None
+    return connection._transport.get_write_buffer_size()
+
+
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["cached", "on disk"])
+@pytest.mark.parametrize("op", [BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC])
+def test_answers_that_nobody_takes_are_bounded(tmp_path: Path, op: BookieOp, is_flushed: bool) -> None:  # I15
+    bound = CONNECTION_OUT_BYTES_MAX + (CONNECTION_BODIES_MAX + 1) * ENTRY_BYTES_MAX
+
+    async def scenario() -> None:
+        async with serving(small_config(tmp_path, read_cache_bytes=0)) as (bookie, peer):
+            for number in range(12):
+                assert (await peer.add(5, number, PAYLOAD))[0].status is Status.OK
+            if is_flushed:
+                await bookie.checkpoint()
+            connection = only_connection(bookie)
+            assert peer.transport is not None
+            peer.transport.pause_reading()
+            answers = [peer.call(op, 5, 0, limit=BATCH_BYTES) for _ in range(80)]  # 40 or 320 MB
+            other = await BookiePeer.connect(bookie.address)
+            for number in range(100):
+                assert (await other.add(6, number, b"x"))[0].status is Status.OK
+                assert unsent(connection) <= bound
+            peer.transport.resume_reading()
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                assert {answer.status for answer, _ in await asyncio.gather(*answers)} == {Status.OK}
+            other.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_takes_nothing_for_long_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "SLOW_CLIENT_SECONDS_MAX", 0.1)
+
+    async def scenario() -> None:
+        async with serving(small_config(tmp_path)) as (bookie, peer):
+            for number in range(12):
+                await peer.add(5, number, PAYLOAD)
+            slow = await BookiePeer.connect(bookie.address)
+            assert slow.transport is not None
+            slow.transport.pause_reading()
+            for _ in range(100):
+                slow.call(BookieOp.READ_BATCH, 5, 0, limit=BATCH_BYTES)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while bookie.statistics()["connections"] != 1:  # noqa: ASYNC110 - it asks the bookie
+                    await asyncio.sleep(0.01)
+            assert await peer.status(BookieOp.READ, 5, 1) is Status.OK
+            slow.close()
+
+    asyncio.run(scenario())
+
+
+def test_adds_that_wait_for_the_disk_are_bounded_and_all_answered(tmp_path: Path) -> None:  # I15
+    class StuckDisk(RealDisk):
+        def __init__(self) -> None:
+            super().__init__()
+            self.goes = threading.Event()
+            self.goes.set()
+
+        def raw_sync(self, fd: int, path: Path) -> None:
+            self.goes.wait(DEADLINE_SECONDS)
+            super().raw_sync(fd, path)
+
+    async def scenario() -> None:
+        disk = StuckDisk()
+        config = small_config(tmp_path, journal_file_bytes=64 << 20, write_cache_bytes=256 << 20)
+        async with serving(config, disk=disk) as (bookie, peer):
+            connection = only_connection(bookie)
+            disk.goes.clear()
+            adds = [peer.add(5, number, PAYLOAD) for number in range(80)]  # 40 MB
+            highest = 0
+            for _ in range(50):
+                await asyncio.sleep(0.01)
+                highest = max(highest, connection._add_bytes)
+            assert 0 < highest <= CONNECTION_ADDS_BYTES_MAX + ENTRY_BYTES_MAX + RECEIVE_BYTES
+            assert not any(add.done() for add in adds), "nothing is acknowledged before its sync"  # I1
+            disk.goes.set()
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                assert {answer.status for answer, _ in await asyncio.gather(*adds)} == {Status.OK}
+
+    asyncio.run(scenario())
+
+
+def test_reads_that_wait_for_the_disk_are_bounded_and_adds_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # I15
+    goes = threading.Event()
+    real = BookieStorage.read_disk
+
+    def slow(storage: BookieStorage, ledger_id: int, entry_id: int) -> list[tuple[int, bytes]]:
+        goes.wait(DEADLINE_SECONDS)
+        return real(storage, ledger_id, entry_id)
+
+    monkeypatch.setattr(reads_module, "DISK_READS_MAX", 3)
+    monkeypatch.setattr(BookieStorage, "read_disk", slow)
+
+    async def scenario() -> None:
+        async with serving(small_config(tmp_path, read_cache_bytes=0)) as (bookie, peer):
+            assert (await peer.add(5, 0, b"x"))[0].status is Status.OK
+            await bookie.checkpoint()
+            reads = [peer.call(BookieOp.READ, 5, 0) for _ in range(10)]
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while sum(read.done() for read in reads) < 7:  # noqa: ASYNC110 - futures of a socket
+                    await asyncio.sleep(0.01)
+                assert (await peer.add(5, 1, b"x"))[0].status is Status.OK
+                goes.set()
+                statuses = [answer.status for answer, _ in await asyncio.gather(*reads)]
+            assert sorted(statuses) == sorted([Status.OK] * 3 + [Status.TOO_MANY_REQUESTS] * 7)
+            assert await peer.status(BookieOp.READ, 5, 0) is Status.OK, "and there is room again"
+
+    asyncio.run(scenario())

@@ -1,0 +1,234 @@
+"""A bookie is found in metadata for as long as it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from heliograph.actors.bookie.disk.disk import RealDisk
+from heliograph.actors.bookie.registration import Registrar
+from heliograph.actors.wire.messages import BookieOp, Flag, Status
+from heliograph.metadata import codec, paths
+from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.errors import ConnectionLossError
+from heliograph.metadata.model import BookieRegistration
+from heliograph.metadata.store import Create, Delete, Operation, Stat
+from tests.cluster.support.bookie_metadata import registration, until
+from tests.cluster.support.bookie_peer import serving, small_config
+
+
+class Refuses(MemoryStore):
+    """Refuses one operation of a kind."""
+
+    refused: type[Operation] | None = None
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        if self.refused is not None and type(operations[0]) is self.refused:
+            self.refused = None
+            raise ConnectionLossError("not now")
+        return await super().multi(operations)
+
+
+class TestRegistration:
+    def test_it_is_found_while_it_serves(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            store = MemoryServer().open_session()
+            path = paths.bookie_available("b1")
+            async with serving(small_config(tmp_path, rack="r7"), store) as (bookie, _):
+                found = await registration(store, path)
+                assert found is not None
+                assert (found.address, found.rack) == (bookie.address, "r7")
+                assert found.total_bytes > found.free_bytes > 0
+                stat = await store.exists(path)
+                assert stat is not None
+                assert stat.ephemeral_owner == store.session_id
+            assert await registration(store, path) is None
+
+        asyncio.run(scenario())
+
+    def test_a_lost_session_is_replaced(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            server = MemoryServer()
+            store = server.open_session()
+            attempts = 0
+
+            async def reopen() -> MemoryStore:
+                nonlocal attempts
+                attempts += 1
+                if attempts == 1:
+                    raise ConnectionLossError("not yet")
+                return server.open_session()
+
+            async with serving(small_config(tmp_path), store, reopen=reopen) as (bookie, peer):
+                server.expire_session(store.session_id)
+                watcher = server.open_session()
+
+                async def is_back() -> bool:
+                    return await registration(watcher, paths.bookie_available("b1")) is not None
+
+                await until(is_back)
+                assert bookie.statistics()["is_registered"]
+                assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+
+        asyncio.run(scenario())
+
+    def test_nothing_is_taken_in_between_two_sessions(self, tmp_path: Path) -> None:  # I13
+        async def scenario() -> None:
+            server = MemoryServer()
+            store, observer = server.open_session(), server.open_session()
+            may_reopen = asyncio.Event()
+
+            async def reopen() -> MemoryStore:
+                await may_reopen.wait()
+                return server.open_session()
+
+            async with serving(small_config(tmp_path), store, reopen=reopen) as (_, peer):
+                assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+                server.suspend_session(
+                    store.session_id
+                )  # the ephemeral still exists: a writer that finds it may write here
+                assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
+                server.resume_session(store.session_id)
+                refused: list[bool] = []
+                await observer.exists(
+                    paths.bookie_available("b1"), lambda _: refused.append(store.state.value == "lost")
+                )
+                server.expire_session(store.session_id)
+                assert refused == [True]  # the owner knew first
+                for flags in (Flag.NONE, Flag.RECOVERY):
+                    assert (await peer.add(1, 2, b"x", flags=flags))[0].status is Status.READ_ONLY
+                assert await peer.status(BookieOp.READ, 1, 1) is Status.OK
+                may_reopen.set()
+
+                async def is_back() -> bool:
+                    return await registration(observer, paths.bookie_available("b1")) is not None
+
+                await until(is_back)
+                assert (await peer.add(1, 2, b"x"))[0].status is Status.OK
+
+        asyncio.run(scenario())
+
+    def test_a_new_life_ends_the_session_of_the_last(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            server = MemoryServer()
+            old, new = server.open_session(), server.open_session()
+            record = BookieRegistration("b1", "gone:1", session_token=old.session_token)
+            path = paths.bookie_available("b1")
+            await old.create(path, codec.encode(record), ephemeral=True, parents=True)
+            async with serving(small_config(tmp_path), new) as (bookie, _):
+                found = await registration(new, path)
+                assert found is not None
+                assert found.address == bookie.address
+            assert old.state.value == "lost"
+
+        asyncio.run(scenario())
+
+    def test_a_full_disk_makes_it_read_only_and_room_makes_it_writable(self, tmp_path: Path) -> None:
+        class ShrinkingDisk(RealDisk):
+            free = 50 << 30
+
+            def space(self, directory: Path) -> tuple[int, int]:
+                return self.free, 100 << 30
+
+        async def scenario() -> None:
+            store, disk = MemoryServer().open_session(), ShrinkingDisk()
+            config = small_config(tmp_path, space_check_ms=5)
+            available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
+
+            async def is_only(path: str, other: str) -> bool:
+                assert await store.exists(path) or await store.exists(other), "never invisible"
+                return await store.exists(path) is not None and await store.exists(other) is None
+
+            async with serving(config, store, disk=disk) as (_, peer):
+                disk.free = 2 << 30
+                await until(lambda: is_only(readonly, available))
+                assert (await peer.add(1, 0, b"x"))[0].status is Status.READ_ONLY
+                assert (await peer.add(1, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
+                disk.free = 1 << 20
+                await asyncio.sleep(0.05)
+                assert (await peer.add(1, 1, b"x", flags=Flag.RECOVERY))[0].status is Status.READ_ONLY
+                disk.free = 7 << 30
+                await asyncio.sleep(0.05)
+                assert await is_only(readonly, available), "between the marks nothing changes"
+                disk.free = 20 << 30
+                await until(lambda: is_only(available, readonly))
+                assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("verb", [Create, Delete])
+    def test_a_change_of_lists_that_the_store_refused_is_made_later(
+        self, tmp_path: Path, verb: type[Operation]
+    ) -> None:
+        class Disk(RealDisk):
+            free = 50 << 30
+
+            def space(self, directory: Path) -> tuple[int, int]:
+                return self.free, 100 << 30
+
+        async def scenario() -> None:
+            server, disk = MemoryServer(), Disk()
+            store = Refuses(server, server.open_session().session_id)
+            config = small_config(tmp_path, space_check_ms=5)
+            available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
+
+            async def is_only(path: str, other: str) -> bool:
+                return await store.exists(path) is not None and await store.exists(other) is None
+
+            async with serving(config, store, disk=disk):
+                store.refused = verb
+                disk.free = 2 << 30
+                await until(lambda: is_only(readonly, available))
+                store.refused = verb
+                disk.free = 50 << 30
+                await until(lambda: is_only(available, readonly))
+                assert store.refused is None
+
+        asyncio.run(scenario())
+
+    def test_a_change_of_lists_that_was_cut_short_is_taken_back(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            server = MemoryServer()
+            store = Refuses(server, server.open_session().session_id)
+            available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
+            registrar = Registrar(store, BookieRegistration("b1", "h:1"), None)
+            await registrar.register(is_read_only=False)
+            store.refused = Delete
+            with pytest.raises(ConnectionLossError):
+                await registrar.move(is_read_only=True)
+            assert await store.exists(available)
+            assert await store.exists(readonly)
+            store.refused = None
+            await registrar.move(is_read_only=False)
+            assert await store.exists(available)
+            assert not await store.exists(readonly)
+
+        asyncio.run(scenario())
+
+    def test_the_free_space_in_metadata_is_renewed(self, tmp_path: Path) -> None:
+        class Disk(RealDisk):
+            free = 50 << 30
+
+            def space(self, directory: Path) -> tuple[int, int]:
+                return self.free, 100 << 30
+
+        async def scenario() -> None:
+            store, disk = MemoryServer().open_session(), Disk()
+            config = small_config(tmp_path, space_check_ms=5, space_report_ms=5)
+
+            async def says(free_bytes: int) -> bool:
+                found = await registration(store, paths.bookie_available("b1"))
+                return found is not None and found.free_bytes == free_bytes
+
+            async with serving(config, store, disk=disk) as (bookie, _):
+                await until(lambda: says(50 << 30))
+                disk.free = 40 << 30
+                await until(lambda: says(40 << 30))
+                found = await registration(store, paths.bookie_available("b1"))
+                assert found is not None
+                assert (found.address, found.session_token) == (bookie.address, store.session_token)
+
+        asyncio.run(scenario())

@@ -1,0 +1,165 @@
+"""Compaction with the stock Pulsar client: readers, consumers and TableView see the latest message of each key."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+import heliograph
+from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+
+EARLIEST = pulsar.InitialPosition.Earliest
+RECEIVE_MS = 60_000
+HOLDER = "holder"
+DEADLINE_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    policies = {"retention_seconds": 0, "ledger_entries_max": 40}
+    with broker_cluster(tmp_path_factory.mktemp("compaction"), brokers=2, **policies) as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster: BrokerCluster) -> Iterator[pulsar.Client]:
+    with cluster.client() as connected:
+        yield connected
+
+
+def publish(client: pulsar.Client, topic: str, *messages: tuple[str | None, bytes], batching: bool = False) -> None:
+    producer = client.create_producer(topic, batching_enabled=batching, batching_max_publish_delay_ms=200)
+    for key, value in messages:
+        producer.send_async(value, lambda *_: None, partition_key=key)
+    producer.flush()
+    producer.close()
+
+
+def hold(cluster: BrokerCluster, topic: str) -> None:
+    """Create the topic with a subscription: without one it could be trimmed before it is compacted."""
+    cluster.run(cluster.admin.create_subscription(topic, HOLDER, "earliest"))
+
+
+def compact(cluster: BrokerCluster, topic: str) -> None:
+    cluster.run(cluster.admin.compact_topic(topic))
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while (status := cluster.run(cluster.admin.compaction_status(topic)))["status"] == "RUNNING":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert status == {"status": "SUCCESS", "lastError": ""}
+
+
+def read_all(client: pulsar.Client, topic: str) -> list[tuple[str, bytes]]:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    found: list[tuple[str, bytes]] = []
+    while reader.has_message_available():
+        message = reader.read_next(RECEIVE_MS)
+        found.append((message.partition_key(), message.data()))
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_readers_of_the_compacted_form_get_the_latest_of_each_key(
+    cluster: BrokerCluster, client: pulsar.Client, batching: bool
+) -> None:
+    topic = f"prices-{batching}"
+    hold(cluster, topic)
+    rounds = [(f"k{n % 10}", b"%d" % n) for n in range(200)]
+    publish(client, topic, *rounds, (None, b"no key"), ("k3", b""), ("k4", b""), batching=batching)
+    compact(cluster, topic)
+    expected = [(f"k{n % 10}", b"%d" % n) for n in range(190, 200) if n % 10 not in (3, 4)]
+    assert read_all(client, topic) == expected
+    publish(client, topic, ("k5", b"new"), ("k3", b"back"))
+    assert read_all(client, topic) == [*expected, ("k5", b"new"), ("k3", b"back")]
+    compact(cluster, topic)
+    again = [pair for pair in expected if pair[0] != "k5"]
+    assert read_all(client, topic) == [*again, ("k5", b"new"), ("k3", b"back")]
+
+
+def test_what_was_compacted_outlives_its_ledgers_and_its_owner(cluster: BrokerCluster, client: pulsar.Client) -> None:
+    topic = "states"
+    hold(cluster, topic)
+    for n in range(3):
+        publish(client, topic, *((f"k{number}", b"%d" % n) for number in range(50)))
+        compact(cluster, topic)
+    owner = cluster.owner_of(topic)
+    served = owner.broker.topics.find(next(t.name for t in owner.broker.topics.loaded if t.name.local_name == topic))
+    assert served is not None
+    before = len(served.ledger.record.ledgers)
+    cluster.run(cluster.admin.delete_subscription(topic, HOLDER))
+    wait_for(lambda: len(served.ledger.record.ledgers) < before, "trimming")
+    latest = [(f"k{number}", b"2") for number in range(50)]
+    assert read_all(client, topic) == latest
+    cluster.run(cluster.admin.unload_topic(topic))
+    assert read_all(client, topic) == latest
+
+
+def test_a_durable_consumer_goes_on_over_a_compaction(cluster: BrokerCluster, client: pulsar.Client) -> None:
+    topic = "durable"
+    hold(cluster, topic)
+    publish(client, topic, *((f"k{n % 5}", b"%d" % n) for n in range(50)))
+    compact(cluster, topic)
+    consumer = client.subscribe(topic, "sub", initial_position=EARLIEST, is_read_compacted=True)
+    first = [consumer.receive(RECEIVE_MS) for _ in range(2)]
+    assert [message.data() for message in first] == [b"45", b"46"]
+    for message in first:
+        consumer.acknowledge(message)
+    publish(client, topic, ("k0", b"50"), ("k4", b""))
+    compact(cluster, topic)
+    consumer.close()
+    again = client.subscribe(topic, "sub", is_read_compacted=True)
+    rest: list[bytes] = []
+    while len(rest) < 3:
+        message = again.receive(RECEIVE_MS)
+        again.acknowledge(message)
+        rest.append(message.data())
+    assert rest == [b"47", b"48", b"50"]
+    again.close()
+
+
+def test_a_table_view_follows(cluster: BrokerCluster, client: pulsar.Client) -> None:
+    topic = "table"
+    hold(cluster, topic)
+    publish(client, topic, *((f"k{n % 4}", b"%d" % n) for n in range(40)))
+    compact(cluster, topic)
+    view = client.create_table_view(topic)
+    assert {key: view.get(key) for key in ("k0", "k1", "k2", "k3")} == {
+        "k0": b"36", "k1": b"37", "k2": b"38", "k3": b"39",
+    }  # fmt: skip
+    publish(client, topic, ("k1", b"fresh"))
+    compact(cluster, topic)
+    publish(client, topic, ("k2", b"fresher"))
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while view.get("k2") != b"fresher":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert view.get("k1") == b"fresh"
+    view.close()
+
+
+def test_our_own_client_reads_the_same(cluster: BrokerCluster, client: pulsar.Client) -> None:
+    topic = "ours"
+    hold(cluster, topic)
+    publish(client, topic, *((f"k{n % 6}", b"%d" % n) for n in range(60)), ("k2", b""), batching=True)
+    compact(cluster, topic)
+
+    async def read() -> list[tuple[str | None, bytes]]:
+        ours = await heliograph.connect_async(cluster.service_url)
+        try:
+            reader = await ours.reader(topic, "earliest", read_compacted=True)
+            found: list[tuple[str | None, bytes]] = []
+            while len(found) < 5:
+                received = await reader.receive_many(100, RECEIVE_MS / 1_000)
+                assert received
+                found += [(message.key, bytes(message.value)) for message in received]
+            assert not await reader.receive_many(1, 0.2)
+            return found
+        finally:
+            await ours.close()
+
+    assert asyncio.run(read()) == [(f"k{n}", b"%d" % (54 + n)) for n in (0, 1, 3, 4, 5)]

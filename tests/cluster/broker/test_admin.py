@@ -1,0 +1,285 @@
+"""Administration through any broker, on real bookies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from heliograph.actors.broker.admin.admin import AdminService
+from heliograph.actors.errors import NotEnoughBookiesError
+from heliograph.base import errors
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.frame import encode_command
+from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+
+RECEIVE_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    with broker_cluster(tmp_path_factory.mktemp("admin"), brokers=2) as running:
+        yield running
+
+
+def test_create_list_delete(cluster: BrokerCluster) -> None:
+    first, second = (running.broker.admin for running in cluster.brokers)
+    cluster.run(first.create_topic("made"))
+    cluster.run(second.create_topic("made-parts", 3, {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 1}))
+    full = "persistent://public/default/made"
+    assert {"name": full, "partitions": 0} in cluster.run(second.list_topics())
+    assert {"name": f"{full}-parts", "partitions": 3} in cluster.run(first.list_topics())
+    assert cluster.run(first.partitions("made-parts")) == 3
+    assert cluster.run(first.partitions("made")) == 0
+    for admin in (first, second):
+        with pytest.raises(errors.TopicExistsError):
+            cluster.run(admin.create_topic("made", 4))
+        with pytest.raises(errors.TopicExistsError):
+            cluster.run(admin.create_topic("made-parts"))
+    internal = cluster.run(first.topic_internal_stats("made-parts-partition-1"))
+    assert [len(e["bookies"]) for e in internal["ledgers"][-1]["ensembles"]] == [2]
+    cluster.run(second.delete_topic("made"))
+    cluster.run(first.delete_topic("made-parts"))
+    left = [found["name"] for found in cluster.run(first.list_topics())]
+    assert not any(name == full or name.startswith(f"{full}-parts") for name in left)
+    with pytest.raises(errors.TopicNotFoundError):
+        cluster.run(first.delete_topic("made"))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "field"),
+    [
+        (lambda a: a.create_topic("x/y"), errors.InvalidTopicNameError, "topic"),
+        (lambda a: a.create_topic("no/body/x"), errors.NamespaceNotFoundError, "namespace"),
+        (lambda a: a.create_topic("x", -1), errors.BadRequestError, "partitions"),
+        (lambda a: a.create_topic("x", 0, {"copies": 3}), errors.BadRequestError, "persistence"),
+        (lambda a: a.create_topic("x", 0, {"ack_quorum": "2"}), errors.InvalidQuorumError, "persistence"),
+        (lambda a: a.create_topic("x", 0, {"ack_quorum": 4}), errors.InvalidQuorumError, None),
+        (lambda a: a.create_topic("x", 0, {"ensemble_size": 9}), NotEnoughBookiesError, "ensemble_size"),
+        (lambda a: a.partitions("absent"), errors.TopicNotFoundError, "topic"),
+        (lambda a: a.topic_stats("absent"), errors.TopicNotFoundError, "topic"),
+        (lambda a: a.ledger_ranges("absent"), errors.TopicNotFoundError, "topic"),
+        (lambda a: a.list_topics("public"), errors.BadRequestError, "namespace"),
+        (lambda a: a.publish("x", []), errors.BadRequestError, "payloads"),
+        (lambda a: a.publish("x", [b"a", "b"]), errors.BadRequestError, "payloads"),
+        (lambda a: a.publish("x", [b"y" * (6 << 20)]), errors.MessageTooLargeError, "payloads"),
+        (lambda a: a.create_subscription("made-sub", "s", "soon"), errors.InvalidMessageIdError, "messageId"),
+    ],
+)
+def test_bad_input(
+    cluster: BrokerCluster,
+    call: Callable[[AdminService], Awaitable[object]],
+    error: type[errors.HeliographError],
+    field: str | None,
+) -> None:
+    for running in cluster.brokers:
+        with pytest.raises(error) as caught:
+            cluster.run(call(running.broker.admin))  # type: ignore[arg-type]
+        assert caught.type is error
+        if field is not None:
+            assert caught.value.field == field
+
+
+def test_publish_and_ranges_through_any_broker(cluster: BrokerCluster) -> None:
+    for running in cluster.brokers:
+        admin = running.broker.admin
+        ids = cluster.run(admin.publish("raw", [b"a", b"b", b"c"], [None, "k", None]))
+        assert [one.split(":")[2:] for one in ids] == [["-1", "0"], ["-1", "1"], ["-1", "2"]]
+    ranges = cluster.run(cluster.admin.ledger_ranges("raw"))
+    assert sum(one["last_entry_id"] - one["first_entry_id"] + 1 for one in ranges) == 2
+    with cluster.client() as client:
+        reader = client.create_reader("raw", pulsar.MessageId.earliest)
+        messages = [reader.read_next(RECEIVE_MS) for _ in range(6)]
+    assert [message.data() for message in messages] == [b"a", b"b", b"c"] * 2
+    assert messages[1].partition_key() == "k"
+
+
+def test_publish_to_partitions_keeps_keys_together(cluster: BrokerCluster) -> None:
+    cluster.run(cluster.admin.create_topic("raw-parts", 4))
+    keys = [f"k{n % 9}" for n in range(500)]
+    ids = cluster.run(cluster.admin.publish("raw-parts", [b"%d" % n for n in range(500)], keys))
+    partitions = {key: {one.split(":")[2] for one, k in zip(ids, keys, strict=True) if k == key} for key in keys}
+    assert all(len(found) == 1 for found in partitions.values())
+    with pytest.raises(errors.BadRequestError):
+        cluster.run(cluster.admin.ledger_ranges("raw-parts"))
+
+
+def test_subscriptions(cluster: BrokerCluster) -> None:
+    first, second = (running.broker.admin for running in cluster.brokers)
+    ids = cluster.run(first.publish("subs", [b"0"])) + cluster.run(first.publish("subs", [b"1"]))
+    cluster.run(second.create_subscription("subs", "late"))
+    cluster.run(first.create_subscription("subs", "early", "earliest"))
+    cluster.run(first.create_subscription("subs", "after", ":".join(ids[0].split(":")[:2])))
+    assert cluster.run(second.subscriptions("subs")) == ["after", "early", "late"]
+    with pytest.raises(errors.SubscriptionExistsError):
+        cluster.run(second.create_subscription("subs", "late"))
+    stats = cluster.run(first.topic_stats("subs"))["subscriptions"]
+    assert {name: one["msgBacklog"] for name, one in stats.items()} == {"late": 0, "early": 2, "after": 1}
+    with cluster.client() as client:
+        consumer = client.subscribe("subs", "early")
+        assert consumer.receive(RECEIVE_MS).data() == b"0"
+        with pytest.raises(errors.ConflictError):
+            cluster.run(second.delete_subscription("subs", "early"))
+        with pytest.raises(errors.TopicBusyError):
+            cluster.run(second.delete_topic("subs"))
+    cluster.run(second.delete_subscription("subs", "early", force=True))
+    with pytest.raises(errors.SubscriptionNotFoundError):
+        cluster.run(first.delete_subscription("subs", "early"))
+    cluster.run(first.delete_topic("subs", force=True))
+
+
+def test_stats_have_pulsars_names(cluster: BrokerCluster) -> None:
+    cluster.run(cluster.admin.create_topic("stats", 2))
+    with cluster.client() as client:
+        consumer = client.subscribe("stats", "sub", pulsar.ConsumerType.Shared)
+        producer = client.create_producer("stats")
+        for n in range(20):
+            producer.send(b"x" * 100, partition_key=str(n))
+        for _ in range(10):
+            consumer.acknowledge(consumer.receive(RECEIVE_MS))
+        wait_for(
+            lambda: cluster.run(cluster.admin.topic_stats("stats"))["subscriptions"]["sub"]["msgBacklog"] == 10,
+            "acks to arrive",
+        )
+        stats = cluster.run(cluster.admin.topic_stats("stats"))
+    assert stats["msgInCounter"] == 20
+    assert stats["metadata"] == {"partitions": 2}
+    assert sorted(stats["partitions"]) == [f"persistent://public/default/stats-partition-{n}" for n in (0, 1)]
+    assert stats["subscriptions"]["sub"]["type"] == "Shared"
+    assert len(stats["publishers"]) == 2
+    one = next(iter(stats["partitions"].values()))
+    assert one["publishers"][0]["clientVersion"].startswith("Pulsar-CPP")
+    internal = cluster.run(cluster.admin.topic_internal_stats("stats-partition-0"))
+    assert internal["ledgers"][-1]["ensembles"][0]["bookies"]
+    assert internal["cursors"]["sub"]["markDeletePosition"]
+    json.dumps([stats, internal])  # plain data
+    statistics = cluster.owner_of("stats-partition-0").broker.statistics()
+    assert statistics["messages_in"] >= 1
+    json.dumps(statistics)
+
+
+def test_unload_is_invisible_to_clients(cluster: BrokerCluster) -> None:
+    with cluster.client() as client:
+        consumer = client.subscribe("unload", "sub")
+        producer = client.create_producer("unload")
+        for n in range(3):
+            producer.send(b"%d" % n)
+            cluster.run(cluster.admin.unload_topic("unload"))
+        numbers: list[int] = []
+        while 2 not in numbers:
+            numbers.append(int(consumer.receive(RECEIVE_MS).data()))
+        assert list(dict.fromkeys(numbers)) == [0, 1, 2]
+
+
+def test_retention_gives_ledgers_back(tmp_path: Path) -> None:
+    with (
+        broker_cluster(tmp_path, brokers=1, ledger_entries_max=50, retention_seconds=0, retention_bytes=0) as cluster,
+        cluster.client() as client,
+    ):
+        consumer = client.subscribe("trim", "sub")
+        producer = client.create_producer("trim")
+        for n in range(220):
+            producer.send(b"%d" % n)
+        assert len(cluster.run(cluster.admin.ledger_ranges("trim"))) > 3  # I14: the cursor holds them
+        for n in range(220):
+            message = consumer.receive(RECEIVE_MS)
+            assert message.data() == b"%d" % n
+            consumer.acknowledge(message)
+        wait_for(lambda: len(cluster.run(cluster.admin.ledger_ranges("trim"))) <= 1, "ledgers to be deleted")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">II", 1 << 30, 1 << 20),
+        struct.pack(">II", 8, 4) + b"\xff\xff\xff\xff",
+        struct.pack(">II", 6, 2) + b"\x08\x12",  # PING before CONNECT
+        b"",
+    ],
+)
+def test_garbage_ends_only_its_own_connection(cluster: BrokerCluster, garbage: bytes) -> None:
+    broker = cluster.brokers[0].broker
+    port = int(broker.service_url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+        peer.sendall(garbage)
+        if not garbage:
+            peer.shutdown(socket.SHUT_WR)
+        assert peer.recv(1_000) == b""
+    with cluster.client() as client:
+        client.create_producer("after-garbage").send(b"x")
+
+
+def test_a_port_in_use_is_named(cluster: BrokerCluster) -> None:
+    port = int(cluster.brokers[0].broker.service_url.rpartition(":")[2])
+    with pytest.raises(errors.ResourceError) as caught:
+        cluster.start_broker("third", port=port)
+    assert caught.value.field == "port"
+
+
+def test_a_client_that_never_reads_harms_nobody(cluster: BrokerCluster) -> None:
+    """Its socket fills up, then its consumer gets no more (I15); others go on."""
+
+    async def scenario() -> None:
+        url = cluster.run(cluster.admin.lookup("deaf"))["service_url"]
+        _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+
+        def send(**fields: object) -> None:
+            writer.write(encode_command(pb.BaseCommand(**fields)))  # type: ignore[arg-type]
+
+        cluster.run(cluster.admin.create_subscription("deaf", "other"))
+        connect = pb.CommandConnect(client_version="deaf", protocol_version=19)
+        send(type=pb.BaseCommand.CONNECT, connect=connect)
+        subscribe = pb.CommandSubscribe(
+            topic="deaf", subscription="s", sub_type=pb.CommandSubscribe.SHARED, consumer_id=1, request_id=1
+        )
+        send(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe)
+        await asyncio.to_thread(wait_for, lambda: "s" in cluster.run(cluster.admin.subscriptions("deaf")), "it")
+        send(type=pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=1 << 30))
+        await writer.drain()
+        await asyncio.to_thread(publish_much)
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    def publish_much() -> None:
+        with cluster.client() as client:
+            other = client.subscribe("deaf", "other")
+            producer = client.create_producer("deaf", block_if_queue_full=True)
+            for _ in range(60):
+                producer.send_async(b"x" * (1 << 20), lambda result, _: None)
+            producer.flush()
+            for _ in range(60):
+                other.receive(RECEIVE_MS)
+            stats = cluster.run(cluster.admin.topic_stats("deaf"))["subscriptions"]["s"]
+            assert 0 < stats["bytesOutCounter"] < 20 << 20
+
+    asyncio.run(scenario())
+
+
+def test_small_budgets_slow_clients_down_and_lose_nothing(tmp_path: Path) -> None:
+    """The socket of a client that publishes too much is not read for a while (I15)."""
+    with broker_cluster(tmp_path, brokers=0) as cluster:
+        running = cluster.start_broker(
+            "tight", connection_publish_bytes_max=64 << 10, publish_bytes_max=128 << 10, cache_bytes=1 << 20
+        )
+        with cluster.client() as one, cluster.client() as other:
+            results: list[pulsar.Result] = []
+            producers = [client.create_producer("tight", block_if_queue_full=True) for client in (one, other)]
+            for _ in range(500):
+                for producer in producers:
+                    producer.send_async(b"x" * 10_000, lambda result, _: results.append(result))
+            for producer in producers:
+                producer.flush()
+            assert results == [pulsar.Result.Ok] * 1_000
+            assert running.broker.statistics()["publish_bytes_pending"] == 0
+            reader = one.create_reader("tight", pulsar.MessageId.earliest)
+            for _ in range(1_000):
+                assert len(reader.read_next(RECEIVE_MS).data()) == 10_000

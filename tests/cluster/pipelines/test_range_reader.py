@@ -1,0 +1,154 @@
+"""Ranges read from bookies over sockets: striped, replicated, damaged, missing and dead ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from heliograph.actors.errors import EntryDamagedError, NoSuchEntryError, QuorumLostError
+from heliograph.actors.ledger.driver import DetachedReader
+from heliograph.actors.wire.messages import BookieOp
+from heliograph.base.errors import AlreadyClosedError
+from heliograph.metadata.model import LedgerMetadata, Segment
+from heliograph.pipelines.planning.ranges import LedgerRange, range_of
+from heliograph.pipelines.reading import range_reader
+from heliograph.pipelines.reading.range_reader import read_ranges
+from heliograph.protocol.batch import encode_entry_of
+from tests.cluster.support.fake_bookie import FakeBookie
+from tests.cluster.support.threaded_bookies import give, threaded_bookies
+
+LEDGER = 11
+ENTRIES = 40
+MESSAGES = 5  # of an entry
+NOBODY = "127.0.0.1:9"  # the discard port: nothing listens
+
+
+def values_of(entry_id: int) -> list[bytes]:
+    return [b"%d.%d" % (entry_id, index) for index in range(MESSAGES)]
+
+
+@contextmanager
+def a_ledger(
+    ensemble: int, write_quorum: int, entries: int = ENTRIES, padding: int = 0
+) -> Iterator[tuple[list[FakeBookie], LedgerRange]]:
+    """Run bookies with a striped ledger; yield them with the range of all its entries."""
+    with threaded_bookies(ensemble) as bookies:
+        for entry_id in range(entries):
+            payload = encode_entry_of("p", 0, 1, [value + b" " * padding for value in values_of(entry_id)])
+            for step in range(write_quorum):
+                give(bookies[(entry_id + step) % ensemble], LEDGER, entry_id, payload)
+        names = tuple(bookie.bookie_id for bookie in bookies)
+        record = LedgerMetadata(LEDGER, ensemble, write_quorum, 1, (Segment(0, names),))
+        addresses = {bookie.bookie_id: bookie.address for bookie in bookies}
+        yield bookies, range_of("persistent://public/default/t", -1, record, 0, entries - 1, addresses)
+
+
+def read(piece: LedgerRange) -> list[bytes]:
+    return [value.rstrip() for batch in read_ranges([piece], ("value",)) for value in batch.column(0).to_pylist()]
+
+
+def expected(first: int = 0, last: int = ENTRIES - 1) -> list[bytes]:
+    return [value for entry_id in range(first, last + 1) for value in values_of(entry_id)]
+
+
+def batches_asked(bookies: list[FakeBookie]) -> int:
+    return sum(request.op is BookieOp.READ_BATCH for bookie in bookies for request in bookie.requests)
+
+
+@pytest.mark.parametrize(("ensemble", "write_quorum"), [(1, 1), (3, 3), (3, 2), (5, 2), (3, 1)])
+def test_every_message_in_order(ensemble: int, write_quorum: int) -> None:
+    with a_ledger(ensemble, write_quorum) as (_, whole):
+        assert read(whole) == expected()
+        assert read(replace(whole, first_entry_id=7, last_entry_id=9)) == expected(
+            7, 9
+        )  # I3: no entry beyond the range
+
+
+def test_a_large_range_comes_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.pipelines.reading.columns.BATCH_BYTES_MAX", 64 << 10)
+    with a_ledger(3, 3, padding=2048) as (_, whole):
+        batches = list(read_ranges([whole]))
+    assert sum(batch.num_rows for batch in batches) == ENTRIES * MESSAGES
+    assert len(batches) > 3
+    assert all(batch.num_rows <= (64 << 10) // 2048 + 2 * MESSAGES for batch in batches)  # I15
+
+
+def test_many_messages_take_few_requests() -> None:
+    with a_ledger(3, 3) as (bookies, whole):
+        read(whole)
+        assert batches_asked(bookies) == 1
+
+
+def test_dead_and_unknown_bookies_and_lost_copies_are_passed_by() -> None:
+    with a_ledger(3, 3) as (bookies, whole):
+        del bookies[1].ledgers[LEDGER].entries[20]
+        addresses = dict(whole.addresses) | {bookies[0].bookie_id: NOBODY}
+        assert read(replace(whole, addresses=tuple(addresses.items()))) == expected()
+        assert read(replace(whole, addresses=whole.addresses[2:])) == expected()
+
+
+def test_a_damaged_copy_is_never_shown_and_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    with a_ledger(2, 2) as (bookies, whole):
+        bookies[0].damaged_entries.add(3)
+        bookies[1].damaged_entries.add(8)
+        assert read(whole) == expected()
+    assert f"lacks entries of ledger {LEDGER}" in caplog.text
+
+
+def test_all_copies_damaged_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "READ_ATTEMPTS_MAX", 1)
+    with a_ledger(2, 2) as (bookies, whole):
+        for bookie in bookies:
+            bookie.damaged_entries.add(3)
+        with pytest.raises(EntryDamagedError, match="entry 3"):
+            read(whole)
+
+
+def test_a_trimmed_ledger_is_said() -> None:
+    with a_ledger(2, 2) as (bookies, whole):
+        for bookie in bookies:
+            bookie.ledgers.clear()
+        with pytest.raises(NoSuchEntryError):
+            read(whole)
+
+
+def test_no_bookie_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "READ_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(range_reader, "PAUSE_MS", 10)
+    with a_ledger(2, 2) as (_, whole):
+        nowhere = replace(whole, addresses=tuple((name, NOBODY) for name, _ in whole.addresses))
+        with pytest.raises(QuorumLostError):
+            read(nowhere)
+        with pytest.raises(QuorumLostError):
+            read(replace(whole, addresses=()))
+
+
+def test_a_silent_bookie_does_not_hold_up_the_read() -> None:
+    with a_ledger(2, 2) as (bookies, whole):
+        bookies[0].stalled_ops.add(BookieOp.READ_BATCH)
+        assert read(whole) == expected()
+
+
+def test_a_reader_that_stops_early_leaves_no_thread() -> None:
+    with a_ledger(1, 1, padding=1 << 19, entries=12) as (_, whole):
+        batches = read_ranges([whole])
+        next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        assert not [thread for thread in threading.enumerate() if thread.name == "range-reader"]
+
+
+def test_a_closed_reader_takes_no_other_read() -> None:
+    async def close_and_read(piece: LedgerRange) -> None:
+        reader = DetachedReader(dict(piece.addresses))
+        await reader.close()
+        await reader.close()
+        with pytest.raises(AlreadyClosedError):
+            await reader.read(piece.record(), 0, piece.last_entry_id)
+
+    with a_ledger(2, 2) as (_, whole):
+        asyncio.run(close_and_read(whole))

@@ -1,0 +1,123 @@
+"""Topics as Ray Datasets on a real cluster: every row, its columns and its order, and writing to a topic."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray.data
+
+import heliograph
+from heliograph.base.errors import BadRequestError, TopicNotFoundError
+from heliograph.client.admin.admin import AdminSync
+from heliograph.cluster.config import ClusterConfig
+from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
+from heliograph.pipelines.ray_data.dataset import read_topic, write_dataset
+from heliograph.pipelines.reading.range_reader import read_ranges
+from heliograph.protocol.message_id import MessageId
+from tests.cluster.support.small_cluster import small_cluster
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore"),  # warnings of Ray Data itself
+]
+
+ROWS = 5_000
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterConfig]:
+    with small_cluster(tmp_path_factory.mktemp("cluster")) as config:
+        yield config
+
+
+@pytest.fixture(scope="module")
+def topic(cluster: ClusterConfig) -> str:
+    """Return a partitioned topic, striped (E > Qw), with ROWS messages under 50 keys."""
+    AdminSync().create_topic("readings", PARTITIONS, {"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2})
+    with heliograph.connect() as client, client.producer("readings", batch_messages=100) as producer:
+        values = [json.dumps({"row": row}).encode() for row in range(ROWS)]
+        producer.send_many(values, keys=[f"k{row % 50}" for row in range(ROWS)])
+    return "readings"
+
+
+def rows_of(batches: Any) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_every_row_with_its_columns(topic: str) -> None:
+    found = read_topic(topic, parallelism=4).take_all()
+    assert sorted(json.loads(row["value"])["row"] for row in found) == list(range(ROWS))
+    assert len({row["__messageId"] for row in found}) == ROWS
+    for row in found[:100]:
+        number = json.loads(row["value"])["row"]
+        message_id = MessageId.from_bytes(row["__messageId"])
+        assert row["__key"] == f"k{number % 50}".encode()
+        assert row["__topic"] == f"persistent://public/default/readings-partition-{message_id.partition}"
+        assert row["__publishTime"] is not None
+        assert row["__eventTime"] is None
+
+
+def test_publish_order_within_a_partition(topic: str) -> None:
+    by_key: dict[bytes, list[int]] = defaultdict(list)
+    for row in rows_of(read_ranges(plan_topic(topic), ("__key", "value"))):
+        by_key[row["__key"]].append(json.loads(row["value"])["row"])
+    assert len(by_key) == 50
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+def test_columns_and_ranges_can_be_chosen(topic: str) -> None:
+    dataset = read_topic(topic, columns=("__key",))
+    assert dataset.schema().names == ["__key"]
+    assert dataset.count() == ROWS
+    whole = plan_topic(topic)
+    middle = {piece.partition: (piece.ledger_id, piece.last_entry_id // 2) for piece in whole}
+    before, after = read_topic(topic, end=middle).count(), read_topic(topic, start=middle).count()
+    assert before > 0
+    assert after > 0
+    assert before + after == ROWS
+    with pytest.raises(BadRequestError, match="nonsense"):
+        read_topic(topic, columns=("nonsense",))
+
+
+def test_a_dataset_goes_into_a_topic_and_back(topic: str) -> None:
+    AdminSync().create_topic("copies")
+    source = ray.data.from_items([{"name": f"n{row % 7}", "text": f"text {row}"} for row in range(1000)])
+    write_dataset(source, "copies", value="text", key="name")
+    found = read_topic("copies").take_all()
+    assert sorted(row["value"] for row in found) == sorted(f"text {row}".encode() for row in range(1000))
+    assert all(row["__key"] == b"n%d" % (int(row["value"].split()[1]) % 7) for row in found)
+
+
+def test_an_empty_topic_has_no_rows(cluster: ClusterConfig) -> None:
+    AdminSync().create_topic("empty", 2)
+    assert plan_topic("empty") == []
+    assert read_topic("empty").count() == 0
+
+
+def test_blocks_of_which_nothing_is_left_are_written_too(cluster: ClusterConfig) -> None:
+    rows = ray.data.range(100, override_num_blocks=4).filter(lambda row: row["id"] < 3)
+    write_dataset(rows.map(lambda row: {"value": str(row["id"])}), "few")
+    assert sorted(bytes(row["value"]) for row in read_topic("few").take_all()) == [b"0", b"1", b"2"]
+
+
+def test_a_topic_that_is_not_there(cluster: ClusterConfig) -> None:
+    with pytest.raises(TopicNotFoundError):
+        read_topic("nowhere")
+
+
+def test_a_plan_stays_as_it_was_and_can_be_refreshed(topic: str) -> None:
+    AdminSync().create_topic("growing")
+    with heliograph.connect() as client, client.producer("growing") as producer:
+        producer.send_many([b"1", b"2"])
+        plan = plan_topic("growing")
+        producer.send_many([b"3"])
+        assert [row["value"] for row in rows_of(read_ranges(plan))] == [b"1", b"2"]  # I3
+        assert refresh_addresses(plan) == plan
+        later = plan_topic("growing", start={-1: (plan[-1].ledger_id, plan[-1].last_entry_id + 1)})
+        assert [row["value"] for row in rows_of(read_ranges(later))] == [b"3"]

@@ -1,0 +1,117 @@
+"""The generated pages are up to date, and every setting and metric that a document names exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+
+import pytest
+
+from heliograph.actors.auditor.auditor import AuditorStatistics
+from heliograph.actors.auditor.worker import WorkerStatistics
+from heliograph.actors.bookie.statistics import GAUGES, BookieStatistics
+from heliograph.actors.broker.metrics import METRICS
+from heliograph.base.settings import setting_of
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.sections import PARTS, section_settings
+from heliograph.gateway.http.metrics import GatewayMetrics
+from heliograph.metadata.model import Policies
+from tests.rules.source import FOLDERS, ROOT, files_below
+from tests.rules.test_documents import DOCUMENTS
+from tools.reference import PAGES, metrics_page, settings_page
+
+QUOTED = re.compile(r"`([^`\n]+)`")
+VARIABLE = re.compile(r"\bHELIOGRAPH_[A-Z0-9_]*[A-Z0-9]\b")
+METRIC = re.compile(r"\b(?:ray_bookie|ray_pulsar|ray_heliograph|heliograph_gateway|heliograph_broker)_\w+")
+SECTION = re.compile(rf"(?:{'|'.join(PARTS)})(?:\.[a-z_]+)+(?:\.\*)?")
+UNIT = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*_(?:ms|seconds|bytes|share|bytes_max|ms_max|per_second)")
+CONFIG = re.compile(r"[A-Z]\w+Config|[A-Z]\w+Limits")
+FOREIGN = ("etcd_",)  # names of other programs begin with these
+HISTORY = "CHANGELOG.md"  # names what there was, too
+
+
+@cache
+def metrics() -> frozenset[str]:
+    families = GatewayMetrics().registry.collect()
+    gateway = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    return frozenset({f"ray_bookie_{name}" for name in GAUGES} | {f"ray_{metric.name}" for metric in METRICS} | gateway)
+
+
+@cache
+def plain_names() -> frozenset[str]:
+    """Names without a section: settings of the cluster, policies, and statistics that are listed without a prefix."""
+    statistics = {item.name for kind in (AuditorStatistics, WorkerStatistics) for item in fields(kind)}
+    return frozenset({*ClusterConfig.model_fields} | {item.name for item in fields(Policies)} | statistics)
+
+
+@cache
+def sources() -> str:
+    files = [file for folder in (*FOLDERS, "examples", "tests") for file in files_below(folder, ".py")]
+    return "\n".join([file.text for file in files if not file.name.startswith("tests/rules/")])
+
+
+@cache
+def pages_of_operation() -> list[str]:
+    return [
+        name for name in DOCUMENTS if name.startswith("docs/operations/") or name in ("README.md", "docs/gateway.md")
+    ]
+
+
+@pytest.mark.parametrize(("page", "generate"), [("settings.md", settings_page), ("metrics.md", metrics_page)])
+def test_a_generated_page_is_what_the_code_says(page: str, generate: Callable[[], str]) -> None:
+    found = (ROOT / PAGES / page).read_text()
+    assert found == generate(), f"{PAGES / page} is old: run `make docs`"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_environment_variables_exist(name: str) -> None:
+    known = {
+        f"HELIOGRAPH_{full.replace('.', '__').upper()}" for full in (*ClusterConfig.model_fields, *section_settings())
+    }
+    named = set(VARIABLE.findall((ROOT / name).read_text())) - known
+    assert not {variable for variable in named if variable not in sources()}
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != HISTORY])
+def test_settings_of_sections_exist(name: str) -> None:
+    known = {*section_settings()}
+    named = {text for text in QUOTED.findall((ROOT / name).read_text()) if SECTION.fullmatch(text)}
+    folders = {full.rpartition(".")[0] for full in known}
+    wrong = {text for text in named if text not in known and text.removesuffix(".*") not in folders}
+    files = {text for text in wrong if text.endswith((".py", ".md", ".toml"))}
+    assert not wrong - files
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != HISTORY])
+def test_metrics_exist(name: str) -> None:
+    assert not {found for found in METRIC.findall((ROOT / name).read_text()) if found not in metrics()}
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != HISTORY])
+def test_configuration_classes_exist(name: str) -> None:
+    named = {text for text in QUOTED.findall((ROOT / name).read_text()) if CONFIG.fullmatch(text)}
+    assert not {text for text in named if f"class {text}" not in sources()}
+
+
+@pytest.mark.parametrize("name", pages_of_operation())
+def test_settings_and_policies_without_a_section_exist(name: str) -> None:
+    if name.endswith("/settings.md"):
+        return  # generated; within a table names are relative to the section
+    named = {text for text in QUOTED.findall((ROOT / name).read_text()) if UNIT.fullmatch(text)}
+    assert not {text for text in named - plain_names() - metrics() if not text.startswith(FOREIGN)}
+
+
+def test_every_statistic_and_metric_has_a_meaning() -> None:
+    for kind in (BookieStatistics, AuditorStatistics, WorkerStatistics):
+        for item in fields(kind):
+            assert setting_of(item).meaning or item.type == "str", f"{kind.__name__}.{item.name}"
+    assert all(metric.meaning for metric in METRICS)
+
+
+def test_the_rules_see_names() -> None:
+    text = (ROOT / PAGES / "tasks.md").read_text()
+    assert VARIABLE.findall(text)
+    assert any(SECTION.fullmatch(found) for found in QUOTED.findall(text))
+    assert any(UNIT.fullmatch(found) for found in QUOTED.findall(text))

@@ -1,0 +1,36 @@
+"""The sync handles are what the generator makes of the async ones: same names, same arguments, same documentation."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import heliograph
+from tests.rules.source import ROOT
+from tools.sync_handles import TWINS, Twin, files
+
+GENERATED = files()
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
+def test_the_file_is_what_the_generator_makes(path: Path) -> None:
+    name = path.relative_to(ROOT)
+    assert path.read_text() == GENERATED[path], f"{name} differs from its async twin: run `make handles`"
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
+def test_the_async_class_has_no_public_member_that_the_sync_one_lacks(twin: Twin) -> None:
+    ours, theirs = getattr(heliograph, twin.name), getattr(heliograph, f"Async{twin.name}")
+    public = {name for name in dir(theirs) if not name.startswith("_")} - {"is_open"}
+    assert public - set(dir(ours)) == {name for name in twin.left_out if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
+def test_every_shared_method_takes_the_same_arguments(twin: Twin) -> None:
+    ours, theirs = getattr(heliograph, twin.name), getattr(heliograph, f"Async{twin.name}")
+    for name, method in inspect.getmembers(ours, inspect.isfunction):
+        if not name.startswith("_") and hasattr(theirs, name):
+            expected = inspect.signature(getattr(theirs, name)).parameters
+            assert list(inspect.signature(method).parameters.values()) == list(expected.values()), name

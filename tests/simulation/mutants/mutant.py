@@ -1,0 +1,47 @@
+"""Mutants: sabotages with a name, each active while its context is entered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from tests.simulation.profile import LEDGER, TOPIC
+
+__all__ = ["LEDGER", "MUTANTS", "TOPIC", "Mutant", "mutant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A sabotage and what it breaks.
+
+    Args:
+        sabotage: patches one rule while its context is entered.
+        start: a seed that catches it, so that tests are quick. The search goes on from there if it does not.
+        harm_start: such a seed when only outcomes are watched, None if that is not tried.
+        world: the world in which it is run.
+    """
+
+    name: str
+    sabotage: Callable[[], AbstractContextManager[None]]
+    about: str
+    start: int
+    harm_start: int | None
+    world: str = LEDGER
+
+
+MUTANTS: dict[str, Mutant] = {}
+Sabotage = Callable[[], Iterator[None]]
+
+
+def mutant(start: int = 0, harm: int | None = None, world: str = LEDGER) -> Callable[[Sabotage], Sabotage]:
+    """Register a sabotage under its function's name, with hyphens. Its docstring names the invariant that it breaks."""
+
+    def add(function: Sabotage) -> Sabotage:
+        name = function.__name__.replace("_", "-")
+        assert name not in MUTANTS, f"two mutants are named {name}"
+        assert function.__doc__, f"the mutant {name} does not tell what it breaks"
+        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm, world)
+        return function
+
+    return add

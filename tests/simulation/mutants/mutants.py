@@ -1,0 +1,13 @@
+"""All mutants. Each must be caught, which proves that the checkers can fail."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants import recovery as recovery_mutants
+from tests.simulation.mutants import storage as storage_mutants
+from tests.simulation.mutants import topic as topic_mutants
+from tests.simulation.mutants import writer as writer_mutants
+from tests.simulation.mutants.mutant import MUTANTS, Mutant
+
+__all__ = ["MUTANTS", "MUTANTS_FROM", "Mutant"]
+
+MUTANTS_FROM = (recovery_mutants, storage_mutants, writer_mutants, topic_mutants)  # mutants register themselves

@@ -1,0 +1,269 @@
+"""Small sabotages of bookies, repairs, deletions and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from heliograph.actors.bookie.store.fencing import Fence, FenceEffect
+from heliograph.actors.ledger.effects import Effect, LedgerEntry, RepairFinished, Reply
+from heliograph.actors.ledger.repair import RepairCore
+from heliograph.actors.ledger.state import RepairPhase
+from heliograph.metadata.model import LedgerMetadata, TopicRecord, Versioned
+from tests.simulation import events
+from tests.simulation.checkers.checkers import Checkers
+from tests.simulation.cluster import bookie
+from tests.simulation.cluster.bookie import SimulatedBookie
+from tests.simulation.cluster.broker import SimulatedBroker
+from tests.simulation.cluster.disk import Image, Record
+from tests.simulation.cluster.runner import Cluster
+from tests.simulation.mutants.mutant import mutant
+from tests.simulation.workload.deletion import Trimmer, finish_round
+
+
+@mutant(start=15, harm=46)
+def forget_fences_on_replay() -> Iterator[None]:
+    """A bookie loses its fences at a restart (I4)."""
+    with patch.object(SimulatedBookie, "restore_fences", lambda self: None):
+        yield
+
+
+@mutant(start=129)
+def forget_fences_of_deleted_ledgers() -> Iterator[None]:
+    """A bookie drops the fence of a deleted ledger with its data, so that an old writer may write it again (I4)."""
+    real = SimulatedBookie.collect
+
+    def collect(self: SimulatedBookie, gone: Iterable[int]) -> None:
+        dropped = set(gone)
+        real(self, dropped)
+        for ledger_id in dropped:
+            self._fences.pop(ledger_id, None)
+
+    with patch.object(SimulatedBookie, "collect", collect):
+        yield
+
+
+@mutant(start=139)
+def answer_before_the_fence_is_durable() -> Iterator[None]:
+    """A fencing read is answered while its fence can still be lost (I4)."""
+    real = Fence.request
+
+    def request(self: Fence, waiter: Any) -> FenceEffect:
+        effect = real(self, waiter)
+        if effect is FenceEffect.WRITE:
+            self._waiters.clear()
+            waiter[0]()
+        return effect
+
+    with patch.object(Fence, "request", request):
+        yield
+
+
+@mutant(harm=5)
+def fence_lets_writes_through() -> Iterator[None]:
+    """Ordinary adds are taken after the fence (I4)."""
+    with patch.object(Fence, "permits_add", lambda self, *, is_recovery: True):
+        yield
+
+
+@mutant(start=3)
+def fence_stops_recovery_too() -> Iterator[None]:
+    """A fenced bookie takes nothing from recovery and repair either: no ledger gets its copies back (liveness)."""
+    with patch.object(Fence, "permits_add", lambda self, *, is_recovery: self.is_clear):
+        yield
+
+
+@mutant(start=4, harm=11)
+def move_the_mark_early() -> Iterator[None]:
+    """The journal is trimmed before the flush is on disk (I1)."""
+    real = SimulatedBookie.checkpoint
+
+    def hasty(self: SimulatedBookie) -> None:
+        mark = self.disk.mark + len(self.disk.journal)
+        real(self)
+        self.disk.move_mark(mark)
+
+    with patch.object(SimulatedBookie, "checkpoint", hasty):
+        yield
+
+
+@mutant()
+def answer_adds_before_the_sync() -> Iterator[None]:
+    """A bookie acknowledges what a power cut can still take (I1)."""
+    real = SimulatedBookie._journal
+
+    def hasty(self: SimulatedBookie, record: Record | None, durable: Any, failed: Any, what: str = "") -> None:
+        if record is not None and record.copy is not None:
+            durable()
+            real(self, record, lambda: None, lambda: None, what)
+        else:
+            real(self, record, durable, failed, what)
+
+    with patch.object(SimulatedBookie, "_journal", hasty):
+        yield
+
+
+@mutant(start=50)
+def serve_damaged_copies() -> Iterator[None]:
+    """A bookie does not check the checksum of an entry that it returns (I1)."""
+    real = SimulatedBookie.read_batch
+
+    def careless(self: SimulatedBookie, ledger_id: int, first: int, last: int) -> tuple[Reply, list[LedgerEntry]]:
+        copy = self.memory.index.get((ledger_id, first))
+        if copy is not None and copy.is_damaged:
+            return Reply.OK, [LedgerEntry(first, copy.payload[:-1] + b"?", copy.length, copy.lac)]
+        return real(self, ledger_id, first, last)
+
+    with patch.object(SimulatedBookie, "read_batch", careless):
+        yield
+
+
+@mutant(start=3, harm=165)
+def no_limbo_after_a_lost_disk() -> Iterator[None]:
+    """A bookie whose disk was lost says "no such entry" (I6)."""
+    real = SimulatedBookie.lose_disk
+
+    def naive(self: SimulatedBookie, named_in: list[LedgerMetadata], last_ledger_id: int) -> None:
+        real(self, named_in, last_ledger_id)
+        self.disk = Image(fences=self.disk.fences)
+
+    with patch.object(SimulatedBookie, "lose_disk", naive):
+        yield
+
+
+@mutant(start=3)
+def no_fence_after_a_lost_disk() -> Iterator[None]:
+    """A bookie whose disk was lost takes writes of the ledgers that it lost, fenced or not (I4)."""
+    real = SimulatedBookie.lose_disk
+
+    def naive(self: SimulatedBookie, named_in: list[LedgerMetadata], last_ledger_id: int) -> None:
+        real(self, named_in, last_ledger_id)
+        self.disk = Image(limbo=self.disk.limbo)
+
+    with patch.object(SimulatedBookie, "lose_disk", naive):
+        yield
+
+
+@mutant(start=40, harm=46)
+def fence_only_unclosed_ledgers_after_a_lost_disk() -> Iterator[None]:
+    """A bookie that lost its disk takes writes of ledgers that were closed, or that name another bookie now (I4)."""
+    real = SimulatedBookie.lose_disk
+
+    def naive(self: SimulatedBookie, named_in: list[LedgerMetadata], last_ledger_id: int) -> None:
+        real(self, named_in, last_ledger_id)
+        unclosed = {
+            ledger.ledger_id for ledger in named_in if not ledger.is_closed and self.name in ledger.last_segment.bookies
+        }
+        self.disk = Image(limbo=self.disk.limbo, fences=unclosed)
+
+    with patch.object(SimulatedBookie, "lose_disk", naive):
+        yield
+
+
+@mutant()
+def trust_the_index_after_a_lost_journal() -> Iterator[None]:
+    """A bookie whose journal was lost says "no such entry" of what only the journal had (I6)."""
+    real = SimulatedBookie.lose_journal
+
+    def naive(self: SimulatedBookie, named_in: list[LedgerMetadata], last_ledger_id: int) -> None:
+        limbo = set(self.disk.limbo)
+        real(self, named_in, last_ledger_id)
+        self.disk.limbo = limbo
+
+    with patch.object(SimulatedBookie, "lose_journal", naive):
+        yield
+
+
+@mutant()
+def leave_limbo_with_holes() -> Iterator[None]:
+    """A bookie that lost data says "no such entry" again once the ledger is closed, complete or not (I6)."""
+    with patch.object(bookie, "is_complete", lambda *_: True):
+        yield
+
+
+@mutant(start=8)
+def name_the_newcomer_before_copying() -> Iterator[None]:
+    """Repair changes metadata first and copies afterwards (I10)."""
+    real = RepairCore._go_on
+
+    def hasty(self: RepairCore, now: int) -> list[Effect]:
+        if self.steps and self.steps[0].old != self.steps[0].new:
+            self.steps[0].runs = []
+        return real(self, now)
+
+    with patch.object(RepairCore, "_go_on", hasty):
+        yield
+
+
+@mutant(start=1)
+def repair_claims_success() -> Iterator[None]:
+    """Repair ends as complete without having copied (liveness: Qw copies come back)."""
+
+    def plan(self: RepairCore, now: int) -> list[Effect]:
+        self.steps = []
+        self.phase = RepairPhase.DONE
+        return [RepairFinished(True, 0, 0, "")]
+
+    with patch.object(RepairCore, "_plan", plan):
+        yield
+
+
+@mutant(start=15)
+def delete_before_the_list() -> Iterator[None]:
+    """Ledgers are deleted first and taken off the topic's list afterwards, if at all (I14)."""
+    real = Trimmer.shorten
+
+    def hasty(self: Trimmer, version: int, shorter: TopicRecord, doomed: list[int]) -> None:
+        for ledger_id in doomed:
+            self.delete(ledger_id)
+        real(self, version, shorter, [])
+
+    with patch.object(Trimmer, "shorten", hasty):
+        yield
+
+
+@mutant(start=16)
+def collect_by_an_old_list() -> Iterator[None]:
+    """A bookie lists the ledgers of metadata before its own (I14)."""
+
+    def hasty(bookie: SimulatedBookie, cluster: Cluster, checkers: Checkers) -> None:
+        store = cluster.store
+        store.ask(
+            bookie,
+            store.ledgers,
+            lambda listed: finish_round(bookie, bookie.known_ledgers(), listed, checkers),
+            lambda: None,
+        )
+
+    with patch.object(events, "collect_garbage", hasty):
+        yield
+
+
+@mutant(start=423)
+def fence_the_last_ledger_only() -> Iterator[None]:
+    """A takeover leaves the last ledger but one open (I12)."""
+    real = SimulatedBroker._recover
+
+    def only_last(self: SimulatedBroker, ledger_ids: list[int], then: Any) -> None:
+        real(self, ledger_ids[-1:], then)
+
+    with patch.object(SimulatedBroker, "_recover", only_last):
+        yield
+
+
+@mutant()
+def write_before_the_list() -> Iterator[None]:
+    """A broker writes to a ledger that the topic does not name yet (I12)."""
+    real = SimulatedBroker._on_created
+
+    def hasty(self: SimulatedBroker, record: Any, result: Any) -> None:
+        topic = self._topic
+        assert topic is not None, "the topic was read first"
+        if isinstance(result, int) and self.random.random() < 0.5:
+            self._on_appended(Versioned(record, result), topic.record, topic.version)
+        else:
+            real(self, record, result)
+
+    with patch.object(SimulatedBroker, "_on_created", hasty):
+        yield

@@ -1,0 +1,324 @@
+"""Small sabotages of topics: cursors, takeovers, deduplication, dispatch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from heliograph.actors.broker.cursor import record as cursor_record
+from heliograph.actors.broker.cursor import recovery as cursor_recovery
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.index_set import IndexSet
+from heliograph.actors.broker.cursor.log import CursorLog
+from heliograph.actors.broker.cursor.record import CursorEntry, RecordKind
+from heliograph.actors.broker.dedup.dedup import Deduplication
+from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
+from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
+from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.records.owned_record import OwnedRecord
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.actors.broker.topic import opening as topic_opening
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.errors import LedgerFencedError
+from heliograph.base.errors import HeliographError
+from heliograph.metadata import codec
+from heliograph.metadata.model import CursorRecord, LedgerMetadata, Versioned
+from tests.simulation.mutants.mutant import TOPIC, mutant
+
+# -- cursors
+
+
+@mutant(world=TOPIC)
+def confirm_acks_before_the_append() -> Iterator[None]:
+    """An acknowledgement is confirmed when it is sent to the bookies (I11)."""
+    real = CursorLog.persist
+
+    def hasty(self: CursorLog) -> asyncio.Future[None]:
+        real(self)
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answered.set_result(None)
+        return answered
+
+    with patch.object(CursorLog, "persist", hasty):
+        yield
+
+
+@mutant(world=TOPIC)
+def restore_the_snapshot_only() -> Iterator[None]:
+    """A takeover loads a cursor from the newest snapshot, without the records after it (I11)."""
+    real = cursor_record.apply_record
+
+    def apply(record: CursorEntry, cursor: Cursor, chain: Chain) -> None:
+        if record.kind is RecordKind.SNAPSHOT:
+            real(record, cursor, chain)
+
+    with patch.object(cursor_record, "apply_record", apply):
+        yield
+
+
+@mutant(start=27, world=TOPIC)
+def restore_no_batch_indexes() -> Iterator[None]:
+    """A takeover forgets which messages of a batch were acknowledged (I11)."""
+    with patch.object(Cursor, "restore_partial", lambda self, index, bits: None):
+        yield
+
+
+@mutant(world=TOPIC)
+def restore_no_holes() -> Iterator[None]:
+    """A takeover loads the mark of a cursor, and forgets the acknowledgements above it (I11)."""
+    with patch.object(Cursor, "restore_chunk", lambda self, first, bits: None):
+        yield
+
+
+@mutant(start=19, world=TOPIC)
+def fence_no_cursor_ledger() -> Iterator[None]:
+    """A takeover reads a cursor's ledger without recovery, so that later writes of the old owner are lost (I11)."""
+    real = cursor_recovery._replay_ledger
+
+    async def replay(record: Any, cursor: Cursor, chain: Chain, ledgers: Any, place: Any) -> None:
+        reader = await ledgers.open(record.cursor_ledger_id)
+        last = await reader.read_last_add_confirmed()
+        if last >= 0:
+            await real(reader, last, cursor, chain)
+
+    with patch.object(cursor_recovery, "_replay", replay):
+        yield
+
+
+@mutant(start=124, world=TOPIC)
+def leave_the_cursor_record_as_it_is() -> Iterator[None]:
+    """A takeover does not change the version of a cursor's record, so that the old owner may still change it (I11)."""
+
+    async def unmoved(place: Any, chain: Chain, store: Any, ledgers: Any) -> CursorLog:
+        value, stat = await store.get(place.path)
+        record = codec.decode(CursorRecord, value)
+        cursor = Cursor(chain.after(Position(*record.mark_delete)))
+        if record.cursor_ledger_id >= 0:
+            await cursor_recovery._replay(record, cursor, chain, ledgers, place)
+        owned = OwnedRecord(store, place.path, Versioned(record, stat.version))
+        return CursorLog(place, owned, cursor, chain, ledgers)
+
+    with patch("heliograph.actors.broker.topic.topic.recover_cursor", unmoved):
+        yield
+
+
+@mutant(world=TOPIC)
+def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
+    """A new cursor ledger is named in metadata before the snapshot in it is durable (I11)."""
+
+    async def replace_ledger(self: CursorLog) -> None:
+        writer = await self.new_ledger("cursor")
+        parts = self._snapshot_parts(-1)
+        added = [writer.add(part) for part in parts]
+        record = replace(self._owned.record, cursor_ledger_id=writer.ledger_id)
+        old = self.ledger_id
+        await self._owned.replace(record)
+        for one in added:
+            one.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._writer, self._writes, self._needs_snapshot = writer, len(parts), False
+        self._note_snapshot(0, sum(map(len, parts)))
+        if old >= 0:
+            self._clean(old)
+
+    with patch.object(CursorLog, "_replace_ledger", replace_ledger):
+        yield
+
+
+@mutant(world=TOPIC)
+def delete_the_cursor_ledger_early() -> Iterator[None]:
+    """An old cursor ledger is deleted before metadata names its successor (I11)."""
+    real = CursorLog._replace_ledger
+
+    async def replace_ledger(self: CursorLog) -> None:
+        if self.ledger_id >= 0:
+            await self._ledgers.delete(self.ledger_id)
+        await real(self)
+
+    with patch.object(CursorLog, "_replace_ledger", replace_ledger):
+        yield
+
+
+@mutant(start=48, world=TOPIC)
+def forget_what_a_failed_write_held() -> Iterator[None]:
+    """What a failed write held is never written, and the next write counts as complete (I11)."""
+
+    def refused(self: CursorLog, error: BaseException) -> None:
+        if isinstance(error, LedgerFencedError):
+            self._lose(error)
+        else:
+            self._finish_write()
+
+    with patch.object(CursorLog, "_on_write_failed", refused):
+        yield
+
+
+@mutant(world=TOPIC)
+def move_the_mark_over_holes() -> Iterator[None]:
+    """The mark goes to the last acknowledged entry, past entries that were not acknowledged (I11)."""
+
+    def pop_run(self: IndexSet, index: int) -> int:
+        return max((stop for _, stop in self.runs()), default=index) if len(self) else index
+
+    with patch.object(IndexSet, "pop_run", pop_run):
+        yield
+
+
+# -- takeovers
+
+
+@mutant(world=TOPIC)
+def recover_the_last_topic_ledger_only() -> Iterator[None]:
+    """A takeover does not recover the last but one ledger, which an old owner in a rollover still writes (I12)."""
+    real = topic_opening._recover_tail
+
+    async def recover(record: Any, ledgers: Any) -> Any:
+        open_ones = [info for info in record.ledgers if info.closed_ms == 0]
+        if len(open_ones) < 2:
+            return await real(record, ledgers)
+        head = record.ledgers[-2]
+        last: LedgerMetadata = (await ledgers.metadata(head.ledger_id)).record
+        found = await ledgers.open(head.ledger_id)
+        end = last.last_entry_id if last.is_closed else await found.read_last_add_confirmed()
+        closed = replace(head, entries=end + 1, closed_ms=1)
+        return await real(replace(record, ledgers=(*record.ledgers[:-2], closed, record.ledgers[-1])), ledgers)
+
+    with patch.object(topic_opening, "_recover_tail", recover):
+        yield
+
+
+@mutant(start=13, world=TOPIC)
+def subscribe_to_a_lost_topic() -> Iterator[None]:
+    """A subscription that was being created when the topic was lost is served (I13)."""
+    with patch.object(BrokerTopic, "_check_open", lambda self: None):
+        yield
+
+
+@mutant(world=TOPIC)
+def go_on_in_the_next_ledger_too_soon() -> Iterator[None]:
+    """A rollover does not wait for the last confirmations of the old ledger (I12)."""
+
+    async def at_once(self: ManagedLedger) -> None:
+        return None
+
+    with patch.object(ManagedLedger, "_wait_drained", at_once):
+        yield
+
+
+@mutant(world=TOPIC)
+def keep_an_older_ledger_for_the_chain() -> Iterator[None]:
+    """A takeover that starts over appends the ledger of its first round, after ledgers that others appended (I12)."""
+    with patch.object(topic_opening, "_last_ledger_id", lambda record: -1):
+        yield
+
+
+@mutant(world=TOPIC)
+def answer_publishes_after_a_fence() -> Iterator[None]:
+    """A broker that is fenced confirms the entries that were under way (I13)."""
+
+    def confirm_pending(self: ManagedLedger, error: HeliographError) -> None:
+        pending, self._pending = self._pending, type(self._pending)()
+        next_id = self.chain.end - (self.chain.end - self.chain.entries_in(self.chain.last_ledger_id))
+        for number, add in enumerate(pending):
+            add.publication.confirmed(Position(self.chain.last_ledger_id, next_id + number))
+
+    with patch.object(ManagedLedger, "_fail_pending", confirm_pending):
+        yield
+
+
+@mutant(world=TOPIC)
+def dispatch_after_the_topic_is_lost() -> Iterator[None]:
+    """A broker that knows that it lost the topic still dispatches entries (I13)."""
+    with patch.object(Subscription, "abandon", lambda self, error: None):
+        yield
+
+
+# -- deduplication
+
+
+@mutant(world=TOPIC)
+def forget_dedup_at_takeover() -> Iterator[None]:
+    """A takeover starts with no knowledge of what producers sent before (I12)."""
+    with (
+        patch.object(Deduplication, "restore", lambda self, snapshot: None),
+        patch.object(Deduplication, "replay", lambda self, name, highest, active_ms, is_whole=True: None),
+    ):
+        yield
+
+
+@mutant(world=TOPIC)
+def replay_nothing_behind_the_dedup_snapshot() -> Iterator[None]:
+    """A takeover loads the last dedup snapshot, and does not read the entries published after it (I12)."""
+
+    async def nothing(core: Deduplication, mark: int, chain: Chain, reader: Any) -> None:
+        return None
+
+    with patch("heliograph.actors.broker.dedup.topic_dedup._replay", nothing):
+        yield
+
+
+@mutant(start=41, world=TOPIC)
+def snapshot_what_is_only_pushed() -> Iterator[None]:
+    """A dedup snapshot holds entries that were never confirmed: a takeover that lost them refuses them (I1)."""
+    real = Deduplication.snapshot
+
+    def pushed(self: Deduplication) -> Any:
+        return [one._replace(persisted=self._known[one.name].pushed) for one in real(self)]
+
+    with patch.object(Deduplication, "snapshot", pushed):
+        yield
+
+
+# -- dispatch
+
+
+@mutant(world=TOPIC)
+def skip_draining() -> Iterator[None]:
+    """A key hash moves to its new consumer while the old one still holds entries of it (I16)."""
+    real = KeySharedDispatcher.add
+
+    def add(self: KeySharedDispatcher, consumer: ConsumerState) -> None:
+        consumer.allow_out_of_order = True
+        real(self, consumer)
+
+    with (
+        patch.object(KeySharedDispatcher, "add", add),
+        patch.object(KeySharedDispatcher, "_may_follow", lambda self, key_hash, consumer: key_hash not in self._parked),
+    ):
+        yield
+
+
+@mutant(world=TOPIC)
+def redeliver_the_newest_first() -> Iterator[None]:
+    """The newest of several entries of a key that came back is delivered first (I16)."""
+    real = KeySharedDispatcher._refresh
+
+    def refresh(self: KeySharedDispatcher, key_hash: int) -> None:
+        real(self, key_hash)
+        before = self._ready_at.get(key_hash)
+        if before is not None:
+            owner, newest = before[0], self._parked[key_hash][-1]
+            self._ready[owner].discard(before[1])
+            self._ready[owner].add(newest)
+            self._ready_at[key_hash] = (owner, newest)
+
+    with patch.object(KeySharedDispatcher, "_refresh", refresh):
+        yield
+
+
+@mutant(world=TOPIC)
+def forget_who_holds_a_key() -> Iterator[None]:
+    """The first acknowledgement of a key counts for all, so that the next consumer gets the key too early (I16)."""
+    real = KeySharedDispatcher._release
+
+    def release(self: KeySharedDispatcher, index: int, key_hash: int) -> bool:
+        found = real(self, index, key_hash)
+        self._holders.pop(key_hash, None)
+        return found
+
+    with patch.object(KeySharedDispatcher, "_release", release):
+        yield

@@ -1,0 +1,139 @@
+"""Clients of a broker without sockets, and the broker on ledgers and metadata in memory that they are connected to."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+from heliograph.actors.broker.broker import Broker
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.protocol.connection import PulsarConnection
+from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_entry_of
+from heliograph.protocol.frame import PulsarFrameDecoder, encode_command, encode_payload_frame
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.fake_ledgers import FakeLedgers
+from tests.unit.broker.world import turns
+
+T = pb.BaseCommand
+ENTRY = encode_entry_of("p", 0, 1, [b"x", b"y"], None)
+WORK_TOPICS = 5
+
+_Result = TypeVar("_Result")
+
+
+class FakeTransport(asyncio.Transport):
+    """A socket that accepts every write and delivers nothing by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = PulsarFrameDecoder()
+        self.answers: list[pb.BaseCommand] = []
+        self.is_gone = False
+        self.is_read = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.answers += [command for command, _ in self.decoder.feed(data)]
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("peer", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return self.is_gone
+
+    def close(self) -> None:
+        self.is_gone = True
+
+    def abort(self) -> None:
+        self.is_gone = True
+
+
+class Client:
+    """One connection to the broker, without a socket."""
+
+    def __init__(self, broker: Broker, version: str = "test") -> None:
+        self.transport = FakeTransport()
+        connection = broker._server._connected()
+        assert isinstance(connection, PulsarConnection)
+        self.connection = connection
+        connection.connection_made(self.transport)
+        self.say(T(type=T.CONNECT, connect=pb.CommandConnect(client_version=version, protocol_version=20)))
+
+    def say(self, command: pb.BaseCommand, section: bytes | None = None) -> None:
+        if not self.transport.is_gone:
+            frame = encode_command(command) if section is None else encode_payload_frame(command, section)
+            self.connection.data_received(frame)
+
+    def leave(self) -> None:
+        self.connection.connection_lost(None)
+
+    def answer(self, kind: int) -> bool:
+        return any(command.type == kind for command in self.transport.answers)
+
+
+class LoneBroker:
+    """A broker on ledgers and metadata in memory, and its loop.
+
+    Args:
+        topics: those that it owns from the start; ``work`` uses others.
+        options: of its configuration.
+    """
+
+    def __init__(self, *topics: str, **options: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.ledgers = FakeLedgers()
+        self._numbers = itertools.count()
+        self.broker = self.loop.run_until_complete(self._start(topics, options))
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return self.loop.run_until_complete(work)
+
+    async def _start(self, topics: tuple[str, ...], options: dict[str, Any]) -> Broker:
+        server = MemoryServer()
+        await initialise(server.open_session())
+        broker = Broker(BrokerConfig("lone", **options), server.open_session(), self.ledgers)
+        await broker.start()
+        for topic in (*topics, *(f"work-{number}" for number in range(WORK_TOPICS))):
+            await broker._catalog.ensure(TopicName.parse(topic))
+            await broker.ownership.resolve(TopicName.parse(topic))
+        return broker
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ledgers.held = False
+        self.loop.run_until_complete(self.broker.stop())
+        self.loop.close()
+
+    async def work(self) -> None:
+        """Check that the broker still serves another client."""
+        client, topic = Client(self.broker), f"work-{next(self._numbers) % WORK_TOPICS}"
+        producer = pb.CommandProducer(topic=topic, producer_id=1, request_id=1)
+        client.say(T(type=T.PRODUCER, producer=producer))
+        subscribe = pb.CommandSubscribe(
+            topic=topic, subscription="work", sub_type=pb.CommandSubscribe.EXCLUSIVE, consumer_id=1, request_id=2
+        )
+        client.say(T(type=T.SUBSCRIBE, subscribe=subscribe))
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS) and client.answer(T.SUCCESS))
+        client.say(T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=10)))
+        client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=1)), ENTRY)
+        await turns(lambda: client.answer(T.SEND_RECEIPT) and client.answer(T.MESSAGE))
+        client.leave()

@@ -1,0 +1,260 @@
+"""The cursor compared with a naive model, and its records compared with the state that they encode."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from heliograph.actors.broker.cursor import record as cursor_record
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.index_set import IndexSet
+from heliograph.actors.broker.managed_ledger.chain import LedgerChain
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.errors import EntryDamagedError
+
+ENTRIES = 3_000
+BATCH = 4  # messages of each entry in the model
+
+
+def chain_of(*counts: int) -> LedgerChain:
+    chain = LedgerChain()
+    for number, count in enumerate(counts):
+        chain.append(100 + 7 * number, count)
+    return chain
+
+
+def state_of(cursor: Cursor, end: int) -> tuple[list[int], dict[int, int]]:
+    unacknowledged = [index for index in range(end) if not cursor.is_acknowledged(index)]
+    return unacknowledged, dict(cursor.partial_items())
+
+
+class CursorAgainstModel(RuleBasedStateMachine):
+    """The model holds the unacknowledged messages of each entry; the log holds the records of a cursor ledger."""
+
+    indexes = st.one_of(st.integers(0, 40), st.integers(0, ENTRIES - 1))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chain = chain_of(10, 0, 1_500, 490, 1_000)
+        self.cursor = Cursor(0)
+        self.model = dict.fromkeys(range(ENTRIES), (1 << BATCH) - 1)
+        self.log: list[bytes] = cursor_record.encode_snapshot(self.cursor, self.chain, -1)
+
+    @rule(index=indexes)
+    def acknowledge(self, index: int) -> None:
+        before = self.model[index]
+        assert self.cursor.acknowledge(index) == (before != 0)
+        self.model[index] = 0
+
+    @rule(first=indexes, count=st.integers(1, 200))
+    def acknowledge_every_other(self, first: int, count: int) -> None:
+        for index in range(first, min(first + 2 * count, ENTRIES), 2):
+            self.cursor.acknowledge(index)
+            self.model[index] = 0
+
+    @rule(index=indexes, bits=st.integers(0, (1 << BATCH) - 1))
+    def acknowledge_messages(self, index: int, bits: int) -> None:
+        before = self.model[index]
+        self.model[index] = before & bits
+        assert self.cursor.acknowledge_messages(index, bits) == (before != 0 and self.model[index] == 0)
+
+    @rule(index=indexes)
+    def acknowledge_up_to(self, index: int) -> None:
+        self.cursor.acknowledge_up_to(index)
+        self.model.update(dict.fromkeys(range(index + 1), 0))
+
+    @rule(mark=st.integers(0, ENTRIES))
+    def seek(self, mark: int) -> None:
+        self.cursor.reset(mark)
+        self.model = {index: 0 if index < mark else (1 << BATCH) - 1 for index in range(ENTRIES)}
+
+    @rule()
+    def write_delta(self) -> None:
+        delta = self.cursor.take_delta()
+        if delta is not None:
+            self.log.append(cursor_record.encode_delta(delta, self.chain, 0))
+
+    @rule()
+    def write_snapshot(self) -> None:
+        self.cursor.take_delta()
+        self.log = cursor_record.encode_snapshot(self.cursor, self.chain, 0)
+
+    @rule()
+    def recover(self) -> None:
+        """I11: recovery restores what was written, whatever the mixture of snapshots and deltas."""
+        self.write_delta()
+        self.cursor = recovered(self.log, self.chain)
+
+    @invariant()
+    def agrees_with_model(self) -> None:
+        open_entries = [index for index, bits in self.model.items() if bits]
+        assert self.cursor.backlog(ENTRIES) == len(open_entries)
+        first = min(open_entries, default=ENTRIES)
+        assert self.cursor.mark == first  # I11: the mark stops at the first unacknowledged entry
+        assert self.cursor.next_unacknowledged(0) == first
+
+    def teardown(self) -> None:
+        expected = {index: bits for index, bits in self.model.items() if bits}
+        unacknowledged, partial = state_of(self.cursor, ENTRIES)
+        assert unacknowledged == list(expected)
+        assert {index: partial.get(index, (1 << BATCH) - 1) for index in unacknowledged} == expected
+        assert all(index in expected for index in partial)
+
+
+CursorAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCursorAgainstModel = CursorAgainstModel.TestCase
+
+
+def recovered(log: list[bytes], chain: LedgerChain) -> Cursor:
+    cursor = Cursor(0)
+    for data in log:
+        cursor_record.apply_record(cursor_record.decode(data), cursor, chain)
+    return cursor
+
+
+def test_a_million_holes_cost_an_acknowledgement_nothing_extra() -> None:
+    count = 2_000_000
+    chain = chain_of(count)
+    cursor = Cursor(0)
+    for index in range(1, count, 2):
+        cursor.acknowledge(index)
+    cursor.take_delta()
+    assert cursor.acknowledged_above_mark == count // 2
+    cursor.acknowledge(1_000_000)
+    delta = cursor.take_delta()
+    assert delta is not None
+    assert len(cursor_record.encode_delta(delta, chain, 0)) < 100
+    parts = cursor_record.encode_snapshot(cursor, chain, 0)
+    assert sum(map(len, parts)) < 600_000
+    again = recovered(parts, chain)
+    assert again.backlog(count) == cursor.backlog(count) == count // 2 - 1
+
+
+def test_a_large_snapshot_comes_in_parts() -> None:
+    count = 6_000 * 1024
+    chain = chain_of(count)
+    cursor = Cursor(0)
+    for index in range(1, count, 1024):
+        cursor.acknowledge(index)
+    parts = cursor_record.encode_snapshot(cursor, chain, 5)
+    assert len(parts) == 2
+    decoded = [cursor_record.decode(part) for part in parts]
+    assert [part.completes_snapshot for part in decoded] == [False, True]
+    assert recovered(parts, chain).acknowledged_above_mark == 6_000
+
+
+def test_parts_of_a_snapshot_fit_an_entry_however_large_batches_are() -> None:
+    """A part larger than any entry could never be stored, nor could any acknowledgement of the subscription."""
+    chain, cursor = LedgerChain(), Cursor(0)
+    chain.append(1, 400)
+    bits = (1 << 200_000) - 2
+    for index in range(1, 400):
+        cursor.acknowledge_messages(index, bits)
+    parts = cursor_record.encode_snapshot(cursor, chain, -1)
+    assert max(map(len, parts)) < 2 << 20
+    again = Cursor(0)
+    for part in parts:
+        cursor_record.apply_record(cursor_record.decode(part), again, chain)
+    assert dict(again.partial_items()) == dict(cursor.partial_items())
+
+
+def test_trimmed_ledgers_count_as_acknowledged() -> None:
+    chain = chain_of(10, 10)
+    cursor = Cursor(0)
+    cursor.acknowledge(3)
+    cursor.acknowledge(12)
+    record = cursor_record.encode_snapshot(cursor, chain, -1)
+    chain.drop_head()
+    again = recovered(record, chain)
+    assert again.mark == 10
+    assert not again.is_acknowledged(11)
+    assert again.is_acknowledged(12)
+
+
+@pytest.mark.parametrize("place", [0, 5, 9, 25])
+def test_damage_is_noticed(place: int) -> None:
+    data = bytearray(cursor_record.encode_snapshot(Cursor(3), chain_of(5), -1)[0])
+    data[place] ^= 1
+    with pytest.raises(EntryDamagedError):
+        cursor_record.decode(bytes(data))
+    with pytest.raises(EntryDamagedError):
+        cursor_record.decode(bytes(data[:20]))
+
+
+def after_missing(naive: set[int], index: int, count: int) -> int:
+    """Return the index after the first ``count`` integers at or above ``index`` that are not in the set."""
+    for place in range(index, 6_000):
+        if not count:
+            return place
+        count -= place not in naive
+        index = place + 1
+    return index + count
+
+
+def test_index_set_against_a_set() -> None:
+    chance = random.Random(7)
+    ours, naive = IndexSet(), set[int]()
+    for step in range(20_000):
+        index = chance.randrange(5_000)
+        match chance.randrange(5):
+            case 0 | 1:
+                assert ours.add(index) == (index not in naive)
+                naive.add(index)
+            case 2:
+                ours.remove(index)
+                naive.discard(index)
+            case 3:
+                stop = ours.pop_run(index)
+                assert all(place in naive for place in range(index, stop))
+                assert stop not in naive
+                naive -= set(range(index, stop))
+            case _:
+                bits = chance.getrandbits(chance.randrange(1, 40))
+                ours.add_bits(index, bits)
+                naive |= {index + place for place in range(40) if bits >> place & 1}
+        assert len(ours) == len(naive)
+        if step % 50 == 0:
+            assert ours.run_count == sum(index - 1 not in naive for index in naive)
+    runs = [index for first, stop in ours.runs() for index in range(first, stop)]
+    assert runs == sorted(naive)
+    for index in range(0, 5_100, 37):
+        missing = index
+        while missing in naive:
+            missing += 1
+        assert ours.next_missing(index) == missing
+        for count in (0, 1, 36, 900, 4_000, 1 << 62):
+            assert ours.after_missing(index, count) == after_missing(naive, index, count)
+    for stop in (700, 1_024, 2_500):
+        ours.drop_range(0, stop)
+        naive = {index for index in naive if index >= stop}
+        assert len(ours) == len(naive)
+        assert ours.run_count == sum(index - 1 not in naive for index in naive)
+    ours.clear()
+    assert ours.run_count == 0
+
+
+def test_chain_maps_positions_over_empty_and_trimmed_ledgers() -> None:
+    chain = chain_of(3, 0, 2)  # ledgers 100, 107, 114
+    assert [chain.position_at(index) for index in range(5)] == [
+        Position(100, 0), Position(100, 1), Position(100, 2), Position(114, 0), Position(114, 1)
+    ]  # fmt: skip
+    assert chain.position_at(5) == Position(114, 2)
+    assert chain.find(Position(107, 0)) is None
+    assert chain.after(Position(107, -1)) == 3
+    assert chain.after(Position(100, 99)) == 3
+    assert chain.after(Position(500, 0)) == 5
+    assert chain.position_before(3) == Position(100, 2)
+    assert chain.position_before(0) == Position(100, -1)
+    assert chain.confirm(2) == 5
+    assert chain.drop_head() == 100
+    assert chain.find(Position(100, 1)) is None
+    assert chain.after(Position(100, 1)) == chain.first == 3
+    assert chain.position_before(3) == Position(107, -1)
+    with pytest.raises(AssertionError):  # I12
+        chain.append(90)
+    with pytest.raises(AssertionError):  # I2
+        chain.confirm(0)

@@ -1,0 +1,181 @@
+"""Rates, limits on unacknowledged messages, the active consumer of Failover, and key ranges that are halved."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
+from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
+from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
+from heliograph.actors.broker.dispatch.key_ring import KeyRing
+from heliograph.actors.broker.dispatch.key_split import KeySplit
+from heliograph.actors.broker.dispatch.shared import SharedDispatcher
+from heliograph.actors.broker.limits.token_bucket import TokenBucket
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.protocol.batch import encode_entry_of
+from heliograph.protocol.hashing import murmur3_hash
+from tests.unit.broker.topic_world import listen, run, topic_on
+from tests.unit.broker.world import Outcomes, World, turns
+
+ENTRY = TopicEntry(b"x", 1, False, False, None, False, 0, b"")
+
+
+def consumer(number: int, permits: int = 0, priority: int = 0) -> ConsumerState:
+    return ConsumerState(number, f"c{number}", priority, permits)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.floats(0.5, 1_000),
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0.1, 50)), max_size=60),
+)
+def test_a_bucket_gives_no_more_than_its_rate(rate: float, steps: list[tuple[float, float]]) -> None:
+    bucket = TokenBucket(rate, 100.0)
+    now, taken, largest = 100.0, 0.0, 0.0
+    for passed, wanted in steps:
+        now += passed
+        wait = bucket.wait(now)
+        if wait > 0:
+            assert bucket.wait(now + wait + 1e-6) == 0, "it says when there is a token"
+            now += wait + 1e-6
+        bucket.take(wanted, now)
+        taken, largest = taken + wanted, max(largest, wanted)
+        assert taken <= rate * (now - 100.0 + 1.0) + largest + 1, "the burst, the rate, and one entry"
+
+
+def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged() -> None:
+    cursor = Cursor(0)
+    dispatcher = SharedDispatcher(cursor)
+    slow, fast = consumer(1, permits=100), consumer(2)
+    dispatcher.add(slow)
+    dispatcher.add(fast)
+    dispatcher.set_limits(4, 0)
+    for index in range(4):
+        assert dispatcher.next_wanted(100) == index
+        dispatcher.deliver(index, ENTRY, 1)
+    assert slow.is_blocked
+    assert dispatcher.next_wanted(100) is None
+    fast.permits = 1
+    assert dispatcher.next_wanted(100) == 4
+    delivery = dispatcher.deliver(4, ENTRY, 1)
+    assert delivery is not None
+    assert delivery.consumer is fast
+    cursor.acknowledge(0)
+    dispatcher.acknowledged(0)
+    assert slow.is_blocked
+    cursor.acknowledge(1)
+    dispatcher.acknowledged(1)
+    assert not slow.is_blocked
+    dispatcher.set_limits(2, 0)
+    assert slow.is_blocked, "a lower limit holds at once"
+    dispatcher.set_limits(0, 3)
+    assert not slow.is_blocked
+    assert dispatcher.is_blocked
+
+
+def test_the_active_consumer_of_partitions_spreads_evenly() -> None:
+    consumers = [consumer(number) for number in range(3)]
+    chosen = [FailoverChoice(partition).choose(consumers) for partition in range(9)]
+    assert chosen == consumers * 3
+    assert FailoverChoice(2).choose(consumers[::-1]) is consumers[2], "the order of arrival means nothing"
+    assert FailoverChoice(0).choose([]) is None
+    urgent = consumer(9, priority=-1)
+    assert FailoverChoice(5).choose([*consumers, urgent]) is urgent
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(min_size=1), st.integers(2, 8), st.data())
+def test_without_partitions_a_change_of_consumers_changes_few_choices(
+    topic: str, count: int, data: st.DataObject
+) -> None:
+    consumers = [consumer(number) for number in range(count)]
+    choice = FailoverChoice(-1, murmur3_hash(topic))
+    before = choice.choose(consumers)
+    left = data.draw(st.sampled_from(consumers))
+    after = choice.choose([one for one in consumers if one is not left])
+    assert after is not left
+    assert before is left or after is before
+
+
+def test_failover_waits_for_the_acknowledgements_of_the_one_before() -> None:
+    cursor = Cursor(0)
+    dispatcher = ExclusiveDispatcher(cursor, FailoverChoice(0))
+    first, second = consumer(1, permits=10), consumer(2, permits=10)
+    dispatcher.add(first)
+    dispatcher.add(second)
+    for index in range(3):
+        dispatcher.deliver(index, ENTRY, 1)
+    dispatcher.remove(first)
+    dispatcher.is_held_off = True
+    assert dispatcher.next_wanted(10) is None
+    for index in range(2):  # they were on their way
+        cursor.acknowledge(index)
+    dispatcher.resume()
+    assert dispatcher.next_wanted(10) == 2
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=40))
+def test_split_ranges_cover_every_hash_once(steps: list[int]) -> None:
+    ring = KeyRing(KeySplit())
+    consumers = [consumer(number) for number in range(10)]
+    present: list[ConsumerState] = []
+    for step in steps:
+        one = consumers[step]
+        (ring.remove if one in present else ring.add)(one)
+        (present.remove if one in present else present.append)(one)
+        ranges = sorted(found for each in present for found in ring.ranges(each))
+        if present:
+            assert ranges[0][0] == 0
+            assert ranges[-1][1] == 65_535
+            assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(ranges))
+            assert ring.owner(ranges[0][1]) in present
+        else:
+            assert ring.owner(1) is None
+
+
+@pytest.mark.parametrize("split", [None, KeySplit()])
+def test_ranges_shown_are_those_that_are_used(split: KeySplit | None) -> None:
+    ring = KeyRing(split)
+    consumers = [consumer(number) for number in range(4)]
+    for one in consumers:
+        ring.add(one)
+    shown = {key_hash: one for one in consumers for a, b in ring.ranges(one) for key_hash in range(a, b + 1)}
+    assert len(shown) == 65_536
+    assert all(ring.owner(key_hash) is shown[key_hash] for key_hash in range(1, 65_536, 7))
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+@pytest.mark.parametrize("limit", ["max_unacked_per_consumer", "max_unacked_per_subscription"])
+def test_messages_of_a_batch_count_one_by_one(kind: SubscriptionType, limit: str) -> None:
+    """One slow message of each batch does not block a consumer as whole batches would."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, **{limit: 8})  # type: ignore[arg-type]
+        topic = await topic_on(world, store)
+        billing, outcomes = await topic.subscribe("billing", start=0), Outcomes()
+        for _ in range(4):
+            outcomes.publish_bytes(topic.ledger, encode_entry_of("p", 0, 1, [b"x"] * 4, None))
+        await turns(lambda: len(outcomes.confirmed) == 4)
+        consumer, heard = listen(billing, kind)
+        await turns(lambda: len(heard.positions) == 2)
+        assert consumer.state.pending_messages == 8
+        billing.acknowledge([(position, 0b1000) for position in heard.positions[:2]])
+        assert consumer.state.pending_messages == 2
+        await turns(lambda: len(heard.positions) == 4)
+        billing.acknowledge([(position, 0b1000) for position in heard.positions])
+        assert consumer.state.pending_messages == 4
+        billing.acknowledge([(position, None) for position in heard.positions])
+        assert consumer.state.pending_messages == 0
+        assert not consumer.state.is_blocked
+        assert not billing.dispatcher.is_blocked
+
+    run(scenario)

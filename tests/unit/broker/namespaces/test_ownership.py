@@ -1,0 +1,230 @@
+"""The ownership of bundles: taking, splitting and releasing them, and the loss of a session (I13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from heliograph.actors.broker.namespaces.bundles import (
+    bundle_path,
+    candidate,
+    middle,
+    range_name,
+    range_of,
+    with_split,
+)
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.base.errors import ServiceNotReadyError
+from heliograph.metadata import codec, paths
+from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.model import BrokerRegistration, NamespacePolicies
+from heliograph.metadata.store import Set
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.world import World, turns
+
+TOPIC = TopicName.parse("orders")
+PATH = bundle_path(TOPIC, NamespacePolicies())
+
+
+def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+    asyncio.run(scenario(World()))  # type: ignore[arg-type]
+
+
+async def broker(world: World, name: str) -> tuple[Ownership, MemoryStore]:
+    store = await world.session()
+    ownership = Ownership(store, BrokerRegistration(name, f"pulsar://{name}:6650", name), Catalog(store).bundle_of)
+    await ownership.start()
+    return ownership, store
+
+
+def test_topics_spread_over_bundles_and_bundles_over_brokers() -> None:
+    policies = NamespacePolicies(bundles=16)
+    found = {bundle_path(TopicName.parse(f"t{n}"), policies) for n in range(500)}
+    assert len(found) == 16
+    brokers = ["a", "b", "c"]
+    chosen = {path: candidate(path, brokers) for path in found}
+    assert set(chosen.values()) == set(brokers)
+    without_b = {path: candidate(path, ["c", "a"]) for path in found}
+    assert all(without_b[path] == owner for path, owner in chosen.items() if owner != "b")
+    assert candidate(PATH, []) is None
+
+
+def test_only_the_candidate_takes_a_free_bundle() -> None:
+    async def scenario(world: World) -> None:
+        a, _ = await broker(world, "a")
+        b, _ = await broker(world, "b")
+        should = candidate(PATH, ["a", "b"])
+        owner, other = (a, b) if should == "a" else (b, a)
+        named = await other.resolve(TOPIC)
+        assert (named.broker_id, named.is_us, named.is_assigned) == (should, False, True)
+        assert not other.owns(PATH)
+        assert (await owner.resolve(TOPIC)).is_us
+        assert owner.owns(PATH)
+        again = await other.resolve(TOPIC)
+        assert (again.service_url, again.is_assigned) == (f"pulsar://{should}:6650", False)
+        assert not (await other.resolve(TOPIC, authoritative=True)).is_us  # it has an owner
+
+    run(scenario)
+
+
+def test_an_assigned_broker_takes_it_even_if_not_the_candidate() -> None:
+    async def scenario(world: World) -> None:
+        a, _ = await broker(world, "a")
+        b, _ = await broker(world, "b")
+        other = b if candidate(PATH, ["a", "b"]) == "a" else a
+        assert (await other.resolve(TOPIC, authoritative=True)).is_us
+
+    run(scenario)
+
+
+def test_a_lost_session_owns_nothing_before_another_broker_can() -> None:
+    async def scenario(world: World) -> None:
+        a, store = await broker(world, "a")
+        assert (await a.resolve(TOPIC, authoritative=True)).is_us
+        b, _ = await broker(world, "b")
+        seen: list[bool] = []
+
+        def lost() -> None:
+            seen.append(a.owns(PATH))
+
+        a.on_lost = lost
+        world.server.expire_session(store.session_id)
+        assert seen == [False]  # I13
+        assert a.is_lost
+        with pytest.raises(ServiceNotReadyError):
+            await a.resolve(TOPIC)
+        assert (await b.resolve(TOPIC)).is_us
+
+    run(scenario)
+
+
+def test_a_new_incarnation_ends_its_predecessors_session_at_once() -> None:
+    async def scenario(world: World) -> None:
+        old, _ = await broker(world, "a")
+        await old.resolve(TOPIC, authoritative=True)
+        new, _ = await broker(world, "a")
+        assert old.is_lost  # I13
+        assert not old.owns(PATH)
+        assert (await new.resolve(TOPIC)).is_us
+        assert [found.broker_id for found in await new.brokers()] == ["a"]
+
+    run(scenario)
+
+
+def test_a_bundle_taken_away_is_noticed() -> None:
+    async def scenario(world: World) -> None:
+        a, _ = await broker(world, "a")
+        released: list[str] = []
+        a.on_released = released.append
+        await a.resolve(TOPIC, authoritative=True)
+        await (await world.session()).delete(PATH)
+        await turns(lambda: released == [PATH])
+        assert not a.owns(PATH)
+        await a.stop()
+
+    run(scenario)
+
+
+def test_stopping_releases_everything() -> None:
+    async def scenario(world: World) -> None:
+        a, store = await broker(world, "a")
+        await a.resolve(TOPIC, authoritative=True)
+        await a.stop()
+        assert await store.exists(PATH) is None
+        assert await store.children(paths.BROKERS_AVAILABLE) == []
+
+    run(scenario)
+
+
+async def split(world: World, ownership: Ownership, path: str) -> tuple[str, str]:
+    """Split a bundle as its owner; return the halves."""
+    store = await world.session()
+    found = await Catalog(store).namespace_of(TOPIC)
+    name = path.rpartition("/")[2]
+    low, high = range_of(name)
+    record = with_split(found.record, name, middle(name))
+    cut = middle(name)
+    lower, upper = (paths.bundle("public", "default", range_name(*ends)) for ends in ((low, cut), (cut, high)))
+    write = Set(paths.namespace("public", "default"), codec.encode(record), found.version)
+    assert await ownership.split(path, (lower, upper), write)
+    return lower, upper
+
+
+def test_the_halves_of_a_split_stay_with_the_owner() -> None:
+    async def scenario(world: World) -> None:
+        a, store = await broker(world, "a")
+        b, _ = await broker(world, "b")
+        released: list[str] = []
+        a.on_released = released.append
+        await a.resolve(TOPIC, authoritative=True)
+        halves = await split(world, a, PATH)
+        assert a.owned == frozenset(halves)
+        assert released == []
+        assert await store.exists(PATH) is None
+        assert (await b.resolve(TOPIC)).broker_id == "a"
+        with pytest.raises(ServiceNotReadyError):
+            await split(world, b, halves[0])  # not b's to split
+        await a.stop()
+
+    run(scenario)
+
+
+def test_a_split_of_a_namespace_that_changed_does_nothing() -> None:
+    async def scenario(world: World) -> None:
+        a, store = await broker(world, "a")
+        await a.resolve(TOPIC, authoritative=True)
+        stale = Set(paths.namespace("public", "default"), codec.encode(NamespacePolicies()), 99)
+        assert not await a.split(PATH, (f"{PATH}-low", f"{PATH}-high"), stale)  # I9
+        assert a.owns(PATH)
+        assert await store.exists(f"{PATH}-low") is None
+
+    run(scenario)
+
+
+def test_a_bundle_read_before_a_split_cannot_be_taken_after_it() -> None:
+    """Bundles that overlap never have two owners."""
+
+    async def scenario(world: World) -> None:
+        a, store = await broker(world, "a")
+        b, _ = await broker(world, "b")
+        before = await Catalog(store).bundle_of(TOPIC)
+        await a.resolve(TOPIC, authoritative=True)
+        await split(world, a, PATH)
+        with pytest.raises(ServiceNotReadyError):
+            await b.take(before)
+        assert b.owned == frozenset()
+        assert await store.exists(PATH) is None
+
+    run(scenario)
+
+
+def test_a_bundle_that_is_released_is_not_offered_and_loads_no_topics() -> None:
+    async def scenario(world: World) -> None:
+        a, _ = await broker(world, "a")
+        b, _ = await broker(world, "b")
+        await a.resolve(TOPIC, authoritative=True)
+        assert a.begin_release(PATH)
+        assert not a.begin_release(PATH)
+        assert (a.owns(PATH), a.admits(PATH)) == (True, False)
+        with pytest.raises(ServiceNotReadyError):
+            await a.resolve(TOPIC)
+        await a.release(PATH)
+        assert (await b.resolve(TOPIC, authoritative=True)).is_us
+
+    run(scenario)
+
+
+def test_a_draining_broker_is_chosen_only_when_there_is_no_other() -> None:
+    async def scenario(world: World) -> None:
+        a, _ = await broker(world, "a")
+        b, _ = await broker(world, "b")
+        await a.set_draining(True)
+        topics = [TopicName.parse(f"t{number}") for number in range(40)]
+        assert {(await b.resolve(topic)).broker_id for topic in topics} == {"b"}
+        await b.stop()
+        assert (await a.resolve(TOPIC)).is_us
+
+    run(scenario)

@@ -1,0 +1,216 @@
+"""Policies: which hold for a topic, which values are refused, and that loaded topics apply changes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.policies import (
+    check_policies,
+    effective,
+    flat,
+    with_policies,
+    without_policies,
+)
+from heliograph.actors.broker.namespaces.records import NamespaceRecords
+from heliograph.base.errors import (
+    BadRequestError,
+    ConflictError,
+    HeliographError,
+    InvalidQuorumError,
+    InvalidTopicNameError,
+    NamespaceNotFoundError,
+    NotFoundError,
+    TopicNotFoundError,
+)
+from heliograph.metadata import codec, paths
+from heliograph.metadata.model import NamespacePolicies, Persistence, Policies, TopicPolicies
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.world import World
+
+COPIES = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}
+
+
+def test_overrides_go_before_what_a_topic_was_created_with_and_that_before_the_namespace() -> None:
+    namespace = NamespacePolicies(retention_seconds=5, persistence=Persistence(1, 1, 1))
+    created_with = Persistence(2, 2, 2)
+    assert effective(namespace, {}).persistence == Persistence(1, 1, 1)
+    assert effective(namespace, {}, created_with).persistence == created_with
+    found = effective(namespace, {**COPIES, "max_producers": 3, "of_a_newer_version": 1}, created_with)
+    assert (found.persistence, found.max_producers, found.retention_seconds) == (Persistence(5, 3, 2), 3, 5)
+    assert type(found) is Policies
+
+
+def test_setting_and_removing_policies() -> None:
+    namespace = NamespacePolicies()
+    changed = with_policies(namespace, {**COPIES, "auto_create_partitions": 4, "message_ttl_seconds": 60})
+    assert (changed.persistence, changed.auto_create_partitions) == (Persistence(5, 3, 2), 4)
+    assert without_policies(changed, ["write_quorum", "auto_create_partitions", "message_ttl_seconds"]) == namespace
+    assert with_policies(NamespacePolicies(), flat(changed)) == changed
+    check_policies(flat(changed), of_namespace=True)
+
+
+def test_every_policy_can_be_set() -> None:
+    values = flat(Policies())
+    check_policies(values)
+    assert set(values) == {field.name for field in fields(Policies)} - {"persistence"} | set(COPIES)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "field"),
+    [
+        ({"nothing": 1}, BadRequestError, "nothing"),
+        ({"bundles": 4}, BadRequestError, "bundles"),
+        ({"auto_create_topics": True}, BadRequestError, "auto_create_topics"),  # a namespace's only
+        ({"retention_seconds": -2}, BadRequestError, "retention_seconds"),
+        ({"message_ttl_seconds": -1}, BadRequestError, "message_ttl_seconds"),
+        ({"message_ttl_seconds": True}, BadRequestError, "message_ttl_seconds"),
+        ({"ledger_entries_max": 0}, BadRequestError, "ledger_entries_max"),
+        ({"deduplication": 1}, BadRequestError, "deduplication"),
+        ({"backlog_quota_action": "cry"}, BadRequestError, "backlog_quota_action"),
+        ({"ensemble_size": 3}, BadRequestError, "ensemble_size"),
+        ({**COPIES, "ack_quorum": 4}, InvalidQuorumError, "ensemble_size,write_quorum,ack_quorum"),
+    ],
+)
+def test_invalid_policies_are_refused(values: dict[str, Any], error: type[HeliographError], field: str) -> None:
+    with pytest.raises(error) as caught:
+        check_policies(values)
+    assert caught.value.field == field
+
+
+def test_tenants_namespaces_and_policies_in_metadata() -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog = Catalog(store)
+        records = NamespaceRecords(store, catalog)
+        await records.create_tenant("acme", ["boss"], ["standalone"])
+        assert await records.tenant("acme") == {"admin_roles": ["boss"], "allowed_clusters": ["standalone"]}
+        assert (await records.tenant("public"))["admin_roles"] == []  # made without a record
+        await records.update_tenant("acme")
+        assert await records.tenants() == ["acme", "public"]
+        await records.create("acme/a", 4, {"message_ttl_seconds": 9})
+        assert (await records.policies("acme/a"))["bundles"] == 4
+        await records.set_policies("acme/a", {"message_ttl_seconds": 10, "auto_create_partitions": 2})
+        await records.remove_policies("acme/a", ["auto_create_partitions"])
+        found = await records.policies("acme/a")
+        assert (found["message_ttl_seconds"], found["auto_create_partitions"]) == (10, 0)
+        assert await records.list() == ["acme/a", "public/default"]
+        assert await records.list("acme") == ["acme/a"]
+        await catalog.create(TopicName.parse("acme/a/t"), 2)
+        await records.set_topic_policies("acme/a/t-partition-1", {"max_producers": 1})
+        await records.set_topic_policies("acme/a/t", {"max_consumers": 2})
+        assert await records.topic_policies("acme/a/t") == {"max_producers": 1, "max_consumers": 2}
+        await records.remove_topic_policies("acme/a/t", ["max_producers"])
+        assert (await records.topic_policies("acme/a/t", applied=True))["message_ttl_seconds"] == 10
+        for name, partitions in (("acme/a/one", 0), ("acme/a/many", 2)):
+            await catalog.create(TopicName.parse(name), partitions, Persistence(5, 4, 3))
+            applied = await records.topic_policies(name, applied=True)
+            assert [applied[number] for number in COPIES] == [5, 4, 3]
+        await records.mark_deleted("acme/a")
+        with pytest.raises(NamespaceNotFoundError):
+            await catalog.create(TopicName.parse("acme/a/late"))
+        await records.remove("acme/a")
+        assert await store.exists(paths.topic_policies("acme", "a", "t")) is None
+        await records.delete_tenant("acme")
+        assert await records.tenants() == ["public"]
+
+    asyncio.run(scenario())
+
+
+def test_a_persistent_and_a_non_persistent_topic_of_one_name_have_their_own_policies() -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog = Catalog(store)
+        records = NamespaceRecords(store, catalog)
+        kept, passing = "persistent://public/default/x", "non-persistent://public/default/x"
+        for name in (kept, passing):
+            await catalog.create(TopicName.parse(name))
+        await records.set_topic_policies(kept, {"max_producers": 1})
+        assert await records.topic_policies(passing) == {}
+        await records.set_topic_policies(passing, {"max_consumers": 2})
+        assert await records.topic_policies(kept) == {"max_producers": 1}
+        own = await catalog.topics_with_policies(TopicName.parse(kept))
+        for name, others in ((kept, "y"), (passing, "non-persistent://public/default/y")):
+            assert catalog.may_override(TopicName.parse(name), own)
+            assert not catalog.may_override(TopicName.parse(others), own)
+        await catalog.forget_topic_policies(TopicName.parse(passing))
+        assert await records.topic_policies(kept) == {"max_producers": 1}
+        assert await records.topic_policies(passing) == {}
+        await records.set_topic_policies(passing, {"max_consumers": 2})
+        await records.mark_deleted("public/default")
+        await records.remove("public/default")
+        assert await store.exists(catalog.policies_path(TopicName.parse(passing))) is None
+
+    asyncio.run(scenario())
+
+
+def test_policies_of_non_persistent_topics_at_the_path_of_an_older_version_hold() -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog = Catalog(store)
+        records = NamespaceRecords(store, catalog)
+        passing = TopicName.parse("non-persistent://public/default/x")
+        await catalog.create(passing)
+        old = codec.encode(TopicPolicies({"max_producers": 1, "max_consumers": 3}))
+        await store.create(paths.topic_policies("public", "default", "x"), old, parents=True)
+        assert catalog.may_override(passing, await catalog.topics_with_policies(passing))
+        await records.remove_topic_policies(str(passing), ["max_consumers"])
+        await records.set_topic_policies(str(passing), {"max_subscriptions": 2})
+        assert await records.topic_policies(str(passing)) == {"max_producers": 1, "max_subscriptions": 2}
+        await catalog.forget_topic_policies(passing)
+        assert await records.topic_policies(str(passing)) == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda r: r.create_tenant("public"), ConflictError),
+        (lambda r: r.create_tenant("a/b"), InvalidTopicNameError),
+        (lambda r: r.update_tenant("nobody"), NotFoundError),
+        (lambda r: r.tenant("nobody"), NotFoundError),
+        (lambda r: r.delete_tenant("nobody"), NotFoundError),
+        (lambda r: r.delete_tenant("public"), ConflictError),
+        (lambda r: r.list("nobody"), NotFoundError),
+        (lambda r: r.create("nobody/a"), NotFoundError),
+        (lambda r: r.create("public/default"), ConflictError),
+        (lambda r: r.create("public"), BadRequestError),
+        (lambda r: r.create("public/a", 0), BadRequestError),
+        (lambda r: r.create("public/a", None, {"x": 1}), BadRequestError),
+        (lambda r: r.policies("public/none"), NamespaceNotFoundError),
+        (lambda r: r.set_policies("public/none", {}), NamespaceNotFoundError),
+        (lambda r: r.remove_policies("public/default", ["x"]), BadRequestError),
+        (lambda r: r.topic_policies("none"), TopicNotFoundError),
+        (lambda r: r.set_topic_policies("none", {}), TopicNotFoundError),
+    ],
+)
+def test_what_records_refuse(call: Any, error: type[HeliographError]) -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        with pytest.raises(error) as caught:
+            await call(NamespaceRecords(store, Catalog(store)))
+        assert type(caught.value) is error
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_is_created_only_while_its_namespace_exists() -> None:
+    """A change of policies during the creation does no harm."""
+
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        catalog, records = Catalog(store), NamespaceRecords(store, Catalog(store))
+        changes = [records.set_policies("public/default", {"message_ttl_seconds": number}) for number in range(1, 6)]
+        creations = [catalog.create(TopicName.parse(f"t{number}")) for number in range(5)]
+        await asyncio.gather(*changes, *creations)
+        assert len(await catalog.topics("public", "default")) == 5
+        record = (await catalog.namespace_of(TopicName.parse("t"))).record
+        assert replace(record, message_ttl_seconds=0) == NamespacePolicies()
+
+    asyncio.run(scenario())

@@ -1,0 +1,243 @@
+"""The answers to one connection's producers: their order, refusals and limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_entry_of
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
+from tests.unit.broker.world import turns
+
+TOPIC = TopicName.parse("orders")
+DAMAGED = ENTRY[:-1] + b"?"
+CPP = "Pulsar-CPP-v4.2.0"
+
+
+@pytest.fixture
+def lone() -> Iterator[LoneBroker]:
+    with LoneBroker("orders") as running:
+        yield running
+
+
+def produce(client: Client, producer_id: int = 1, **fields: object) -> None:
+    wanted = pb.CommandProducer(topic=str(TOPIC), producer_id=producer_id, request_id=producer_id, **fields)  # type: ignore[arg-type]
+    client.say(T(type=T.PRODUCER, producer=wanted))
+
+
+def send(client: Client, sequence_id: int, section: bytes = ENTRY) -> None:
+    client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=sequence_id)), section)
+
+
+def verdicts(client: Client) -> list[tuple[str, int]]:
+    """Return receipts (R with the place of an entry, D without) and refusals (with their code), in order."""
+    found = []
+    for answer in client.transport.answers:
+        if answer.type == T.SEND_RECEIPT:
+            is_stored = answer.send_receipt.message_id.ledger_id < 1 << 63
+            found.append(("R" if is_stored else "D", answer.send_receipt.sequence_id))
+        elif answer.type == T.SEND_ERROR:
+            found.append((str(answer.send_error.error), answer.send_error.sequence_id))
+    return found
+
+
+@pytest.mark.parametrize(("version", "code"), [(CPP, pb.CHECKSUM_ERROR), ("other", pb.NOT_ALLOWED_ERROR)])
+def test_refusals_keep_their_place_among_the_receipts(lone: LoneBroker, version: str, code: int) -> None:
+    """I2: a client takes an answer only for the oldest entry that it waits for."""
+
+    async def scenario() -> None:
+        client = Client(lone.broker, version)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        topic = lone.broker.topics.find(TOPIC)
+        assert topic is not None
+        topic.apply_policies(replace(topic.policies, max_message_bytes=len(ENTRY)))
+        lone.ledgers.held = True
+        large = encode_entry_of("p", 0, 1, [b"x" * 100], None)
+        for sequence_id, section in enumerate((ENTRY, large, ENTRY, DAMAGED, b"?", ENTRY)):
+            send(client, sequence_id, section)
+        await turns(lambda: topic.ledger.pending == 3)
+        assert verdicts(client) == []
+        lone.ledgers.held = False
+        next(reversed(lone.ledgers.writers.values())).release()
+        await turns(lambda: len(verdicts(client)) == 6)
+        damaged = str(pb.CHECKSUM_ERROR)
+        assert verdicts(client) == [("R", 0), (str(code), 1), ("R", 2), (damaged, 3), (str(code), 4), ("R", 5)]
+        assert lone.broker._publish_budget.bytes == 0
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_duplicates_keep_their_place_among_the_receipts(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        first = Client(lone.broker)
+        produce(first, producer_name="me")
+        await turns(lambda: first.answer(T.PRODUCER_SUCCESS))
+        topic = lone.broker.topics.find(TOPIC)
+        assert topic is not None
+        topic.apply_policies(replace(topic.policies, deduplication=True))
+        await turns(lambda: topic.admission.dedup.current is not None)
+        send(first, 0)
+        await turns(lambda: verdicts(first) == [("R", 0)])
+        lone.ledgers.held = True
+        for sequence_id in (2, 0, 2, 4):  # each entry holds two messages
+            send(first, sequence_id)
+        assert verdicts(first) == [("R", 0)]
+        first.leave()
+        second = Client(lone.broker)
+        produce(second, producer_name="me")
+        await turns(lambda: topic.admission.dedup.current.core.is_settled("other"))  # type: ignore[union-attr]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not second.answer(T.PRODUCER_SUCCESS)  # only after the answer to the first producer's entry
+        lone.ledgers.held = False
+        for writer in lone.ledgers.writers.values():
+            writer.release()
+        await turns(lambda: second.answer(T.PRODUCER_SUCCESS))
+        assert second.transport.answers[-1].producer_success.last_sequence_id == 5
+        for sequence_id in (2, 4, 6):
+            send(second, sequence_id)
+        await turns(lambda: verdicts(second) == [("D", 2), ("D", 4), ("R", 6)])
+        assert topic.ledger.chain.end == 4
+        assert lone.broker._publish_budget.bytes == 0
+        second.leave()
+
+    lone.run(scenario())
+
+
+def test_a_producer_that_waits_may_not_send(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        owner, other = Client(lone.broker), Client(lone.broker)
+        produce(owner, producer_access_mode=pb.ACCESS_EXCLUSIVE)
+        await turns(lambda: owner.answer(T.PRODUCER_SUCCESS))
+        produce(other, producer_access_mode=pb.ACCESS_WAIT_FOR_EXCLUSIVE)
+        await turns(lambda: other.answer(T.PRODUCER_SUCCESS))
+        assert not other.transport.answers[-1].producer_success.producer_ready
+        send(other, 0)
+        assert other.transport.is_gone
+        other.leave()
+        topic = lone.broker.topics.find(TOPIC)
+        assert topic is not None
+        assert topic.admission.producers.access.waiting == []
+        owner.leave()
+
+    lone.run(scenario())
+
+
+def test_a_client_is_not_read_while_bookies_lag() -> None:
+    """I15: the bytes that are published and neither confirmed nor refused are bounded."""
+
+    async def scenario(lone: LoneBroker) -> None:
+        client = Client(lone.broker)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        lone.ledgers.held = True
+        for sequence_id in range(0, 22, 2):
+            assert client.transport.is_read
+            send(client, sequence_id)
+        assert not client.transport.is_read
+        lone.ledgers.held = False
+        for writer in lone.ledgers.writers.values():
+            writer.release()
+        await turns(lambda: client.transport.is_read)
+        await turns(lambda: len(verdicts(client)) == 11)
+        client.leave()
+
+    with LoneBroker("orders", connection_publish_bytes_max=10 * len(ENTRY)) as lone:
+        lone.run(scenario(lone))
+
+
+def test_all_producers_of_a_broker_share_its_rate() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        client, other = Client(lone.broker), Client(lone.broker)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        for sequence_id in range(0, 30, 2):
+            send(client, sequence_id)
+        assert client.connection.is_throttled
+        assert not other.connection.is_throttled
+        client.leave()
+        other.leave()
+
+    with LoneBroker("orders", publish_messages_per_second=10) as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_throttled_client_is_sent_signs_of_life(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        topic = lone.broker.topics.find(TOPIC)
+        assert topic is not None
+        topic.apply_policies(replace(topic.policies, publish_messages_per_second=1))
+        for sequence_id in range(0, 100, 2):
+            send(client, sequence_id)
+        assert client.connection.is_throttled
+        client.connection._tick()
+        await turns(lambda: client.transport.answers[-1].type == T.PONG)
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_there_is_a_limit_on_connections_and_it_holds() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        clients = [Client(lone.broker) for _ in range(10_000)]
+        await turns(lambda: all(client.answer(T.CONNECTED) for client in clients))
+        one_more = Client(lone.broker)
+        assert one_more.transport.is_gone
+        one_more.leave()
+        clients.pop().leave()
+        await lone.work()
+        for client in clients:
+            client.leave()
+        assert lone.broker.statistics()["connections"] == 0
+
+    with LoneBroker(connections_max=10_000) as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_producer_id_that_is_used_again_ends_its_former_producer(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        produce(client, epoch=1)
+        await turns(lambda: sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers) == 2)
+        topic = lone.broker.topics.find(TOPIC)
+        assert topic is not None
+        assert len(topic.producers) == 1
+        client.leave()
+        assert not topic.producers
+
+    lone.run(scenario())
+
+
+def test_a_producer_of_dead_letters_brings_a_subscription_that_gets_them_all(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        send(client, 0)
+        await turns(lambda: client.answer(T.SEND_RECEIPT))
+        topic = lone.broker.topics.find(TOPIC)
+        assert topic is not None
+        for producer_id in (2, 3):  # once is enough
+            produce(client, producer_id, initial_subscription_name="letters")
+        await turns(lambda: sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers) == 3)
+        assert topic.subscriptions["letters"].backlog == 1
+        topic.apply_policies(replace(topic.policies, auto_create_subscriptions=False))
+        produce(client, 4, initial_subscription_name="other")
+        await turns(lambda: client.answer(T.ERROR))
+        assert client.transport.answers[-1].error.error == pb.NOT_ALLOWED_ERROR
+        assert set(topic.subscriptions) == {"letters"}
+        client.leave()
+
+    lone.run(scenario())

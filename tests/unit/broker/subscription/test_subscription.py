@@ -1,0 +1,130 @@
+"""One subscription of a topic: what it delivers, what it holds back, and which consumers hold it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
+from heliograph.actors.broker.subscription.stats import subscription_stats
+from heliograph.actors.broker.subscription.subscription import DUE_MAX, Subscription
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.base.errors import ConsumerAssignError, ConsumerBusyError
+from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.protocol.hashing import KEY_HASH_RANGE, sticky_key_hash
+from tests.unit.broker.topic_world import Ear, listen, publish, run, topic_on
+from tests.unit.broker.world import World, turns
+
+DUE_MS = 1 << 41
+SHARED, KEY_SHARED, EXCLUSIVE = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED, SubscriptionType.EXCLUSIVE
+
+
+def set_clock(subscription: Subscription, now_ms: int) -> None:
+    subscription.delays.clock = lambda: now_ms
+
+
+def test_what_is_due_goes_to_its_consumer_while_another_one_is_far_behind() -> None:
+    """Entries parked for a slow consumer do not hold back those of the others."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, "b", due_ms=DUE_MS)
+        await publish(topic.ledger, *["a"] * (DUE_MAX + 10))
+        ranges = [(sticky_key_hash(key.encode()),) * 2 for key in "ab"]
+        set_clock(billing, DUE_MS - 1)
+        _, slow = listen(billing, KEY_SHARED, 1, (ranges[0],))
+        _, ready = listen(billing, KEY_SHARED, 10, (ranges[1],))
+        await turns(lambda: billing.dispatcher.replay_count > DUE_MAX and billing.delays.index.count == 1)
+        set_clock(billing, DUE_MS)
+        billing.schedule_pump()
+        await turns(lambda: ready.keys == ["b"])
+        assert slow.keys == ["a"]
+        billing.abandon(ConsumerBusyError("the test is over"))
+
+    run(scenario)
+
+
+def test_turning_delays_off_concerns_what_is_not_held_back_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held-back entries keep waiting as in Pulsar, no entry joins them, and the next owner of the topic holds none
+    back."""
+    monkeypatch.setattr("heliograph.actors.broker.delayed.index.RUN_ENTRIES_MAX", 2)
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, "a", "b", "c", due_ms=DUE_MS)
+        set_clock(billing, DUE_MS - 1)
+        _, heard = listen(billing, SHARED)
+        await turns(lambda: billing.delays.index.count == 3 and bool(billing.log and billing.log.properties))
+        world.policies = replace(world.policies, delayed_delivery=False)
+        topic.apply_policies(world.policies)
+        await publish(topic.ledger, "d", due_ms=DUE_MS)
+        await turns(lambda: heard.keys == ["d"])
+        assert billing.delays.index.count == 3
+        await topic.close()
+        again = (await topic_on(world, await world.session())).subscriptions["billing"]
+        set_clock(again, DUE_MS - 1)
+        _, heard = listen(again, SHARED)
+        await turns(lambda: sorted(heard.keys) == ["a", "b", "c", "d"])
+        again.abandon(ConsumerBusyError("the test is over"))
+
+    run(scenario)
+
+
+def test_a_seek_forward_forgets_what_was_held_back_before_it() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, "a", "b", "c", due_ms=DUE_MS)
+        set_clock(billing, DUE_MS - 1)
+        listen(billing, SHARED)
+        await turns(lambda: billing.delays.index.count == 3)
+        await billing.reset(2)
+        assert (billing.backlog, billing.delays.index.count) == (1, 1)
+
+    run(scenario)
+
+
+def test_the_holders_of_a_subscription() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        for kind, ranges, error in (
+            (EXCLUSIVE, None, ConsumerBusyError),
+            (KEY_SHARED, ((0, KEY_HASH_RANGE - 1),), ConsumerAssignError),
+        ):
+            subscription = await topic.subscribe(kind.value, start=0)
+            holder, ear = listen(subscription, kind, key_ranges=ranges)
+            with pytest.raises(error):
+                listen(subscription, kind, key_ranges=ranges)
+            newcomer = SubscriptionConsumer(1, "", 0, -1, Ear())
+            newcomer.state.key_ranges = ranges
+            assert subscription.holders(newcomer, kind) == [ear]
+            assert subscription.holders(newcomer, SHARED) == []
+            assert subscription.holders(holder, kind) == [], "who asks is there"
+
+    run(scenario)
+
+
+def test_acknowledged_entries_are_counted_one_by_one() -> None:
+    """A batch counts as one entry when its last message is acknowledged, and a skip as all the entries it passes."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, *"abcdefgh")
+        _, heard = listen(billing, SHARED)
+        await turns(lambda: len(heard.positions) == 8)
+        billing.acknowledge([(heard.positions[1], None)])
+        billing.acknowledge([(heard.positions[1], None)])  # again, without effect
+        assert billing.entries_acknowledged == 1
+        billing.skip(3)  # 0, 2 and 3
+        assert billing.entries_acknowledged == 4
+        billing.acknowledge_cumulative(heard.positions[5])
+        billing.acknowledge_cumulative(heard.positions[4])  # before the mark-delete position, without effect
+        assert billing.entries_acknowledged == 6
+        assert subscription_stats(billing, topic.ledger.chain, 0)["messageAckCounter"] == 6
+        billing.abandon(ConsumerBusyError("the test is over"))
+
+    run(scenario)

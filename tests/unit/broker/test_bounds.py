@@ -1,0 +1,45 @@
+"""Bounds of a broker's memory (I15): entries published and not confirmed, and the tail cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.actors.broker.limits.publish_budget import PublishBudget
+from heliograph.actors.broker.managed_ledger.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
+from tests.unit.broker.world import entry
+
+
+def test_a_budget_wakes_waiters_once_half_is_free() -> None:
+    budget = PublishBudget(100)
+    woken: list[str] = []
+    first, second = (lambda: woken.append("first")), (lambda: woken.append("second"))
+    budget.hold(100)
+    assert not budget.is_exhausted
+    budget.hold(1)
+    assert budget.is_exhausted
+    budget.call_when_room(first)
+    budget.call_when_room(second)
+    budget.forget(second)
+    budget.settle(50)
+    assert budget.is_exhausted
+    assert woken == []
+    budget.settle(1)
+    assert not budget.is_exhausted
+    assert woken == ["first"]
+    budget.settle(50)
+    with pytest.raises(AssertionError):
+        budget.settle(1)
+
+
+def test_the_cache_keeps_the_newest_within_its_bytes() -> None:
+    cache = TailCache(10 * (ENTRY_OVERHEAD_BYTES + 100))
+    for number in range(25):
+        cache.put(1, number, entry("x" * 100))
+    assert len(cache) == 10
+    assert cache.bytes <= cache.bytes_max
+    assert cache.get(1, 14) is None
+    assert cache.get(1, 15) is not None
+    assert (cache.hits, cache.misses) == (1, 1)
+    cache.put(2, 0, entry("y" * cache.bytes_max))
+    assert len(cache) == 0
+    assert cache.bytes == 0

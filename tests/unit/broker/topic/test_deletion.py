@@ -1,0 +1,192 @@
+"""Deletion of a topic while it is used, and deletions that stop half-way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.deletion import delete_topic
+from heliograph.base.errors import ConflictError, ServiceNotReadyError, TopicNotFoundError
+from heliograph.metadata import paths
+from heliograph.metadata.errors import ConnectionLossError
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.clients import LoneBroker
+from tests.unit.broker.topic.test_cancellations import Gate
+from tests.unit.broker.topic_world import listen
+
+ORDERS = TopicName.parse("orders")
+RECORD = paths.topic("public", "default", "orders")
+
+
+async def delete(lone: LoneBroker) -> None:
+    broker = lone.broker
+    await delete_topic(ORDERS, broker.topics, broker._catalog, broker._store, lone.ledgers, force=True)
+
+
+def test_a_producer_that_reconnects_does_not_publish_to_a_topic_being_deleted() -> None:
+    """The producer would get receipts for messages that are deleted with the ledger (I1)."""
+
+    async def scenario(lone: LoneBroker) -> None:
+        topics, admin = lone.broker.topics, lone.broker.admin
+        await admin.publish("orders", [b"old"])
+        unload = topics.unload
+
+        async def unload_and_come_back(name: TopicName, *before: Any) -> None:
+            await unload(name, *before)
+            with contextlib.suppress(TopicNotFoundError):
+                await topics.get(name, may_create=True)
+
+        topics.unload = unload_and_come_back  # type: ignore[method-assign,assignment]
+        await delete(lone)
+        [stored] = await admin.publish("orders", [b"new"])
+        assert int(stored.split(":")[0]) in lone.ledgers.ledgers
+        assert (await topics.get(ORDERS)).ledger.chain.end == 1
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+def test_consumers_are_told_although_the_topic_is_opened_while_it_is_marked() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        topics, store = lone.broker.topics, lone.broker._store
+        topic = await topics.get(ORDERS)
+        _, heard = listen(await topic.subscribe("billing", start=0), SubscriptionType.SHARED)
+        gate = Gate(store.set)
+        write, store.set = store.set, gate  # type: ignore[method-assign,assignment]
+        deleting = asyncio.create_task(delete(lone))
+        await gate.arrived.wait()
+        store.set = write  # type: ignore[method-assign]
+        coming = asyncio.create_task(topics.get(ORDERS, may_create=True))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        gate.open.set()
+        await deleting
+        assert heard.is_closed
+        assert (await coming).is_open
+        assert not (await coming).subscriptions
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_topic_that_another_broker_took_over_is_not_deleted_behind_its_back() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        topic, store = await lone.broker.topics.get(ORDERS), lone.broker._store
+        value, _ = await store.get(RECORD)
+        await store.set(RECORD, value)  # as a new owner does
+        with pytest.raises(ServiceNotReadyError):  # I13
+            await delete(lone)
+        assert not topic.is_open
+        assert (await store.get(RECORD))[0] == value
+        assert set(lone.ledgers.ledgers) >= set(topic.ledger.chain.ledger_ids)
+        assert (await lone.broker.topics.get(ORDERS)).is_open
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_deletion_that_stopped_half_way_is_finished_by_the_next_use_of_the_name() -> None:
+    """A topic that is deleted because it is not used would otherwise never be deleted completely."""
+
+    async def scenario(lone: LoneBroker) -> None:
+        topics, admin = lone.broker.topics, lone.broker.admin
+        await admin.publish("orders", [b"old"])
+        await admin.create_subscription("orders", "billing", "earliest")
+
+        async def refuse(ledger_id: int) -> None:
+            raise ConnectionLossError("metadata is out of reach")
+
+        remove, lone.ledgers.delete = lone.ledgers.delete, refuse  # type: ignore[method-assign]
+        with pytest.raises(ConnectionLossError):
+            await delete(lone)
+        lone.ledgers.delete = remove  # type: ignore[method-assign]
+        topic = await topics.get(ORDERS, may_create=True)
+        assert topic.ledger.chain.end == 0
+        assert not topic.subscriptions
+        assert len(lone.ledgers.ledgers) == 1
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_slow_deletion_does_not_delete_the_topics_successor() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        topics, admin = lone.broker.topics, lone.broker.admin
+        await admin.publish("orders", [b"old"])
+        await admin.create_subscription("orders", "billing", "earliest")
+        gate = Gate(lone.ledgers.delete)
+        lone.ledgers.delete = gate  # type: ignore[method-assign,assignment]
+        slow = asyncio.create_task(delete(lone))
+        await gate.arrived.wait()
+        lone.ledgers.delete = gate.method  # type: ignore[method-assign,assignment]
+        topic = await topics.get(ORDERS, may_create=True)
+        await admin.create_subscription("orders", "billing", "earliest")
+        await admin.publish("orders", [b"new"])
+        gate.open.set()
+        await slow
+        assert topic.is_open
+        await topic.ledger.check_ownership()
+        await topics.unload(ORDERS)
+        again = await topics.get(ORDERS)
+        assert again.subscriptions["billing"].backlog == 1
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_namespace_that_could_not_be_deleted_is_used_as_before(force: bool) -> None:
+    """Otherwise its topics could not even be looked up."""
+
+    async def scenario(lone: LoneBroker) -> None:
+        namespaces, catalog = lone.broker.admin.namespaces, lone.broker._catalog
+        calls, find = 0, catalog.left_in
+        fails_at = 1 if not force else 2
+
+        async def fail(tenant: str, namespace: str) -> list[TopicName]:
+            nonlocal calls
+            calls += 1
+            if calls >= fails_at:
+                raise ConnectionLossError("metadata is out of reach")
+            return await find(tenant, namespace)
+
+        catalog.left_in = fail  # type: ignore[method-assign]
+        with pytest.raises(ConnectionLossError):
+            await namespaces.delete("public/default", force)
+        assert calls == fails_at
+        assert (await namespaces.policies("public/default"))["bundles"]
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_namespace_with_topics_stays_in_use_when_its_deletion_is_refused() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        namespaces = lone.broker.admin.namespaces
+        store = lone.broker._store
+        before = await store.get(paths.namespace("public", "default"))
+        with pytest.raises(ConflictError):
+            await namespaces.delete("public/default")
+        assert await store.get(paths.namespace("public", "default")) == before
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_deletion_of_a_namespace_that_stopped_half_way_can_be_repeated(force: bool) -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        namespaces = lone.broker.admin.namespaces
+        await namespaces.mark_deleted("public/default")
+        with contextlib.suppress(ConflictError):
+            await namespaces.delete("public/default", force)
+        assert ("public/default" in await namespaces.list("public")) is not force
+        if not force:
+            assert (await namespaces.policies("public/default"))["bundles"]
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))

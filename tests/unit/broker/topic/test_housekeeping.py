@@ -1,0 +1,78 @@
+"""Housekeeping of a broker's topics: the failure of one duty does not affect the others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from heliograph.actors.broker.managed_ledger.reader import TopicReader
+from heliograph.actors.errors import QuorumLostError
+from heliograph.base.errors import ProducerHeldError
+from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.clients import LoneBroker
+from tests.unit.broker.topic.test_cancellations import Gate
+from tests.unit.broker.topic_world import publish, run, topic_on
+from tests.unit.broker.world import World, turns
+
+
+def test_producers_are_not_let_in_while_the_age_of_a_backlog_is_looked_at() -> None:
+    """Nor if the age cannot be read: the result of the last check stays in force."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, backlog_quota_seconds=1)
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, *"abc", times=[1, 2, 3])
+        quota = topic.admission.quota
+        assert isinstance(topic.reader, TopicReader)
+        await quota.check()
+        assert isinstance(quota.refusal(), ProducerHeldError)
+        topic.reader._readers.clear()
+        billing.skip(1)
+        gate = Gate(world.ledgers.open)
+        world.ledgers.open = gate  # type: ignore[method-assign,assignment]
+        looking = asyncio.create_task(quota.check())
+        await gate.arrived.wait()
+        assert isinstance(quota.refusal(), ProducerHeldError)
+        gate.open.set()
+        await looking
+        billing.skip(1)
+        topic.reader._readers.clear()
+
+        async def refuse(ledger_id: int) -> None:
+            raise QuorumLostError("not now")
+
+        world.ledgers.open = refuse  # type: ignore[method-assign,assignment]
+        with pytest.raises(QuorumLostError):
+            await quota.check()
+        assert isinstance(quota.refusal(), ProducerHeldError)
+        billing.skip(None)
+        await quota.check()
+        assert quota.refusal() is None
+
+    run(scenario)
+
+
+def test_what_cannot_expire_now_does_not_keep_ledgers_from_being_trimmed() -> None:
+    """The oldest message may never be readable again, and the topic would grow for ever."""
+
+    async def scenario(lone: LoneBroker) -> None:
+        topics = lone.broker.topics
+        topic = await topics.get(TopicName.parse("orders"))
+        topic.apply_policies(replace(topic.policies, message_ttl_seconds=1, ledger_entries_max=2, retention_seconds=0))
+        await publish(topic.ledger, *"abcde")
+        await topic.subscribe("billing", start=4)
+        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+
+        async def refuse(index: int) -> None:
+            raise QuorumLostError("not now")
+
+        topic.reader.entry = refuse  # type: ignore[method-assign,assignment]
+        await topics.housekeep()
+        assert topic.ledger.chain.first == 4
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))

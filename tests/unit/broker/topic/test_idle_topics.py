@@ -1,0 +1,41 @@
+"""What is done with topics that are not used."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.actors.broker.topic.idle_topics import IdleAction, IdleState, idle_action
+from heliograph.metadata.model import Policies
+
+IDLE = IdleState(idle_seconds=100, subscriptions=0, has_backlog=False, has_old_ledgers=False)
+READ = IdleState(idle_seconds=100, subscriptions=1, has_backlog=False, has_old_ledgers=False)
+UNREAD = IdleState(idle_seconds=100, subscriptions=1, has_backlog=True, has_old_ledgers=False)
+TRIMMED_LATER = IdleState(idle_seconds=100, subscriptions=1, has_backlog=False, has_old_ledgers=True)
+CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
+@pytest.mark.parametrize(
+    ("state", "policies", "unload_seconds", "action"),
+    [
+        (IDLE, Policies(), 0, IdleAction.KEEP),
+        (IDLE, Policies(), 101, IdleAction.KEEP),
+        (IDLE, Policies(), 100, IdleAction.UNLOAD),
+        (UNREAD, Policies(), 100, IdleAction.UNLOAD),
+        (IDLE, Policies(inactive_delete_seconds=100), 100, IdleAction.DELETE),
+        (IDLE, Policies(inactive_delete_seconds=101), 100, IdleAction.KEEP),  # closed, it would never be deleted
+        (READ, Policies(inactive_delete_seconds=100), 0, IdleAction.KEEP),
+        (READ, Policies(inactive_delete_seconds=100), 100, IdleAction.UNLOAD),
+        (READ, Policies(inactive_delete_seconds=100, inactive_delete_mode=CAUGHT_UP), 0, IdleAction.DELETE),
+        (UNREAD, Policies(inactive_delete_seconds=100, inactive_delete_mode=CAUGHT_UP), 0, IdleAction.KEEP),
+        (UNREAD, Policies(message_ttl_seconds=1_000), 100, IdleAction.KEEP),
+        (READ, Policies(message_ttl_seconds=1_000), 100, IdleAction.UNLOAD),
+        (UNREAD, Policies(backlog_quota_seconds=1_000), 100, IdleAction.KEEP),
+        (READ, Policies(subscription_expiration_seconds=1_000), 100, IdleAction.KEEP),
+        (IDLE, Policies(subscription_expiration_seconds=1_000), 100, IdleAction.UNLOAD),
+        (TRIMMED_LATER, Policies(), 100, IdleAction.KEEP),
+    ],
+)
+def test_what_becomes_of_an_idle_topic(
+    state: IdleState, policies: Policies, unload_seconds: float, action: IdleAction
+) -> None:
+    assert idle_action(state, policies, unload_seconds) is action

@@ -1,0 +1,177 @@
+"""Topics that are lost, or trimmed at the head, in the middle of another operation (I13, I14)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from heliograph.actors.broker.admin.owned_cursors import OwnedCursors
+from heliograph.actors.broker.managed_ledger.reader import TopicReader
+from heliograph.actors.broker.managed_ledger.state import WriteState
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.errors import QuorumLostError
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.clients import LoneBroker
+from tests.unit.broker.topic.test_cancellations import Gate
+from tests.unit.broker.topic.test_feature_seams import OneTopic
+from tests.unit.broker.topic_world import listen, publish, run, topic_on
+from tests.unit.broker.world import Outcomes, World, turns
+
+GONE = ServiceNotReadyError("the bundle went to another broker")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_topic_that_is_lost_while_it_closes_delivers_nothing(is_late: bool) -> None:
+    """Its consumers are still connected then. The next owner has other consumers and other acknowledgements."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, *"abc")
+        consumer, heard = listen(billing, SubscriptionType.SHARED, permits=1)
+        await turns(lambda: heard.keys == ["a"])
+        gate = Gate(topic.ledger.writer.close)
+        topic.ledger.writer.close = gate  # type: ignore[method-assign,assignment]
+        if not is_late:
+            world.ledgers.held = True
+            Outcomes().publish(topic.ledger, "d")
+        lost: list[bool] = []
+        topic.on_lost = lambda: lost.append(True)
+        closing = asyncio.create_task(topic.close())
+        if is_late:
+            await gate.arrived.wait()
+            assert topic.ledger.state is WriteState.CLOSED
+        else:
+            await turns(lambda: not topic.subscriptions)
+        topic.abandon(GONE)
+        assert heard.is_closed
+        assert lost == [True]
+        billing.flow(consumer, 10)
+        assert heard.keys == ["a"]
+        done = billing.skip(1)
+        assert done is not None
+        assert isinstance(done.exception(), HeliographError)
+        world.ledgers.held = False
+        gate.open.set()
+        await closing
+
+    run(scenario)
+
+
+def test_a_topic_that_is_lost_while_it_ends_stays_lost() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        gate = Gate(topic.ledger._owned.replace)
+        topic.ledger._owned.replace = gate  # type: ignore[method-assign,assignment]
+        ending = asyncio.create_task(topic.terminate())
+        await gate.arrived.wait()
+        topic.abandon(GONE)
+        gate.open.set()
+        with pytest.raises(ServiceNotReadyError):
+            await ending
+        assert topic.ledger.state is WriteState.CLOSED
+        assert not topic.is_open
+
+    run(scenario)
+
+
+def test_callers_that_wait_for_an_abandoned_topic_are_told_so() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        name, topics = TopicName.parse("orders"), lone.broker.topics
+        gate = Gate(lone.ledgers.create)
+        lone.ledgers.create = gate  # type: ignore[method-assign,assignment]
+        waiting = asyncio.create_task(topics.get(name))
+        await gate.arrived.wait()
+        topics.abandon_all(ServiceNotReadyError("this broker lost its session"))
+        lone.ledgers.create = gate.method  # type: ignore[method-assign,assignment]
+        with pytest.raises(ServiceNotReadyError):
+            await waiting
+        assert (await topics.get(name)).is_open
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+def test_cursors_of_an_opening_that_failed_are_taken_over_no_more() -> None:
+    """A recovery still in flight would take its cursor from the next opening."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        await publish(topic.ledger, "a", "b")
+        for name in ("fast", "slow"):
+            done = (await topic.subscribe(name, start=0)).skip(1)
+            assert done is not None
+            await done
+        ids = {name: topic.subscriptions[name].log.ledger_id for name in ("fast", "slow")}  # type: ignore[union-attr]
+        await topic.close()
+        recover = world.ledgers.recover
+        slow = Gate(recover)
+
+        async def recover_or_fail(ledger_id: int) -> object:
+            if ledger_id == ids["fast"]:
+                await slow.arrived.wait()
+                raise QuorumLostError("not now")
+            return await (slow(ledger_id) if ledger_id == ids["slow"] else recover(ledger_id))
+
+        world.ledgers.recover = recover_or_fail  # type: ignore[method-assign,assignment]
+        opening = asyncio.create_task(topic_on(world, await world.session()))
+        await slow.arrived.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not opening.done()
+        slow.open.set()
+        with pytest.raises(QuorumLostError):
+            await opening
+
+    run(scenario)
+
+
+def test_an_index_by_time_is_found_while_the_head_of_the_topic_is_trimmed() -> None:
+    """A search for an old time reads at the head, which trimming removes."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+        topic = await topic_on(world, store)
+        await publish(topic.ledger, *"abcdefghi", times=[*range(1, 10)])
+        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+        assert isinstance(topic.reader, TopicReader)
+        topic.reader._cache = TailCache(1)
+        reading = Gate(world.ledgers.open)
+        world.ledgers.open = reading  # type: ignore[method-assign,assignment]
+        looking = asyncio.create_task(topic.index_at_time(1))
+        await reading.arrived.wait()
+        assert await topic.trim() > 0
+        reading.open.set()
+        assert await looking == topic.ledger.chain.first > 0
+
+    run(scenario)
+
+
+def test_messages_that_are_trimmed_while_they_are_shown_are_left_out() -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+        topic = await topic_on(world, store)
+        await publish(topic.ledger, *"abcdefghi")
+        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+        await topic.subscribe("reader", start=0, is_durable=False)
+        admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
+        reads = topic.reader.entry
+
+        async def read_and_trim(index: int) -> TopicEntry:
+            entry = await reads(index)
+            await topic.trim()
+            return entry
+
+        topic.reader.entry = read_and_trim  # type: ignore[method-assign]
+        shown = await admin["peek"](topic.name, "reader", 10)
+        first = topic.ledger.chain.first
+        assert first > 0
+        assert len(shown) == 1 + topic.ledger.chain.end - first
+
+    run(scenario)

@@ -1,0 +1,218 @@
+"""Effects of policies set while a topic is loaded, as its clients notice them; only policies that no other test
+sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
+from tests.unit.broker.world import turns
+
+NAME = TopicName.parse("orders")
+SHARED = pb.CommandSubscribe.SHARED
+MESSAGES = 2  # of an entry
+
+
+@pytest.fixture
+def lone() -> Iterator[LoneBroker]:
+    with LoneBroker(str(NAME)) as running:
+        yield running
+
+
+async def with_policies(lone: LoneBroker, values: Mapping[str, Any]) -> BrokerTopic:
+    """Return the topic with these policies applied."""
+    topic = await lone.broker.topics.get(NAME)
+    await lone.broker.admin.namespaces.set_topic_policies(str(NAME), values)
+    await turns(lambda: all(getattr(topic.policies, name) == value for name, value in values.items()))
+    return topic
+
+
+def produce(client: Client, topic: str = str(NAME), **fields: Any) -> None:
+    client.say(T(type=T.PRODUCER, producer=pb.CommandProducer(topic=topic, producer_id=1, request_id=1, **fields)))
+
+
+async def send(client: Client, count: int) -> None:
+    if not client.answer(T.PRODUCER_SUCCESS):
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    before = answers(client, T.SEND_RECEIPT)
+    for number in range(count):
+        client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=MESSAGES * number)), ENTRY)
+    await turns(lambda: answers(client, T.SEND_RECEIPT) == before + count)
+
+
+async def subscribe(client: Client, consumer_id: int = 1, name: str = "billing") -> None:
+    wanted = pb.CommandSubscribe(
+        topic=str(NAME), subscription=name, sub_type=SHARED, consumer_id=consumer_id, request_id=10 + consumer_id
+    )
+    before = answers(client, T.SUCCESS) + answers(client, T.ERROR)
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: answers(client, T.SUCCESS) + answers(client, T.ERROR) > before)
+    client.say(T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, message_permits=1_000)))
+
+
+def answers(client: Client, kind: int) -> int:
+    return sum(answer.type == kind for answer in client.transport.answers)
+
+
+def last_error(client: Client) -> int:
+    return next(answer.error.error for answer in reversed(client.transport.answers) if answer.type == T.ERROR)
+
+
+def test_a_topic_has_as_many_consumers_as_it_may(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        await subscribe(client)
+        topic = await with_policies(lone, {"max_consumers": 1})
+        await subscribe(client, 2, "other")
+        assert last_error(client) == pb.CONSUMER_BUSY
+        await with_policies(lone, {"max_consumers": 2})
+        await subscribe(client, 2, "other")
+        assert sum(len(one.consumers) for one in topic.subscriptions.values()) == 2
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_unacknowledged_messages_of_all_consumers_are_limited(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        topic = await with_policies(lone, {"max_unacked_per_subscription": 4 * MESSAGES})
+        for consumer_id in (1, 2):
+            await subscribe(client, consumer_id)
+        await send(client, 10)
+        billing = topic.subscriptions["billing"]
+        await turns(lambda: billing.dispatcher.is_blocked and answers(client, T.MESSAGE) == 4)
+        assert billing.entries_out == 4
+        await with_policies(lone, {"max_unacked_per_subscription": 0})
+        await turns(lambda: answers(client, T.MESSAGE) == 10)
+        client.leave()
+
+    lone.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dispatch_messages_per_second", "dispatch_bytes_per_second",
+        "subscription_dispatch_messages_per_second", "subscription_dispatch_bytes_per_second",
+    ],
+)  # fmt: skip
+def test_what_goes_out_is_limited_by_messages_and_by_bytes(lone: LoneBroker, name: str) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        topic = await with_policies(lone, {name: 1})
+        await subscribe(client)
+        await send(client, 100)
+        await turns(lambda: topic.subscriptions["billing"]._timer is not None and answers(client, T.MESSAGE) > 0)
+        assert topic.subscriptions["billing"].entries_out < 100
+        await with_policies(lone, {name: 0})
+        await turns(lambda: answers(client, T.MESSAGE) == 100)
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_what_comes_in_is_limited_by_bytes(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        await with_policies(lone, {"publish_bytes_per_second": 1})
+        await send(client, 3)
+        assert client.connection.is_throttled
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_producers_without_a_schema_are_refused_where_policies_say_so(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        schema = pb.Schema(name="text", type=pb.Schema.STRING, schema_data=b"")
+        first, second = Client(lone.broker), Client(lone.broker)
+        produce(first, schema=schema)
+        await turns(lambda: first.answer(T.PRODUCER_SUCCESS))
+        await with_policies(lone, {"schema_validation_enforced": True})
+        produce(second)
+        await turns(lambda: second.answer(T.ERROR))
+        assert last_error(second) == pb.INCOMPATIBLE_SCHEMA
+        for client in (first, second):
+            client.leave()
+
+    lone.run(scenario())
+
+
+def test_ledgers_end_by_size_and_by_age_and_follow_the_policies_of_their_creation(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        topic = await with_policies(lone, {"ledger_bytes_max": 1})
+        await send(client, 1)
+        await turns(lambda: topic.ledger.writer.last_add_confirmed < 0 and not topic.ledger._is_rolling)
+        await lone.broker.admin.namespaces.set_topic_policies(
+            str(NAME), {"ledger_bytes_max": 1 << 30, "ensemble_size": 5, "write_quorum": 4, "ack_quorum": 2}
+        )
+        await turns(lambda: topic.policies.persistence.ensemble_size == 5)
+        await send(client, 1)
+        assert topic.ledger.writer.last_add_confirmed == 0
+        topic.ledger._opened_at -= topic.policies.ledger_age_seconds_max
+        await lone.broker.topics.housekeep()
+        await turns(lambda: topic.ledger.writer.last_add_confirmed < 0)
+        assert topic.ledger.writer.metadata.ack_quorum == 2
+        assert topic.ledger.writer.metadata.ensemble_size == 5
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_a_topic_is_compacted_when_enough_was_published(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        topic = await with_policies(lone, {"compaction_threshold_bytes": 1_000})
+        await lone.broker.admin.publish(str(NAME), [b"x" * 100], ["key"])
+        await lone.broker.topics.housekeep()
+        assert not topic.compaction.is_running
+        await lone.broker.admin.publish(str(NAME), [b"x" * 1_000], ["key"])
+        await lone.broker.topics.housekeep()
+        assert topic.compaction.is_running
+        await topic.compaction.stop()
+
+    lone.run(scenario())
+
+
+def test_snapshots_of_deduplication_come_by_time_too(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        topic = await with_policies(lone, {"deduplication": True, "deduplication_snapshot_seconds": 10})
+        await turns(lambda: topic.admission.dedup.current is not None)
+        dedup = topic.admission.dedup.current
+        assert dedup is not None
+        await send(client, 1)
+        dedup.housekeep()
+        assert dedup.mark == 0
+        dedup._snapshot_ms -= 10_000
+        dedup.housekeep()
+        await turns(lambda: dedup.mark == 1)
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_topics_are_created_where_the_namespace_allows_it(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        broker, new = lone.broker, TopicName.parse("new")
+        await broker.ownership.resolve(new)
+        await broker.admin.namespaces.set_policies("public/default", {"auto_create_topics": False})
+        first, second = Client(broker), Client(broker)
+        produce(first, str(new))
+        await turns(lambda: first.answer(T.ERROR))
+        assert last_error(first) == pb.TOPIC_NOT_FOUND
+        await broker.admin.namespaces.set_policies("public/default", {"auto_create_topics": True})
+        produce(second, str(new))
+        await turns(lambda: second.answer(T.PRODUCER_SUCCESS))
+        for client in (first, second):
+            client.leave()
+
+    lone.run(scenario())

@@ -1,0 +1,112 @@
+"""A topic on ledgers and metadata in memory, and consumers without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.reader import TopicReader
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_single, full_head
+from tests.unit.broker.world import Outcomes, World, turns
+
+
+def run(scenario: Callable[[World, MemoryStore], Awaitable[None]]) -> None:
+    """Run a scenario in a world of its own."""
+
+    async def main() -> None:
+        world = World()
+        await scenario(world, await world.session())
+
+    asyncio.run(main())
+
+
+async def topic_on(world: World, store: MemoryStore) -> BrokerTopic:
+    """Open the world's topic as a new owner."""
+    ledger = await world.open(store)
+    reader = TopicReader(ledger.chain, TailCache(1 << 20), world.ledgers)
+    path = ledger._owned.path
+    topic = BrokerTopic(world.topic, path, "/bundle", ledger, reader, store, world.ledgers, world.policies)
+    await topic.load_subscriptions()
+    return topic
+
+
+async def publish(ledger: ManagedLedger, *keys: str, times: list[int] | None = None, due_ms: int = 0) -> None:
+    """Publish one message for each key at the given times; its value is its index in the list."""
+    outcomes = Outcomes()
+    for number, key in enumerate(keys):
+        value = b"%d" % number
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=number, publish_time=times[number] if times else number + 1
+        )
+        if due_ms:
+            metadata.deliver_at_time = due_ms
+        outcomes.publish_bytes(ledger, encode_single(metadata, full_head(len(value), key, None, None), value))
+        await turns(lambda: not ledger.pending)
+
+
+async def finish(topic: BrokerTopic) -> None:
+    """Wait for the end of a compaction, which works on threads."""
+    if topic.compaction._task is not None:
+        await asyncio.wait([topic.compaction._task])
+        await turns(lambda: not topic.compaction.is_running)
+
+
+class Ear(ConsumerChannel):
+    """The channel of one consumer, which records what it is told."""
+
+    peer = "ear"
+    client_version = "test"
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.positions: list[Position] = []
+        self.is_closed = False
+
+    @override
+    def push(self, consumer: SubscriptionConsumer, position: Position, entry: TopicEntry, *rest: Any) -> None:
+        self.keys.append(entry.sticky_key.decode())
+        self.positions.append(position)
+
+    @override
+    def close_consumer(self, consumer: SubscriptionConsumer) -> None:
+        self.is_closed = True
+
+    @override
+    def probe(self) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    @override
+    def reached_end(self, consumer: SubscriptionConsumer) -> None:
+        pass
+
+    @override
+    def active_changed(self, consumer: SubscriptionConsumer, is_active: bool) -> None:
+        pass
+
+
+def listen(
+    subscription: Subscription,
+    kind: SubscriptionType,
+    permits: int = 1_000,
+    key_ranges: tuple[tuple[int, int], ...] | None = None,
+) -> tuple[SubscriptionConsumer, Ear]:
+    """Connect a consumer to the subscription and return it with its channel."""
+    ear = Ear()
+    consumer = SubscriptionConsumer(1, "", 0, -1, ear)
+    consumer.state.key_ranges = key_ranges
+    subscription.add_consumer(consumer, kind)
+    subscription.flow(consumer, permits)
+    return consumer, ear

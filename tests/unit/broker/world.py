@@ -1,0 +1,96 @@
+"""The surroundings of a broker in memory: metadata, ledgers, and helpers to publish and to wait without sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.topic.opening import open_managed_ledger
+from heliograph.base.errors import HeliographError
+from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.model import NamespacePolicies
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.fake_ledgers import FakeLedgers
+
+TURNS_MAX = 2_000
+
+
+async def turns(until: Callable[[], bool]) -> None:
+    """Let the loop turn until a condition holds."""
+    for _ in range(TURNS_MAX):
+        if until():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition did not come to hold")
+
+
+def entry(text: str) -> TopicEntry:
+    return TopicEntry(text.encode(), 1, False, False, None, False, 0, b"")
+
+
+class Outcomes:
+    """Publications that record their outcomes in order."""
+
+    def __init__(self) -> None:
+        self.confirmed: list[tuple[str, Position]] = []
+        self.failed: list[tuple[str, HeliographError]] = []
+
+    def publish(self, ledger: ManagedLedger, *texts: str) -> None:
+        for text in texts:
+            ledger.add(entry(text), _Publication(self, text))
+
+    def publish_bytes(self, ledger: ManagedLedger, section: bytes) -> None:
+        ledger.add(TopicEntry.read(section, check=True), _Publication(self, ""))
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for text, _ in self.confirmed]
+
+
+class _Publication:
+    def __init__(self, outcomes: Outcomes, text: str) -> None:
+        self._outcomes = outcomes
+        self._text = text
+
+    def confirmed(self, position: Position) -> None:
+        self._outcomes.confirmed.append((self._text, position))
+
+    def failed(self, error: HeliographError) -> None:
+        self._outcomes.failed.append((self._text, error))
+
+
+class World:
+    """Metadata and ledgers that several owners share."""
+
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+        self.ledgers = FakeLedgers()
+        self.policies = NamespacePolicies()
+        self.topic = TopicName.parse("orders")
+
+    async def session(self) -> MemoryStore:
+        store = self.server.open_session()
+        await initialise(store)
+        return store
+
+    async def open(self, store: MemoryStore) -> ManagedLedger:
+        """Open the topic's managed ledger as a new owner."""
+        catalog = Catalog(store)
+        await catalog.ensure(self.topic)
+        return await open_managed_ledger(
+            str(self.topic), catalog.topic_path(self.topic), store, self.ledgers, TailCache(1 << 20), self.policies
+        )
+
+    def contents(self, ledger: ManagedLedger) -> list[str]:
+        """Return every entry of the chain, in order."""
+        return [
+            payload.decode()
+            for ledger_id in ledger.chain.ledger_ids
+            for payload in self.ledgers.ledgers[ledger_id].entries[: ledger.chain.entries_in(ledger_id)]
+        ]

@@ -1,0 +1,172 @@
+"""Discovery of the Ray cluster to join and of the brokers in it, with a fake Ray."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray.exceptions
+
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, ServiceNotReadyError
+from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.client import discovery
+
+
+class FakeRay:
+    """The part of Ray that discovery uses."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self) -> None:
+        self.joined: dict[str, Any] | None = None
+        self.actors: dict[tuple[str, str], Any] = {}
+        self.util = SimpleNamespace(
+            list_named_actors=lambda all_namespaces: [{"name": n, "namespace": s} for n, s in self.actors]
+        )
+        self._private = SimpleNamespace(worker=SimpleNamespace(get_dashboard_url=lambda: "127.0.0.1:8265"))
+
+    def is_initialized(self) -> bool:
+        return self.joined is not None
+
+    def init(self, **options: Any) -> None:
+        self.joined = options
+
+    def get_runtime_context(self) -> Any:
+        assert self.joined is not None
+        return SimpleNamespace(gcs_address=self.joined["address"])
+
+    def get_actor(self, name: str, namespace: str) -> Any:
+        try:
+            return self.actors[name, namespace]
+        except KeyError:
+            raise ValueError(f"no actor {name}") from None
+
+    def wait(self, calls: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        return [call for call in calls if call is not None], [call for call in calls if call is None]
+
+    def get(self, call: Any) -> Any:
+        if isinstance(call, BaseException):
+            raise call
+        return call
+
+    def cancel(self, call: Any) -> None:
+        assert call is None
+
+
+def broker(answer: Any) -> Any:
+    return SimpleNamespace(service_url=SimpleNamespace(remote=lambda: answer))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setattr(discovery, "_import_ray", lambda: fake)
+    monkeypatch.setattr(discovery, "_use_token_if_local", lambda address: None)
+    for name in ("RAY_ADDRESS", "HELIOGRAPH_HOME", "HELIOGRAPH_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HELIOGRAPH_STATE_ROOT", str(tmp_path))
+    return fake
+
+
+@pytest.fixture
+def listening() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_nothing_to_join_says_what_to_do(fake: FakeRay) -> None:
+    with pytest.raises(ClusterNotFoundError, match="helio up"):
+        discovery.attach()
+
+
+def test_the_recorded_address_is_joined(fake: FakeRay, listening: str, tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path / "mine")
+    home.prepare()
+    home.save(ClusterState("mine", listening, "token"))
+    discovery.attach("mine")
+    assert fake.joined is not None
+    assert (fake.joined["address"], fake.joined["namespace"]) == (listening, "mine")
+
+
+def test_the_namespace_is_given_or_set_or_recorded(
+    fake: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert discovery.namespace_or_noted(None) == "heliograph"
+    home = ClusterHome(tmp_path / "anywhere")
+    home.prepare()
+    monkeypatch.setenv("HELIOGRAPH_HOME", str(home.directory))
+    assert discovery.namespace_or_noted(None) == "heliograph"
+    home.save(ClusterState("noted", "127.0.0.1:1", "token"))
+    assert discovery.namespace_or_noted(None) == "noted"
+    assert discovery.noted_state("noted") == home.load()
+    monkeypatch.setenv("HELIOGRAPH_NAMESPACE", "set")
+    assert discovery.namespace_or_noted(None) == "set"
+    assert discovery.namespace_or_noted("given") == "given"
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "host:port"])
+def test_text_that_is_not_an_address_is_refused_with_the_right_form(fake: FakeRay, address: str) -> None:
+    with pytest.raises(ClusterNotFoundError, match="the form is host:port"):
+        discovery.attach(address=address)
+
+
+def test_the_environment_overrides_the_record(
+    fake: FakeRay, listening: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = ClusterHome(tmp_path / "mine")
+    home.prepare()
+    home.save(ClusterState("mine", "127.0.0.1:1", "token"))
+    monkeypatch.setenv("RAY_ADDRESS", listening)
+    discovery.attach("mine")
+    assert discovery.ray_addresses() == (listening, "http://127.0.0.1:8265")
+
+
+def test_an_address_where_nothing_listens_fails_at_once(fake: FakeRay) -> None:
+    with pytest.raises(ClusterNotFoundError, match=r"no Ray answers at 127\.0\.0\.1:1 "):
+        discovery.attach(address="127.0.0.1:1")
+    assert not discovery.can_reach("127.0.0.1:1")
+
+
+def test_a_process_that_joined_a_ray_cluster_stays_in_it(fake: FakeRay) -> None:
+    fake.joined = {"address": "1.2.3.4:5"}
+    discovery.attach()
+    discovery.attach(address="1.2.3.4:5")
+    with pytest.raises(ConflictError, match=r"1\.2\.3\.4:5 already"):
+        discovery.attach(address="9.9.9.9:9")
+
+
+def test_brokers_that_answer_are_named_in_order(fake: FakeRay) -> None:
+    fake.joined = {"address": "1.2.3.4:5"}
+    fake.actors = {
+        ("broker-2", "n"): broker("pulsar://b:2"),
+        ("broker-1", "n"): broker(ray.exceptions.ActorUnavailableError("restarting", None)),
+        ("broker-3", "n"): broker(ServiceNotReadyError("starting")),
+        ("broker-9", "other"): broker("pulsar://z:9"),
+        ("bookie-1", "n"): broker("not asked"),
+        ("broker-4", "n"): broker(None),
+    }
+    assert discovery.broker_names("n") == ["broker-1", "broker-2", "broker-3", "broker-4"]
+    assert discovery.service_urls("n") == ["pulsar://b:2"]
+
+
+def test_a_ray_cluster_without_heliograph_and_one_without_brokers_have_their_own_messages(fake: FakeRay) -> None:
+    fake.joined = {"address": "1.2.3.4:5"}
+    with pytest.raises(ClusterNotFoundError, match="no Heliograph runs in Ray namespace 'n'"):
+        discovery.service_urls("n")
+    fake.actors = {("bookie-1", "n"): broker(None)}
+    with pytest.raises(ClusterNotFoundError, match="has no broker"):
+        discovery.service_urls("n")
+    with pytest.raises(ClusterNotFoundError, match="no actor 'gateway'"):
+        discovery.gateway_url("n")
+    fake.actors = {("broker-1", "n"): broker(ServiceNotReadyError("starting"))}
+    with pytest.raises(ClusterNotFoundError, match="none of broker-1 answers"):
+        discovery.service_urls("n")
+
+
+def test_only_addresses_of_this_machine_are_given_the_token() -> None:
+    assert discovery._is_this_machine("127.0.0.1")
+    assert not discovery._is_this_machine("203.0.113.9")

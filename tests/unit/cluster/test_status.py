@@ -1,0 +1,86 @@
+"""``helio status`` reports health by what the metadata holds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from heliograph.cluster import status
+from heliograph.cluster.status import ActorStatus, ClusterStatus
+from heliograph.metadata import paths
+from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.codec import encode
+from heliograph.metadata.model import BookieRegistration, UnderReplicatedLedger
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.store import MetadataStore
+
+
+def seen(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    writable: str = "",
+    readonly: str = "",
+    draining: str = "",
+    tasks: tuple[UnderReplicatedLedger, ...] = (),
+) -> ClusterStatus:
+    """Return the status of a cluster in which every bookie's actor answers."""
+    found = ClusterStatus("n", "ray", "", metadata_url="embedded://here")
+    found.actors = [ActorStatus(name, "bookie", "ALIVE") for name in sorted((writable + " " + readonly).split())]
+
+    async def scenario() -> None:
+        server = MemoryServer()
+        store = server.open_session()
+        await initialise(store)
+        for names, path_of in ((writable, paths.bookie_available), (readonly, paths.bookie_readonly)):
+            for name in names.split():
+                await store.create(path_of(name), encode(BookieRegistration(name, "h:1")), ephemeral=True)
+        for name in draining.split():
+            await store.create(paths.bookie_draining(name))
+        for task in tasks:
+            await store.create(paths.underreplicated(task.ledger_id), encode(task))
+
+        async def connect(url: str) -> MetadataStore:
+            return server.open_session()
+
+        monkeypatch.setattr(status, "connect_store", connect)
+        await status._ask_metadata(found)
+
+    asyncio.run(scenario())
+    status._explain(found)
+    return found
+
+
+def test_a_bookie_that_is_emptied_as_asked_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving = tuple(UnderReplicatedLedger(number, ("b3",)) for number in range(3))
+    found = seen(monkeypatch, writable="b1 b2", readonly="b3", draining="b3", tasks=moving)
+    assert found.is_healthy
+    assert [actor.note for actor in found.actors] == ["", "", "being decommissioned"]
+    assert (found.underreplicated_ledgers, found.ledgers_moving) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [UnderReplicatedLedger(7, ("b2", "b3")), UnderReplicatedLedger(7, ("b3",), is_abandoned=True)],
+    ids=["on another bookie", "without its writer"],
+)
+def test_copies_that_are_missing_meanwhile_are_one(
+    monkeypatch: pytest.MonkeyPatch, lost: UnderReplicatedLedger
+) -> None:
+    found = seen(
+        monkeypatch, writable="b1 b2", readonly="b3", draining="b3", tasks=(UnderReplicatedLedger(1, ("b3",)), lost)
+    )
+    assert not found.is_healthy
+    assert (found.underreplicated_ledgers, found.ledgers_moving) == (1, 1)
+
+
+def test_the_copies_of_a_dead_bookie_are_missing_whether_it_is_to_go_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = seen(monkeypatch, writable="b1 b2", draining="b3", tasks=(UnderReplicatedLedger(1, ("b3",)),))
+    assert not found.is_healthy
+    assert (found.underreplicated_ledgers, found.ledgers_moving) == (1, 0)
+
+
+def test_a_full_disk_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = seen(monkeypatch, writable="b1 b2", readonly="b3")
+    assert not found.is_healthy
+    assert found.actors[2].note == "read-only: its disk is nearly full"

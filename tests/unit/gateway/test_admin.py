@@ -1,0 +1,364 @@
+"""Pulsar's /admin/v2 and /lookup/v2, as far as they exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from heliograph.base.errors import ClusterNotFoundError
+from tests.unit.gateway.world import FLIGHTS, Gateway, run
+
+NAMESPACE = "/admin/v2/persistent/public/default"
+TOPIC = f"{NAMESPACE}/flights"
+
+
+def test_a_topic_is_created_listed_and_deleted() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        assert (await gateway.http.put(TOPIC)).status_code == 204
+        again = await gateway.http.put(TOPIC)
+        assert (again.status_code, again.json()["field"]) == (409, "topic")
+        assert (await gateway.http.get(f"{NAMESPACE}/")).json() == [FLIGHTS]
+        assert (await gateway.http.get(f"{NAMESPACE}/partitioned")).json() == []
+        assert (await gateway.http.get(f"{TOPIC}/partitions")).json()["partitions"] == 0
+        assert (await gateway.http.delete(TOPIC)).status_code == 204
+        assert (await gateway.http.delete(TOPIC)).status_code == 404
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [4, {"partitions": 4, "properties": {}}])
+def test_a_partitioned_topic_is_created_listed_and_deleted(body: object) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        assert (await gateway.http.put(f"{TOPIC}/partitions", json=body)).status_code == 204
+        names = [f"{FLIGHTS}-partition-{number}" for number in range(4)]
+        assert (await gateway.http.get(NAMESPACE)).json() == names
+        assert (await gateway.http.get("/admin/v2/namespaces/public/default/topics?mode=PERSISTENT")).json() == names
+        assert (await gateway.http.get(f"{NAMESPACE}/partitioned")).json() == [FLIGHTS]
+        assert (await gateway.http.get(f"{TOPIC}/partitions")).json() == {"partitions": 4, "deleted": False}
+        assert (await gateway.http.delete(TOPIC)).status_code == 409
+        assert (await gateway.http.delete(f"{TOPIC}/partitions")).status_code == 204
+        assert gateway.world.topics == {}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ("four", 400, "body"),
+        ("0", 400, "partitions"),
+        ("-2", 400, "partitions"),
+        ("true", 400, "partitions"),
+        ("2.5", 400, "partitions"),
+        ("", 400, "partitions"),
+        ('{"partitions": "4"}', 400, "partitions"),
+        ("1" * 70_000, 413, "body"),
+        ("[" * 60_000, 400, "body"),
+    ],
+)
+def test_a_number_of_partitions_that_is_none(body: str, status: int, field: str) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.put(f"{TOPIC}/partitions", content=body)
+        assert (answer.status_code, answer.json()["field"]) == (status, field)
+        assert gateway.world.topics == {}
+
+    run(scenario)
+
+
+def test_a_partitioned_topic_grows() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add(partitions=4)
+        gateway.world.add("persistent://public/default/plain")
+        assert (await gateway.http.post(f"{TOPIC}/partitions", json=8)).status_code == 204
+        assert topic.partitions == 8
+        assert (await gateway.http.post(f"{TOPIC}/partitions", json=2)).status_code == 400
+        assert (await gateway.http.post(f"{NAMESPACE}/plain/partitions", json=4)).status_code == 405
+        assert (await gateway.http.post(f"{TOPIC}/createMissedPartitions")).status_code == 204
+        assert (await gateway.http.put(f"{TOPIC}/unload")).status_code == 204
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}, 204),
+        ({"properties": {"bookkeeperEnsemble": "3", "bookkeeperWriteQuorum": "2", "bookkeeperAckQuorum": "2"}}, 204),
+        ({"owner": "me"}, 204),
+        ({"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}, 412),
+        ({"bookkeeperEnsemble": 3}, 400),
+        ({"bookkeeperEnsemble": "x", "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}, 400),
+        (["x"], 400),
+    ],
+)
+def test_copies_of_a_topic(body: Any, status: int) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.put(TOPIC, json=body)
+        assert answer.status_code == status
+        if status == 412:
+            assert answer.json()["limit"] == "E >= Qw >= Qa >= 1"
+
+    run(scenario)
+
+
+def test_deletion_minds_who_is_attached_but_not_the_gateways_own_producers() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        await gateway.http.post("/topics/persistent/public/default/flights", json={"messages": [{"payload": "x"}]})
+        assert topic.producers == 1
+        topic.subscribe("audit", "latest")
+        busy = await gateway.http.delete(TOPIC)
+        assert (busy.status_code, topic.producers) == (412, 0)
+        assert (await gateway.http.delete(f"{TOPIC}?force=true")).status_code == 204
+
+    run(scenario)
+
+
+def test_the_gateways_own_consumers_of_a_topic_that_is_deleted_go_with_it() -> None:
+    """A consumer that stayed would subscribe again, and so create the partition again."""
+
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add(partitions=2)
+        for name in ("flights", "flights-partition-1"):
+            url = f"/topics/persistent/public/default/{name}/subscription/s/messages?timeoutMs=0"
+            assert (await gateway.http.post(url)).status_code == 200
+        assert (await gateway.http.delete(f"{TOPIC}/partitions?force=true")).status_code == 204
+        assert [consumer.closed for consumer in gateway.world.consumers] == [True, True]
+
+    run(scenario)
+
+
+def test_subscriptions() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        topic.publish(b"x", None, {}, None)
+        url = f"{TOPIC}/subscription"
+        assert (await gateway.http.put(f"{url}/early", json="earliest")).status_code == 204
+        assert (await gateway.http.put(f"{url}/late")).status_code == 204
+        ends = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+        assert (await gateway.http.put(f"{url}/by-id", json=ends)).status_code == 204
+        assert {name: len(item.pending) for name, item in topic.subscriptions.items()} == {
+            "early": 1,
+            "late": 0,
+            "by-id": 1,
+        }
+        assert (await gateway.http.put(f"{url}/late")).status_code == 409
+        assert (await gateway.http.put(f"{url}/x", json="middle")).status_code == 400
+        assert (await gateway.http.put(f"{url}/x", json={"ledgerId": "5"})).status_code == 400
+        assert (await gateway.http.get(f"{TOPIC}/subscriptions")).json() == ["by-id", "early", "late"]
+        topic.subscriptions["late"].consumers = 1
+        assert (await gateway.http.delete(f"{url}/late")).status_code == 412
+        assert (await gateway.http.delete(f"{url}/late?force=true")).status_code == 204
+        assert (await gateway.http.delete(f"{url}/late")).status_code == 404
+
+    run(scenario)
+
+
+def test_statistics() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add(partitions=2)
+        assert (await gateway.http.get(f"{TOPIC}/stats")).json()["msgRateIn"] == 1.5
+        assert (await gateway.http.get(f"{TOPIC}/internalStats")).json()["ledgers"] == [{"ledgerId": 100}]
+        sums = (await gateway.http.get(f"{TOPIC}/partitioned-stats")).json()
+        assert sums["metadata"]["partitions"] == 2
+        assert sorted(sums["partitions"]) == [f"{FLIGHTS}-partition-0", f"{FLIGHTS}-partition-1"]
+        sums = (await gateway.http.get(f"{TOPIC}/partitioned-stats?perPartition=false")).json()
+        assert sums["partitions"] == {}
+        assert (await gateway.http.get(f"{NAMESPACE}/unknown/stats")).status_code == 404
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/admin/v2/clusters", ["standalone"]),
+        ("/admin/v2/brokers/leaderBroker", {"brokerId": "broker-1", "serviceUrl": "pulsar://127.0.0.1:6650"}),
+        ("/admin/v2/broker-stats/load-report", [{"broker_id": "broker-1", "cpu_share": 0.5}]),
+        ("/admin/v2/brokers", ["127.0.0.1:6650"]),
+        ("/admin/v2/brokers/standalone", ["127.0.0.1:6650"]),
+        ("/admin/v2/non-persistent/public/default", []),
+        ("/admin/v2/namespaces/public/default/topics?mode=NON_PERSISTENT", []),
+        ("/admin/v2/bookies/racks-info", {"default": {"127.0.0.1:3181": {"rack": "default", "hostname": "bookie-1"}}}),
+    ],
+)
+def test_what_the_cluster_is_made_of(path: str, expected: object) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.get(path)
+        assert (answer.status_code, answer.json()) == (200, expected)
+
+    run(scenario)
+
+
+def test_bookies_and_health_and_lookup() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        (bookie,) = (await gateway.http.get("/admin/v2/bookies/all")).json()["bookies"]
+        assert (bookie["bookieId"], bookie["writable"], bookie["freeBytes"]) == ("bookie-1", True, 10)
+        assert (await gateway.http.get("/admin/v2/brokers/health")).text == "ok"
+        assert (await gateway.http.get("/admin/v2/brokers/version")).text
+        found = (await gateway.http.get("/lookup/v2/topic/persistent/public/default/flights")).json()
+        assert found["brokerUrl"] == found["nativeUrl"] == "pulsar://127.0.0.1:6650"
+        assert found["brokerUrlTls"] == found["brokerUrlSsl"] == ""
+
+    run(scenario)
+
+
+def test_auto_creation_is_answered_as_stock_clients_expect() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        assert (await gateway.http.get(f"{TOPIC}/partitions?checkAllowAutoCreation=true")).json()["partitions"] == 0
+        assert (await gateway.http.get(f"{TOPIC}/partitions")).status_code == 404
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/admin/v2/tenants/x", "/admin/v2/namespaces/x/y", "/admin/v2/clusters/x", "/nowhere"],
+)
+def test_what_is_not_there(path: str) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.get(path)
+        assert answer.status_code == 404
+        assert answer.json()["reason"]
+
+    run(scenario)
+
+
+def test_without_brokers_the_gateway_says_so() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.admin_error = ClusterNotFoundError("no broker")
+        for path in ("/health", "/admin/v2/brokers/health", "/admin/v2/brokers/ready"):
+            answer = await gateway.http.get(path)
+            assert (answer.status_code, answer.json()["advice"]) == (503, "refresh")
+        status = (await gateway.http.get("/status")).json()
+        assert status["problems"] == ["no broker answers: no broker"]
+        assert status["bookies"][0]["id"] == "bookie-1"
+
+    run(scenario)
+
+
+def test_the_console_page_and_what_it_shows() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        topic.subscribe("audit", "latest")
+        topic.publish(b"x", None, {}, None)
+        page = await gateway.http.get("/")
+        assert "text/html" in page.headers["content-type"]
+        assert "src=" not in page.text  # no asset from elsewhere
+        status = (await gateway.http.get("/status")).json()
+        (row,) = status["topics"]
+        assert (row["name"], row["msgRateIn"], row["backlog"]) == (FLIGHTS, 1.5, {"audit": 1})
+        assert status["dashboardUrl"] == "http://127.0.0.1:8265"
+        assert status["problems"] == []
+
+    run(scenario, dashboard_url="http://127.0.0.1:8265")
+
+
+def test_documentation_and_metrics() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        await gateway.http.post("/topics/persistent/public/default/flights", json={"messages": [{"payload": "abc"}]})
+        await gateway.http.get("/nowhere")
+        text = (await gateway.http.get("/metrics")).text
+        assert 'heliograph_gateway_messages_produced_total{transport="rest"} 1.0' in text
+        assert 'heliograph_gateway_bytes_produced_total{transport="rest"} 3.0' in text
+        route = 'route="/topics/{domain}/{tenant}/{namespace}/{topic}",status="200"'
+        assert f'heliograph_gateway_http_requests_total{{method="POST",{route}}} 1.0' in text
+        assert 'route="none",status="404"' in text
+        assert (await gateway.http.get("/docs")).status_code == 200
+        paths = (await gateway.http.get("/openapi.json")).json()["paths"]
+        body = paths["/topics/{domain}/{tenant}/{namespace}/{topic}"]["post"]["requestBody"]
+        message = body["content"]["application/json"]["schema"]["properties"]["messages"]["items"]
+        assert "payloadBase64" in message["properties"]
+
+    run(scenario)
+
+
+def test_wrong_methods_and_plain_http_to_websockets() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.post("/metrics")
+        assert answer.status_code == 405
+        assert answer.json()["reason"]
+        answer = await gateway.http.get("/ws/v2/producer/persistent/public/default/t")
+        assert answer.status_code == 426
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "position"),
+    [
+        ({"ledgerId": 5, "entryId": 1}, "5:0"),
+        ({"ledgerId": 5, "entryId": 0}, "5:-1"),
+        ({"ledgerId": 5, "entryId": 1, "isExcluded": True}, "5:1"),
+        ({"ledgerId": -1, "entryId": -1}, "earliest"),
+        ({"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}, "latest"),
+    ],
+)
+def test_a_subscription_starts_at_a_message(body: dict[str, Any], position: str) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        asked: list[object] = []
+        topic.subscribe = lambda name, place: asked.append(place)  # type: ignore[method-assign, assignment, return-value]
+        assert (await gateway.http.put(f"{TOPIC}/subscription/s", json=body)).status_code == 204
+        assert asked == [position]
+
+    run(scenario)
+
+
+def test_topics_that_store_nothing_have_lists_and_paths_of_their_own() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        volatile = "non-persistent://public/default/volatile"
+        gateway.world.add()
+        gateway.world.add(volatile)
+        get = gateway.http.get
+        assert (await get("/admin/v2/non-persistent/public/default")).json() == [volatile]
+        assert (await get("/admin/v2/persistent/public/default")).json() == [FLIGHTS]
+        topics = "/admin/v2/namespaces/public/default/topics"
+        assert (await get(f"{topics}?mode=NON_PERSISTENT")).json() == [volatile]
+        assert (await get(f"{topics}?mode=ALL")).json() == [FLIGHTS, volatile]
+        assert (await get("/admin/v2/non-persistent/public/default/volatile/stats")).status_code == 200
+        assert (await get("/admin/v2/persistent/public/default/volatile/stats")).status_code == 404
+
+    run(scenario)
+
+
+def test_topics_are_ended() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        answer = await gateway.http.post(f"{TOPIC}/terminate")
+        assert answer.json() == {"ledgerId": topic.ledger_id, "entryId": -1, "partitionIndex": -1}
+        assert topic.is_terminated
+        assert (await gateway.http.post(f"{TOPIC}/terminate/partitions")).status_code == 405
+        parts = gateway.world.add(f"{FLIGHTS}-parts", partitions=2)
+        assert (await gateway.http.post(f"{TOPIC}-parts/terminate")).status_code == 405
+        answer = await gateway.http.post(f"{TOPIC}-parts/terminate/partitions")
+        assert [one["partitionIndex"] for one in answer.json().values()] == [0, 1]
+        assert parts.is_terminated
+        assert (await gateway.http.post(f"{NAMESPACE}/nowhere/terminate")).status_code == 404
+
+    run(scenario)
+
+
+def test_compaction_is_begun_and_watched() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        assert (await gateway.http.get(f"{TOPIC}/compaction")).json() == {"status": "NOT_RUN", "lastError": ""}
+        assert (await gateway.http.put(f"{TOPIC}/compaction")).status_code == 204
+        assert (await gateway.http.get(f"{TOPIC}/compaction")).json()["status"] == "RUNNING"
+        assert (await gateway.http.put(f"{TOPIC}/compaction")).status_code == 409
+        assert (await gateway.http.put(f"{NAMESPACE}/nowhere/compaction")).status_code == 404
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/topics", 404), ("PATCH", TOPIC, 405)])
+def test_a_path_or_method_that_there_is_not_is_named(method: str, path: str, status: int) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.request(method, path)
+        assert answer.status_code == status
+        assert path in answer.json()["reason"]
+        assert "/docs" in answer.json()["reason"]
+
+    run(scenario)

@@ -1,0 +1,272 @@
+"""REST produce: Pulsar's body and answer, and every input that is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from heliograph.base.errors import BadRequestError, PersistenceError, ProducerFencedError
+from heliograph.gateway.services import Services
+from heliograph.protocol.message_id import MessageId
+from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, run, settle
+
+URL = f"/topics/{FLIGHTS_PATH}"
+
+
+def test_messages_are_stored_in_order_with_key_properties_and_event_time() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        body = {
+            "messages": [
+                {"payload": "grüße", "key": "N14228", "properties": {"a": "b"}, "eventTime": "1357034400000"},
+                {"payloadBase64": base64.b64encode(b"\xff\x00").decode()},
+                {"payload": ""},
+            ]
+        }
+        answer = await gateway.http.post(URL, json=body)
+        assert answer.status_code == 200
+        results = answer.json()["messagePublishResults"]
+        assert [result["messageId"] for result in results] == ["100:0:-1", "100:1:-1", "100:2:-1"]
+        assert [result["errorCode"] for result in results] == [0, 0, 0]
+        assert MessageId.from_base64(results[1]["messageIdBase64"]) == MessageId(100, 1)
+        assert [message.value for message in topic.messages] == ["grüße".encode(), b"\xff\x00", b""]
+        first = topic.messages[0]
+        assert (first.key, first.properties, first.event_time_ms) == ("N14228", {"a": "b"}, 1357034400000)
+
+    run(scenario)
+
+
+def test_a_partition_is_published_to_by_number() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add(partitions=4)
+        answer = await gateway.http.post(f"{URL}/partitions/3", json={"messages": [{"payload": "x"}]})
+        assert answer.status_code == 200
+        answer = await gateway.http.post(f"{URL}/partitions/-1", json={"messages": [{"payload": "x"}]})
+        assert answer.status_code == 422
+        assert answer.json()["field"] == "partition"
+
+    run(scenario)
+
+
+def test_a_producer_serves_many_requests_and_is_closed_when_idle() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        for _ in range(3):
+            await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
+        services: Services = gateway.app.state.services
+        assert (topic.producers, len(services.producers)) == (1, 1)
+        await services.producers.expire(float("inf"))
+        assert (topic.producers, len(services.producers)) == (0, 0)
+
+    run(scenario)
+
+
+def test_the_least_recently_used_producer_makes_room() -> None:
+    """I15: the cache of producers is bounded."""
+
+    async def scenario(gateway: Gateway) -> None:
+        topics = [gateway.world.add(f"persistent://public/default/t{number}") for number in range(3)]
+        for topic in topics:
+            path = topic.name.replace("://", "/")
+            assert (await gateway.http.post(f"/topics/{path}", json={"messages": [{"payload": "x"}]})).is_success
+        assert [topic.producers for topic in topics] == [0, 1, 1]
+
+    run(scenario, rest_producers_max=2)
+
+
+def test_one_failed_message_fails_alone() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        gateway.world.send_errors[b"bad"] = PersistenceError("too few bookies")
+        gateway.world.send_errors[b"worse"] = BadRequestError("no")
+        body = {"messages": [{"payload": "good"}, {"payload": "bad"}, {"payload": "worse"}]}
+        answer = await gateway.http.post(URL, json=body)
+        assert answer.status_code == 200
+        results = answer.json()["messagePublishResults"]
+        assert [result["errorCode"] for result in results] == [0, 1, 2]
+        assert results[1]["errorMsg"] == "too few bookies"
+
+    run(scenario)
+
+
+def test_when_nothing_was_stored_the_status_says_so() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        gateway.world.send_errors[b"bad"] = PersistenceError("too few bookies")
+        answer = await gateway.http.post(URL, json={"messages": [{"payload": "bad"}]})
+        assert answer.status_code == 503
+        assert answer.json()["reason"] == "too few bookies"
+        assert answer.json()["advice"] == "retry"
+        assert answer.json()["messagePublishResults"][0]["errorCode"] == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ("{", 400, "body"),
+        ("", 400, "body"),
+        ("[]", 422, "body"),
+        ("{}", 422, "messages"),
+        ('{"messages": []}', 422, "messages"),
+        ('{"messages": [{"payload": 1}]}', 422, "messages.0.payload"),
+        ('{"messages": [{"payload": "a"}, {}]}', 400, "messages.1.payload"),
+        ('{"messages": [{"payload": "a", "payloadBase64": "YQ=="}]}', 400, "messages.0.payload"),
+        ('{"messages": [{"payloadBase64": "*"}]}', 400, "messages.0.payloadBase64"),
+        ('{"messages": [{"payload": "a", "properties": {"n": 1}}]}', 422, "messages.0.properties.n"),
+        ('{"messages": [{"payload": "a", "eventTime": "noon"}]}', 422, "messages.0.eventTime"),
+        ('{"messages": [{"payload": "a", "deliverAt": -5}]}', 422, "messages.0.deliverAt"),
+        ('{"messages": [{"payload": "a", "deliverAt": 5, "deliverAfterMs": 5}]}', 400, "messages.0.deliverAt"),
+        ('{"messages": [{"payload": "a"}], "keySchema": "x"}', 501, "keySchema"),
+        ('{"messages": [{"payload": "a"}], "valueSchema": "x"}', 400, "valueSchema"),
+        ('{"messages": [{"payload": "1"}], "valueSchema": "{\\"type\\": \\"INT32\\"}"}', 501, "valueSchema"),
+    ],
+)
+def test_a_body_that_does_not_fit_is_refused_and_names_the_field(body: str, status: int, field: str) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        answer = await gateway.http.post(URL, content=body)
+        assert (answer.status_code, answer.json()["field"]) == (status, field)
+        assert answer.json()["reason"]
+        assert answer.json()["advice"] == "stop"
+        assert topic.messages == []
+
+    run(scenario)
+
+
+def test_a_text_schema_is_accepted() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        schema = json.dumps({"name": "", "schema": "", "type": "STRING", "properties": {}})
+        answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": "x"}]})
+        assert answer.status_code == 200
+
+    run(scenario)
+
+
+def test_an_oversized_message_is_refused_with_the_limit_and_nothing_is_stored() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        body = {"messages": [{"payload": "ok"}, {"payload": "x" * 101}]}
+        answer = await gateway.http.post(URL, json=body)
+        assert answer.status_code == 413
+        assert (answer.json()["field"], answer.json()["limit"]) == ("messages.1.payload", "100 bytes")
+        assert topic.messages == []
+
+    run(scenario, max_message_bytes=100, request_bytes_max=10_000)
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_an_oversized_body_is_refused_before_it_is_read_whole(announced: bool) -> None:
+    """I15: the gateway never buffers more of a body than the limit."""
+
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        read = 0
+
+        async def chunks() -> object:
+            nonlocal read
+            for _ in range(100):
+                read += 1
+                yield b" " * 100
+
+        headers = {"content-length": "10000"} if announced else {}
+        answer = await gateway.http.post(URL, content=chunks(), headers=headers)  # type: ignore[arg-type]
+        assert answer.status_code == 413
+        assert answer.json()["field"] == "body"
+        assert read < 100
+
+    run(scenario, max_message_bytes=500, request_bytes_max=1000)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("persistent/public/default/unknown", 404),
+        ("persistent/public/default/%20", 412),
+        ("persistent/pub%20lic/default/t", 412),
+        ("persistent/public/default/a%2Fb", 412),
+        ("non-persistent/public/default/t", 404),
+        ("elsewhere/public/default/t", 412),
+    ],
+)
+def test_a_topic_that_cannot_be_published_to(path: str, status: int) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.post(f"/topics/{path}", json={"messages": [{"payload": "x"}]})
+        assert answer.status_code == status
+        assert answer.json()["reason"]
+
+    run(scenario)
+
+
+def test_an_unexpected_failure_is_a_500_without_the_inside() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        gateway.world.send_errors[b"x"] = RuntimeError("secret")  # type: ignore[assignment]
+        answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+
+    run(scenario)
+
+
+def test_topics_are_named_by_whole_segments() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add("persistent://public/default/a%b c")
+        answer = await gateway.http.post(
+            "/topics/persistent/public/default/a%25b%20c/", json={"messages": [{"payload": "x"}]}
+        )
+        assert answer.status_code == 200
+        assert len(topic.messages) == 1
+        assert FLIGHTS not in gateway.world.topics
+
+    run(scenario)
+
+
+def test_a_producer_that_is_over_is_replaced() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        gateway.world.send_errors[b"x"] = ProducerFencedError("another took over")
+        answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
+        assert (answer.status_code, topic.producers) == (409, 0)
+        answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
+        assert (answer.status_code, topic.producers) == (200, 1)
+
+    run(scenario)
+
+
+def test_a_producer_dropped_while_a_request_holds_it_is_closed_behind_it() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        gateway.world.held = []
+        posting = asyncio.ensure_future(gateway.http.post(URL, json={"messages": [{"payload": "x"}]}))
+        await settle()
+        await gateway.app.state.services.producers.drop(FLIGHTS)
+        assert topic.producers == 1
+        gateway.world.release(1)
+        assert (await posting).status_code == 200
+        assert topic.producers == 0
+
+    run(scenario)
+
+
+def test_when_all_producers_are_in_use_the_caller_is_told() -> None:
+    """I15."""
+
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        gateway.world.add("persistent://public/default/other")
+        gateway.world.held = []
+        posting = asyncio.ensure_future(gateway.http.post(URL, json={"messages": [{"payload": "x"}]}))
+        await settle()
+        other = "/topics/persistent/public/default/other"
+        answer = await gateway.http.post(other, json={"messages": [{"payload": "x"}]})
+        assert (answer.status_code, answer.json()["field"]) == (429, "rest_producers_max")
+        gateway.world.release(1)
+        assert (await posting).status_code == 200
+
+    run(scenario, rest_producers_max=1)

@@ -1,0 +1,171 @@
+"""The HTTP server around the app: ports, real sockets, real WebSocket frames, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+import uvloop
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from heliograph.base.errors import ResourceError
+from heliograph.gateway.app import create_app
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.http.server import GatewayServer
+from tests.unit.gateway.world import FLIGHTS_PATH, View, World
+
+
+async def _started(world: World, **settings: Any) -> GatewayServer:
+    config = GatewayConfig(port=0, **settings)
+    server = GatewayServer(config)
+    server.bind()
+    await server.start(create_app(world, world, config, View()))
+    return server
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=f"port {port} on 127.0.0.1 is in use") as caught:
+            GatewayServer(GatewayConfig(port=port)).bind()
+        assert caught.value.field == "port"
+
+
+def test_a_host_that_does_not_resolve_is_named() -> None:
+    with pytest.raises(ResourceError) as caught:
+        GatewayServer(GatewayConfig(host="no such host", port=0)).bind()
+    assert caught.value.field == "host"
+
+
+def test_http_over_a_socket_and_a_port_that_is_free_again() -> None:
+    async def scenario() -> str:
+        world = World()
+        world.add()
+        server = await _started(world)
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            answer = await http.post(f"/topics/{FLIGHTS_PATH}", json={"messages": [{"payload": "x"}]})
+            assert answer.status_code == 200
+            answer = await http.put("/admin/v2/persistent/public/default/a%2Fb")
+            assert answer.status_code == 412  # the slash is part of the name, which must not contain one
+        url = server.url
+        await server.stop()
+        await server.stop()
+        return url
+
+    host, port = uvloop.run(scenario()).removeprefix("http://").split(":")
+    with socket.create_server((host, int(port))):
+        pass
+
+
+def test_websocket_over_a_socket() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.add()
+        server = await _started(world)
+        url = server.url.replace("http", "ws")
+        async with connect(f"{url}/ws/v2/producer/{FLIGHTS_PATH}/") as producer:
+            for number in range(500):
+                await producer.send(json.dumps({"payload": base64.b64encode(b"%d" % number).decode(), "context": "c"}))
+            receipts = [json.loads(await producer.recv()) for _ in range(500)]
+            assert {receipt["result"] for receipt in receipts} == {"ok"}
+        consumer_url = f"{url}/ws/v2/consumer/{FLIGHTS_PATH}/s?subscriptionInitialPosition=Earliest"
+        async with connect(consumer_url) as consumer:
+            for number in range(500):
+                message = json.loads(await consumer.recv())
+                assert base64.b64decode(message["payload"]) == b"%d" % number
+                await consumer.send(json.dumps({"messageId": message["messageId"]}))
+            await consumer.send(json.dumps({"type": "isEndOfTopic"}))
+            assert json.loads(await consumer.recv()) == {"endOfTopic": False}
+        with pytest.raises(InvalidStatus) as caught:
+            await connect(f"{url}/ws/v2/producer/persistent/public/default/unknown")
+        assert caught.value.response.status_code == 404
+        assert json.loads(caught.value.response.body)["field"] == "topic"
+        await server.stop()
+
+    uvloop.run(scenario())
+
+
+def test_an_oversized_message_is_answered_and_an_oversized_frame_closes() -> None:
+    """I15: a frame is bounded; within twice the limit its message is answered with an error."""
+
+    async def scenario() -> None:
+        world = World()
+        world.add()
+        server = await _started(world, max_message_bytes=100_000)
+        url = server.url.replace("http", "ws") + f"/ws/v2/producer/{FLIGHTS_PATH}"
+        async with connect(url) as producer:
+            await producer.send(json.dumps({"payload": base64.b64encode(b"x" * 110_000).decode()}))
+            assert json.loads(await producer.recv())["result"] == "send-error:8"
+            await producer.send(json.dumps({"payload": ""}))
+            assert json.loads(await producer.recv())["result"] == "ok"
+            with pytest.raises(ConnectionClosed) as caught:  # noqa: PT012 - the close may meet the send or the receive
+                await producer.send(json.dumps({"payload": "A" * 400_000}))
+                await producer.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1009
+        await server.stop()
+
+    uvloop.run(scenario())
+
+
+def test_stopping_ends_open_sessions() -> None:
+    async def scenario() -> None:
+        world = World()
+        topic = world.add()
+        server = await _started(world)
+        consumer = await connect(f"{server.url.replace('http', 'ws')}/ws/v2/consumer/{FLIGHTS_PATH}/s")
+        stopping = asyncio.ensure_future(server.stop())
+        with pytest.raises(ConnectionClosed):
+            await consumer.recv()
+        await stopping
+        assert topic.subscriptions["s"].consumers == 0
+
+    uvloop.run(scenario())
+
+
+def test_messages_for_a_caller_that_left_go_to_the_next() -> None:
+    async def scenario() -> None:
+        world = World()
+        topic = world.add()
+        server = await _started(world)
+        url = f"{server.url}/topics/{FLIGHTS_PATH}/subscription/s/messages"
+        async with httpx.AsyncClient() as http:
+            with pytest.raises(httpx.ReadTimeout):
+                await http.post(url, params={"timeoutMs": 20_000}, timeout=httpx.Timeout(60, read=0.3))
+            topic.publish(b"late", None, {}, None)
+            answer = await http.post(url, params={"timeoutMs": 5000})
+            assert [message["payload"] for message in answer.json()["messages"]] == ["late"]
+        await server.stop()
+
+    uvloop.run(scenario())
+
+
+def test_https_with_a_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+
+    async def scenario() -> None:
+        world = World()
+        world.add()
+        files = {"tls_certificate_file": str(tmp_path / "cert.pem"), "tls_key_file": str(tmp_path / "key.pem")}
+        server = await _started(world, **files)
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        assert server.url.startswith("https://")
+        async with httpx.AsyncClient(base_url=server.url, verify=context) as http:
+            answer = await http.post(f"/topics/{FLIGHTS_PATH}", json={"messages": [{"payload": "x"}]})
+            assert answer.status_code == 200
+        await server.stop()
+
+    uvloop.run(scenario())

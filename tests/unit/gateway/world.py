@@ -1,0 +1,278 @@
+"""A small cluster in memory for the gateway's tests, and a gateway over it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import httpx
+from fastapi import FastAPI
+
+from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.base.errors import (
+    BadRequestError,
+    ConflictError,
+    ConsumerBusyError,
+    HeliographError,
+    NamespaceNotFoundError,
+    SubscriptionExistsError,
+    SubscriptionNotFoundError,
+    TopicBusyError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from heliograph.gateway.app import create_app
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.ports import BookieView, BrokerView
+from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.model import check_quorum
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.operations.admin import AdminOperations
+from heliograph.operations.brokers import BrokerOperations
+from heliograph.operations.table import Answer
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.schema_world import schemas_in_memory
+from tests.unit.gateway.clients import FakeConsumer, FakeCursors, FakeProducer, FakeTopic
+from tests.unit.gateway.peer import Peer
+
+T = TypeVar("T")
+FLIGHTS = "persistent://public/default/flights"
+FLIGHTS_PATH = "persistent/public/default/flights"
+
+
+class View:
+    """A cluster view with one broker and one bookie."""
+
+    async def brokers(self) -> list[BrokerView]:
+        return [BrokerView("broker-1", "pulsar://127.0.0.1:6650", "broker-1")]
+
+    async def bookies(self) -> list[BookieView]:
+        return [BookieView("bookie-1", "127.0.0.1:3181", "default", True, 10, 20)]
+
+    async def close(self) -> None:
+        pass
+
+
+class NamespacesInMemory(NamespaceAdminService):
+    """The implementation of ``admin.namespaces`` in a cluster, over metadata in memory that ``begin`` creates."""
+
+    def __init__(self) -> None:
+        self.store = MemoryServer().open_session()
+        self.catalog = Catalog(self.store)
+        super().__init__(self.store, self.catalog, self._delete_topic)
+
+    async def begin(self, topics: Sequence[str] = ()) -> None:
+        """Create the nodes that every cluster has, and some topics."""
+        await initialise(self.store)
+        for topic in topics:
+            await self.catalog.create(TopicName.parse(topic))
+
+    async def _delete_topic(self, topic: str, force: bool) -> None:
+        await self.store.delete(Catalog.topic_path(TopicName.parse(topic)))
+
+
+class FakeBrokers(BrokerOperations):
+    """One broker, which is the leader; it records the calls."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def list(self) -> tuple[Answer, ...]:
+        return ({"broker_id": "broker-1", "service_url": "pulsar://127.0.0.1:6650", "is_leader": True},)
+
+    async def loads(self) -> tuple[Answer, ...]:
+        return ({"broker_id": "broker-1", "cpu_share": 0.5},)
+
+    async def bundles(self, namespace: str) -> Answer:
+        bundle = {"name": "0x00000000_0xffffffff", "owner": "broker-1"}
+        return {"boundaries": ["0x00000000", "0xffffffff"], "bundles": [bundle]}
+
+    async def unload_bundle(self, namespace: str, bundle: str) -> bool:
+        self.asked.append(("unload", namespace, bundle))
+        return True
+
+    async def unload_namespace(self, namespace: str) -> int:
+        self.asked.append(("unload", namespace))
+        return 1
+
+    async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> tuple[str, ...]:
+        self.asked.append(("split", namespace, bundle, boundary))
+        return ("low", "high")
+
+
+class World(AdminOperations):
+    """A cluster in memory: a client and an admin interface in one."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, FakeTopic] = {}
+        self.send_errors: dict[bytes, HeliographError] = {}
+        self.held: list[tuple[asyncio.Future[MessageId], MessageId]] | None = None
+        self.ack_error: HeliographError | None = None
+        self.seek_error: HeliographError | None = None
+        self.unsubscribe_error: HeliographError | None = None
+        self.admin_error: HeliographError | None = None
+        self.consumers: list[FakeConsumer] = []
+        self.producer_options: dict[str, Any] = {}
+        self.schemas = schemas_in_memory()
+        self.deliver_at: list[int | None] = []
+        self.cursors: FakeCursors = FakeCursors()
+        self.namespaces: NamespacesInMemory = NamespacesInMemory()
+        self.brokers: FakeBrokers = FakeBrokers()
+
+    def add(self, name: str = FLIGHTS, partitions: int = 0) -> FakeTopic:
+        topic = self.topics[name] = FakeTopic(name, 100 + len(self.topics), partitions)
+        return topic
+
+    def release(self, count: int) -> None:
+        """Release the oldest ``count`` receipts that were held back."""
+        assert self.held is not None
+        for future, id_ in self.held[:count]:
+            future.set_result(id_)
+        del self.held[:count]
+
+    # -- the client
+
+    async def producer(self, topic: str, **options: Any) -> FakeProducer:
+        self.producer_options = options
+        return FakeProducer(self, self._topic(topic))
+
+    async def consumer(self, topic: str | Sequence[str], subscription: str, **options: Any) -> FakeConsumer:
+        names = [topic] if isinstance(topic, str) else topic
+        consumer = FakeConsumer(self, [self._topic(name) for name in names], subscription, options)
+        self.consumers.append(consumer)
+        return consumer
+
+    async def reader(self, topic: str, **options: Any) -> FakeConsumer:
+        consumer = FakeConsumer(self, [self._topic(topic)], "reader", {"type": "reader"})
+        await consumer.seek(options["start"])
+        return consumer
+
+    # -- the admin interface
+
+    async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:
+        if topic in self.topics:
+            raise TopicExistsError(f"{topic} exists", field="topic")
+        check_quorum(**(persistence or {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}))
+        self.add(topic, partitions)
+
+    async def delete_topic(self, topic: str, force: bool = False) -> None:
+        found = self._topic(topic)
+        if not force and (found.producers or found.subscriptions):
+            raise TopicBusyError(f"{topic} is in use", field="topic")
+        self.topics.pop(topic)
+
+    async def list_topics(self, namespace: str = "public/default") -> list[Answer]:
+        if self.admin_error is not None:
+            raise self.admin_error
+        if namespace != "public/default":
+            raise NamespaceNotFoundError(f"no namespace {namespace}", field="namespace")
+        return [{"name": item.name, "partitions": item.partitions} for item in self.topics.values()]
+
+    async def partitions(self, topic: str, may_create: bool = False) -> int:
+        if may_create and topic not in self.topics:
+            return 0
+        return self._topic(topic).partitions
+
+    async def update_partitions(self, topic: str, partitions: int) -> None:
+        found = self._topic(topic)
+        if partitions < found.partitions:
+            raise BadRequestError(f"{topic} cannot shrink", field="partitions")
+        found.partitions = partitions
+
+    async def create_missing_partitions(self, topic: str) -> int:
+        self._topic(topic)
+        return 0
+
+    async def unload_topic(self, topic: str) -> None:
+        self._topic(topic)
+
+    async def topic_stats(self, topic: str) -> Answer:
+        found = self._topic(topic)
+        backlog = {name: {"msgBacklog": len(item.pending)} for name, item in found.subscriptions.items()}
+        return {"msgInCounter": len(found.messages), "msgRateIn": 1.5, "subscriptions": backlog}
+
+    async def topic_internal_stats(self, topic: str) -> Answer:
+        return {"ledgers": [{"ledgerId": self._topic(topic).ledger_id}], "cursors": {}}
+
+    async def terminate_topic(self, topic: str) -> dict[str, str]:
+        found = self._topic(topic)
+        found.is_terminated = True
+        last = f"{found.ledger_id}:{len(found.messages) - 1}"
+        return {str(part): last for part in TopicName.parse(topic).partitions(found.partitions)}
+
+    async def compact_topic(self, topic: str) -> None:
+        if self._topic(topic).is_compacting:
+            raise ConflictError(f"{topic} is being compacted", field="topic")
+        self._topic(topic).is_compacting = True
+
+    async def compaction_status(self, topic: str) -> dict[str, Any]:
+        return {"status": "RUNNING" if self._topic(topic).is_compacting else "NOT_RUN", "lastError": ""}
+
+    async def subscriptions(self, topic: str) -> list[str]:
+        return sorted(self._topic(topic).subscriptions)
+
+    async def create_subscription(self, topic: str, name: str, position: str = "latest") -> None:
+        if name in self._topic(topic).subscriptions:
+            raise SubscriptionExistsError(f"{name} exists", field="subscription")
+        self._topic(topic).subscribe(name, position)
+
+    async def delete_subscription(self, topic: str, name: str, force: bool = False) -> None:
+        found = self._topic(topic).subscriptions
+        if name not in found:
+            raise SubscriptionNotFoundError(f"no subscription {name}", field="subscription")
+        if found[name].consumers and not force:
+            raise ConsumerBusyError(f"{name} has consumers")
+        found.pop(name)
+
+    async def lookup(self, topic: str) -> dict[str, str]:
+        return {"broker_id": "broker-1", "service_url": "pulsar://127.0.0.1:6650", "actor_name": "broker-1"}
+
+    def _topic(self, name: str) -> FakeTopic:
+        parsed = TopicName.parse(name)
+        found = self.topics.get(name) or (self.topics.get(parsed.partitioned_name) if parsed.partition >= 0 else None)
+        if found is None:
+            raise TopicNotFoundError(f"no topic {name}", field="topic")
+        return found
+
+
+class Gateway:
+    """An app over a world, with clients for HTTP and WebSocket."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.world = World()
+        self.app: FastAPI = create_app(self.world, self.world, GatewayConfig(**settings), View())
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://gateway"
+        )
+
+    async def connect(self, path: str) -> Peer:
+        """Return a WebSocket peer, accepted or refused."""
+        peer = Peer(self.app, path)
+        await peer.upgrade()
+        return peer
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.app.state.services.close()
+
+
+async def settle() -> None:
+    """Run the loop until every task that can run has run."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def run(scenario: Callable[[Gateway], Coroutine[Any, Any, T]], **settings: Any) -> T:
+    """Run a scenario with a new gateway."""
+
+    async def whole() -> T:
+        gateway = Gateway(**settings)
+        try:
+            return await scenario(gateway)
+        finally:
+            await gateway.close()
+
+    return asyncio.run(whole())

@@ -1,0 +1,82 @@
+"""The window of a repair, and the numbers of its requests: a late answer is not taken for a newer one."""
+
+from __future__ import annotations
+
+from heliograph.actors.ledger.effects import Effect, ReadBatch, RepairFinished, Reply, SendCopy
+from heliograph.actors.ledger.limits import ReaderLimits, RepairLimits
+from heliograph.actors.ledger.placement.health import BookieHealth
+from heliograph.actors.ledger.repair import UNCLEAR_READS_MAX, RepairCore
+from heliograph.metadata.model import LedgerState
+from tests.unit.ledger.cores import Spares, entry, ledger, only, some
+
+CLOSED = ledger(state=LedgerState.CLOSED, last=9)
+WHOLE = ((0, 9),)
+
+
+def listed(core: RepairCore, *bookies: str) -> list[Effect]:
+    """Return the effects of a repair after these bookies list all entries."""
+    effects = core.start(0)
+    for name in bookies:
+        effects = core.on_entries_listed(name, Reply.OK, WHOLE, 0)
+    return effects
+
+
+def moving(limits: RepairLimits) -> tuple[RepairCore, list[Effect]]:
+    """Return a repair that replaces b2 by b4."""
+    core = RepairCore(CLOSED, ["b2"], ["b1", "b3", "b4"], Spares("b4"), BookieHealth(), limits)
+    return core, listed(core, "b1", "b3")
+
+
+def reported(*bookies: str) -> tuple[RepairCore, list[Effect]]:
+    """Return a repair of bookies that were reported and list all entries, so that their copies are read."""
+    core = RepairCore(CLOSED, bookies, ["b1", "b2", "b3"], Spares(), BookieHealth())
+    return core, listed(core, "b1", "b2", "b3")
+
+
+def test_copies_that_were_taken_make_room_in_bytes() -> None:
+    core, effects = moving(RepairLimits(in_flight_entries_max=100, in_flight_bytes_max=4))
+    sent: list[int] = []
+    for first in (0, 2):
+        asked = only(ReadBatch, effects)
+        assert (asked.first_entry_id, asked.max_bytes) == (first, 2)  # I15: one half is read, the other is written
+        effects = core.on_batch_answer(asked.request, Reply.OK, [entry(first), entry(first + 1)], 0)
+        sent += [copy.entry.entry_id for copy in some(SendCopy, effects)]
+    assert sent == [0, 1, 2, 3]
+    assert not some(ReadBatch, effects)
+    assert core.on_copy_answer(0, "b4", Reply.OK, 0) == []
+    assert only(ReadBatch, core.on_copy_answer(1, "b4", Reply.OK, 0)).first_entry_id == 4
+
+
+def test_a_late_answer_to_the_last_read_is_not_one_to_this() -> None:
+    core, effects = moving(RepairLimits(in_flight_entries_max=4))
+    first = only(ReadBatch, effects)
+    second = only(ReadBatch, core.tick(ReaderLimits().speculative_ms))
+    effects = core.on_batch_answer(first.request, Reply.OK, [entry(0), entry(1)], 600)
+    following = only(ReadBatch, effects)
+    assert following.request not in (first.request, second.request)
+    assert core.on_batch_answer(second.request, Reply.OK, [entry(0), entry(1)], 700) == []
+    effects = core.on_batch_answer(following.request, Reply.OK, [entry(2), entry(3)], 700)
+    assert [copy.entry.entry_id for copy in some(SendCopy, effects)] == [2, 3]
+
+
+def test_a_late_answer_of_a_bookie_that_is_read_through_is_dropped() -> None:
+    core, effects = reported("b2")
+    first = only(ReadBatch, effects)
+    second = only(ReadBatch, core.on_batch_answer(first.request, Reply.OK, [entry(n) for n in range(4)], 0))
+    assert second.first_entry_id == 4
+    assert core.on_batch_answer(first.request, Reply.DAMAGED, [], 0) == []
+    effects = core.on_batch_answer(second.request, Reply.OK, [entry(n) for n in range(4, 10)], 0)
+    assert only(RepairFinished, effects).complete
+
+
+def test_each_bookie_that_is_read_through_has_tries_of_its_own() -> None:
+    core, effects = reported("b2", "b3")
+    for _ in range(UNCLEAR_READS_MAX + 1):
+        asked = only(ReadBatch, effects)
+        assert asked.bookie_id == "b2"
+        effects = core.on_batch_answer(asked.request, Reply.UNKNOWN, [], 0)
+    for first in range(UNCLEAR_READS_MAX):
+        asked = only(ReadBatch, effects)
+        assert (asked.bookie_id, asked.first_entry_id) == ("b3", first)
+        effects = core.on_batch_answer(asked.request, Reply.UNKNOWN, [], 0)
+    assert only(ReadBatch, effects).bookie_id == "b3"

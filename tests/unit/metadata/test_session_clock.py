@@ -1,0 +1,186 @@
+"""The parts that the clients of all backends share: clock, call queue, heartbeat, reconnector, watches; bad URLs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from heliograph.base.errors import InvalidConfigError
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
+from heliograph.metadata.session import heartbeat
+from heliograph.metadata.session.call_queue import Call, CallQueue
+from heliograph.metadata.session.clock import SessionClock
+from heliograph.metadata.session.heartbeat import Heartbeat
+from heliograph.metadata.session.limits import CALL_WAIT_SECONDS_MAX, CALLS_WAITING_MAX, LOST_SHARE, SILENCE_SHARE
+from heliograph.metadata.store import SessionState
+
+TIMEOUT = 30.0
+CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST
+
+
+class World:
+    """A session on a clock that the test moves, and what was done to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.time = 1_000.0
+        for module in ("clock", "call_queue", "heartbeat"):
+            monkeypatch.setattr(f"heliograph.metadata.session.{module}.now", lambda: self.time)
+        monkeypatch.setattr(heartbeat, "CALL_WAIT_SECONDS_MAX", CALL_WAIT_SECONDS_MAX)
+        self.done: list[object] = []
+        self.clock = SessionClock(TIMEOUT, self.lose)
+        self.calls: CallQueue[Call] = CallQueue(2)
+        self.heartbeat = Heartbeat(self, self.clock, self.calls)
+        self.clock.add_listener(self.done.append)
+        self.is_attached = True
+
+    def ping(self) -> None:
+        self.done.append("ping")
+
+    def drop(self) -> None:
+        self.done.append("drop")
+
+    def lose(self) -> None:
+        self.clock.turn(LOST)
+
+    def look(self, after: float = 0.0) -> list[object]:
+        """Let the heartbeat look at the clock so much later. Return what it does."""
+        self.time += after
+        before = len(self.done)
+        self.heartbeat._look(self.time)
+        return self.done[before:]
+
+    def call(self) -> Call:
+        return Call(asyncio.get_running_loop().create_future())
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[World], Awaitable[None]]], None]:
+    def whole(scenario: Callable[[World], Awaitable[None]]) -> None:
+        async def inside() -> None:
+            await scenario(World(monkeypatch))
+
+        asyncio.run(inside())
+
+    return whole
+
+
+Run = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+def test_a_session_is_lost_by_the_clock_before_anybody_is_told(run: Run) -> None:  # I13
+    async def scenario(world: World) -> None:
+        clock = world.clock
+        assert (clock.state, clock.confirmed_at) == (SUSPENDED, float("inf"))
+        clock.confirm(world.time)
+        clock.turn(CONNECTED)
+        clock.turn(CONNECTED)
+        world.time += TIMEOUT * LOST_SHARE - 0.01
+        assert clock.state is CONNECTED
+        clock.confirm(world.time - 10)
+        clock.confirm(world.time - 15)  # an answer that came out of order proves nothing new
+        assert clock.confirmed_at == world.time - 10
+        world.time = clock.lost_at
+        assert clock.state is LOST
+        assert world.done == [CONNECTED]
+        await asyncio.sleep(0)
+        assert world.done == [CONNECTED, LOST]
+
+    run(scenario)
+
+
+def test_a_listener_that_fails_or_leaves_keeps_nothing_from_the_others(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        world.clock.remove_listener(world.done.append)
+
+        def fail(state: SessionState) -> None:
+            raise ValueError(state)
+
+        world.clock.add_listener(fail)
+        world.clock.add_listener(world.done.append)
+        world.clock.turn(CONNECTED)
+        assert world.done == [CONNECTED]
+        assert [type(error) for error in reported] == [ValueError]
+        world.clock.remove_listener(fail)
+        world.clock.remove_listener(fail)
+        world.clock.turn(LOST)
+        assert (world.done, len(reported)) == ([CONNECTED, LOST], 1)
+
+    run(scenario)
+
+
+def test_a_heartbeat_pings_gives_up_what_is_silent_and_loses_in_time(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.clock.confirm(world.time)
+        world.heartbeat.begin()
+        world.clock.turn(CONNECTED)
+        assert world.look() == []
+        assert world.look(TIMEOUT / 6) == ["ping"]
+        world.calls.sent(world.call(), 1)
+        world.heartbeat.heard()
+        assert world.look(TIMEOUT * SILENCE_SHARE - 0.01) == ["ping"]
+        assert world.look(0.02) == ["drop"]
+        world.is_attached = False
+        assert world.look(1) == []
+        assert world.look(TIMEOUT) == [LOST]
+        await asyncio.wait_for(world.heartbeat.run(), 60)  # there is nothing left to do
+
+    run(scenario)
+
+
+def test_an_answer_that_comes_too_late_loses_the_session(run: Run) -> None:  # I13
+    async def scenario(world: World) -> None:
+        world.clock.confirm(world.time)
+        world.clock.turn(CONNECTED)
+        world.time += TIMEOUT
+        world.heartbeat.heard()
+        assert world.done == [CONNECTED, LOST]
+
+    run(scenario)
+
+
+def test_calls_go_out_in_order_within_the_window_and_wait_a_bounded_time(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.clock.confirm(world.time)
+        calls = [world.call() for _ in range(4)]
+        for call in calls:
+            world.calls.enqueue(call)
+        assert calls[1].future is not None
+        calls[1].future.cancel()
+        for key in (0, 2):
+            following = world.calls.next_to_send()
+            assert following is calls[key]
+            world.calls.sent(following, key)
+        assert world.calls.next_to_send() is None
+        assert not world.calls.has_room
+        assert world.calls.answered(7) is None
+        assert world.calls.answered(0) is calls[0]
+        world.is_attached = False
+        world.look(CALL_WAIT_SECONDS_MAX + 0.01)
+        assert calls[3].future is not None
+        with pytest.raises(ConnectionLossError, match="not sent"):
+            await calls[3].future
+        world.calls.fail_in_flight(SessionExpiredError("over"))
+        assert calls[2].future is not None
+        with pytest.raises(SessionExpiredError):
+            await calls[2].future
+        assert world.calls.oldest_sent_at() is None
+        for _ in range(CALLS_WAITING_MAX):
+            world.calls.enqueue(calls[0])
+        with pytest.raises(ConnectionLossError, match=str(CALLS_WAITING_MAX)):  # I15
+            world.calls.enqueue(calls[0])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("url", ["ftp://me:secret@h:1", "h:1", "", "memory://"])
+def test_a_url_of_no_backend_is_refused_with_the_schemes_there_are(url: str) -> None:
+    with pytest.raises(InvalidConfigError, match="embedded, etcd, etcds, zk, memory") as raised:
+        asyncio.run(connect_store(url))
+    assert raised.value.field == "url"
+    assert "secret" not in str(raised.value)

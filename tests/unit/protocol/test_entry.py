@@ -1,0 +1,118 @@
+"""Entries and batches: headers equal protobuf's encoding, damage is detected, and messages come back unchanged."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base.errors import ChecksumError, ProtocolError, UnsupportedError
+from heliograph.protocol import batch, compression, entry
+from heliograph.protocol import pulsar_pb2 as pb
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+PAYLOADS = st.lists(st.binary(max_size=300), min_size=1, max_size=20)
+
+
+def metadata(**values: object) -> pb.MessageMetadata:
+    return pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1000, **values)  # type: ignore[arg-type]
+
+
+def unpack(section: bytes) -> list[tuple[pb.SingleMessageMetadata, bytes]]:
+    entry.verify(section)
+    parsed, payload = entry.split(section)
+    return list(entry.iterate_batch(parsed, entry.plain_payload(parsed, payload)))
+
+
+@given(st.integers(0, 1 << 40), TEXT | st.none(), st.dictionaries(TEXT, TEXT, max_size=3), st.integers(0, 1 << 62))
+def test_heads_equal_protobufs_packing(size: int, key: str | None, pairs: dict[str, str], time: int) -> None:
+    size &= 0x7FFFFFFF
+    single = pb.SingleMessageMetadata(payload_size=size, partition_key=key)
+    assert (batch.plain_head(size) if key is None else batch.keyed_head(key, size)) == framed(single)
+    single.properties.extend(pb.KeyValue(key=name, value=value) for name, value in pairs.items())
+    single.event_time = time
+    assert batch.full_head(size, key, pairs, time) == framed(single)
+
+
+def framed(single: pb.SingleMessageMetadata) -> bytes:
+    packed = single.SerializeToString()
+    return struct.pack(">I", len(packed)) + packed
+
+
+@given(PAYLOADS, st.booleans(), st.sampled_from([pb.NONE, pb.ZLIB]))
+def test_a_batch_comes_back(payloads: list[bytes], keyed: bool, codec: pb.CompressionType) -> None:
+    keys: list[str | None] | None = [f"k{index}" if index % 2 else None for index in range(len(payloads))]
+    section = batch.encode_batch(metadata(), batch.heads_of(payloads, keys if keyed else None), payloads, codec)
+    got = unpack(section)
+    assert [value for _, value in got] == payloads
+    if keyed:
+        assert [single.partition_key or None for single, _ in got] == keys
+    parsed = entry.metadata_of(section)
+    assert (parsed.num_messages_in_batch, parsed.compression) == (len(payloads), codec)
+    assert entry.is_batch(parsed)
+
+
+def test_a_single_message_carries_its_head_in_the_metadata() -> None:
+    head = batch.full_head(5, "key", {"a": "b"}, 99)
+    section = batch.encode_single(metadata(), head, b"hello")
+    entry.verify(section)
+    parsed, payload = entry.split(section)
+    assert not entry.is_batch(parsed)
+    assert entry.message_count(parsed) == 1
+    assert (parsed.partition_key, parsed.event_time, parsed.properties[0].value) == ("key", 99, "b")
+    assert entry.plain_payload(parsed, payload) == b"hello"
+
+
+def test_the_entry_that_a_broker_publishes_by_itself() -> None:
+    section = batch.encode_entry_of("p", 10, 5, [b"a", b"b"], ["x", None])
+    parsed = entry.metadata_of(section)
+    assert (parsed.sequence_id, parsed.highest_sequence_id, entry.message_count(parsed)) == (10, 11, 2)
+    assert [value for _, value in unpack(section)] == [b"a", b"b"]
+
+
+def test_every_flipped_bit_behind_the_checksum_is_seen() -> None:
+    section = batch.encode_entry_of("p", 0, 5, [b"abc"])
+    for position in range(2, len(section)):
+        damaged = bytearray(section)
+        damaged[position] ^= 0x10
+        with pytest.raises(ChecksumError):
+            entry.verify(bytes(damaged))
+
+
+def test_an_entry_without_magic_is_read_unchecked() -> None:
+    section = batch.encode_entry_of("p", 3, 5, [b"abc"])[6:]
+    entry.verify(section)
+    assert entry.metadata_of(section).sequence_id == 3
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_a_typed_error(garbage: bytes) -> None:
+    for section in (garbage, b"\x0e\x01" + garbage):
+        try:
+            parsed, payload = entry.split(section)
+            list(entry.iterate_batch(parsed, entry.plain_payload(parsed, payload)))
+        except (ProtocolError, ChecksumError, UnsupportedError):
+            pass
+
+
+def test_a_batch_that_promises_too_much_is_a_typed_error() -> None:
+    parsed = metadata(num_messages_in_batch=3)
+    with pytest.raises(ProtocolError):
+        list(entry.iterate_batch(parsed, batch.plain_head(3) + b"abc"))
+    parsed.num_messages_in_batch = 1
+    with pytest.raises(ProtocolError):
+        list(entry.iterate_batch(parsed, batch.plain_head(4) + b"abc"))
+
+
+def test_compressed_data_of_another_size_is_refused() -> None:
+    packed = compression.compress(pb.ZLIB, bytes(1000))
+    assert compression.decompress(pb.ZLIB, packed, 1000) == bytes(1000)
+    for size in (999, 1001):
+        with pytest.raises(ChecksumError):
+            compression.decompress(pb.ZLIB, packed, size)
+    with pytest.raises(ChecksumError):
+        compression.decompress(pb.ZLIB, b"no zlib", 10)
+    with pytest.raises(UnsupportedError):  # I15
+        compression.decompress(pb.ZLIB, packed, compression.UNCOMPRESSED_BYTES_MAX + 1)

@@ -1,0 +1,91 @@
+"""Frames: they are decoded from a stream cut at any places, and a peer cannot make the buffer grow."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base.errors import BadRequestError, ProtocolError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.frame import PulsarFrameDecoder, encode_command, encode_payload_frame
+
+T = pb.BaseCommand
+PING = T(type=T.PING, ping=pb.CommandPing())
+SEND = T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=2, num_messages=3))
+SECTION = b"\x0e\x01" + bytes(range(100))
+
+
+def test_layout_of_a_simple_frame() -> None:
+    body = PING.SerializeToString()
+    assert encode_command(PING) == struct.pack(">II", 4 + len(body), len(body)) + body
+
+
+def test_layout_of_a_payload_frame() -> None:
+    body = SEND.SerializeToString()
+    head = struct.pack(">II", 4 + len(body) + len(SECTION), len(body))
+    assert encode_payload_frame(SEND, SECTION) == head + body + SECTION
+
+
+@given(st.lists(st.integers(1, 40), max_size=60))
+def test_any_cutting_gives_the_same_commands(cuts: list[int]) -> None:
+    stream = encode_command(PING) + encode_payload_frame(SEND, SECTION) + encode_command(PING)
+    decoder, got, position = PulsarFrameDecoder(), [], 0
+    for cut in [*cuts, len(stream)]:
+        got += [
+            (command.type, bytes(section) if section is not None else None)
+            for command, section in decoder.feed(stream[position : position + cut])
+        ]
+        position += cut
+    assert got == [(T.PING, None), (T.SEND, SECTION), (T.PING, None)]
+    assert decoder.buffered == 0
+
+
+def test_broker_metadata_in_front_of_an_entry_is_left_out() -> None:
+    block = pb.BrokerEntryMetadata(broker_timestamp=5, index=6).SerializeToString()
+    section = b"\x0e\x02" + struct.pack(">I", len(block)) + block + SECTION
+    [(_, got)] = PulsarFrameDecoder().feed(encode_payload_frame(SEND, section))
+    assert bytes(got or b"") == SECTION
+
+
+def test_an_oversized_frame_is_refused_by_its_length_alone() -> None:  # I15
+    decoder = PulsarFrameDecoder(frame_bytes_max=1000)
+    with pytest.raises(ProtocolError) as caught:
+        decoder.feed(struct.pack(">I", 1001))
+    assert caught.value.limit == "1000 bytes"
+    assert decoder.buffered == 0
+    with pytest.raises(ProtocolError):
+        decoder.feed(encode_command(PING))  # the stream cannot be decoded any further
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        struct.pack(">I", 3) + b"abc",
+        struct.pack(">II", 6, 100) + b"ab",
+        struct.pack(">II", 6, 2) + b"\xff\xff",
+        struct.pack(">II", 6, 2) + b"\x08\x7e",  # an unknown command type
+        struct.pack(">II", 8, 2) + b"\x08\x12" + b"\x0e\x02",
+        encode_payload_frame(SEND, b"\x0e\x02" + struct.pack(">I", 99)),
+    ],
+)
+def test_contradictions_are_protocol_errors(stream: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        PulsarFrameDecoder().feed(stream)
+
+
+@given(st.binary(max_size=300))
+def test_garbage_never_escapes_as_another_error(garbage: bytes) -> None:
+    decoder = PulsarFrameDecoder(frame_bytes_max=1 << 16)
+    try:
+        decoder.feed(garbage)
+    except ProtocolError:
+        return
+    assert decoder.buffered <= len(garbage)
+
+
+def test_an_incomplete_command_is_not_sent() -> None:
+    with pytest.raises(BadRequestError):
+        encode_command(T(type=T.SEND, send=pb.CommandSend()))

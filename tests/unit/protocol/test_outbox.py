@@ -1,0 +1,86 @@
+"""The frames of one turn of the loop are written together, in order, and within the bound of the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from heliograph.protocol.outbox import OUTBOX_BYTES_MAX, Outbox
+
+
+class Socket:
+    """A socket that keeps what is written, write by write."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes, /) -> None:
+        self.writes.append(data)
+
+    def writelines(self, list_of_data: Iterable[bytes], /) -> None:
+        self.writes.append(b"".join(list_of_data))
+
+
+def outbox(socket: Socket) -> Outbox:
+    return Outbox(socket, asyncio.get_running_loop().call_soon)
+
+
+def test_frames_of_one_turn_are_one_write() -> None:
+    async def scenario() -> None:
+        socket = Socket()
+        box = outbox(socket)
+        for frame in (b"one", b"two"):
+            box.put(frame)
+        box.put(b"head", b"payload")
+        assert socket.writes == []
+        await asyncio.sleep(0)
+        assert socket.writes == [b"onetwoheadpayload"]
+        box.put(b"next turn")
+        await asyncio.sleep(0)
+        assert socket.writes[1:] == [b"next turn"]
+
+    asyncio.run(scenario())
+
+
+def test_no_more_is_held_than_the_bound() -> None:
+    """I15: the limit of the socket's own buffer takes effect only on what is written to it."""
+
+    async def scenario() -> None:
+        socket = Socket()
+        box = outbox(socket)
+        large = bytes(OUTBOX_BYTES_MAX)
+        box.put(b"small")
+        box.put(b"head", large)
+        assert socket.writes == [b"small" + b"head" + large]
+        box.put(b"behind")
+        await asyncio.sleep(0)
+        assert socket.writes[1:] == [b"behind"]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_written_to_a_socket_that_is_gone() -> None:
+    async def scenario() -> None:
+        socket = Socket()
+        box = outbox(socket)
+        box.put(b"late")
+        box.drop()
+        box.put(b"later")
+        box.flush()
+        await asyncio.sleep(0)
+        assert socket.writes == []
+
+    asyncio.run(scenario())
+
+
+def test_what_is_held_leaves_before_a_close() -> None:
+    async def scenario() -> None:
+        socket = Socket()
+        box = outbox(socket)
+        box.put(b"last words")
+        box.flush()
+        box.drop()
+        await asyncio.sleep(0)
+        assert socket.writes == [b"last words"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,1 @@
+"""Programs for developers: they write files of the repository, and are not in the wheel."""
