@@ -41,18 +41,21 @@ def test_a_topic_has_its_ledgers_where_its_policy_puts_them(cluster: BrokerClust
     admin = cluster.admin
     cluster.run(admin.create_topic("placed", persistence=copies))
     cluster.run(admin.namespaces.set_topic_policies("placed", {"placement": POLICY, "ledger_entries_max": 2}))
-    with cluster.client() as client:
-        producer = client.create_producer("placed", batching_enabled=False)
-        for number in range(2 * LEDGERS):
-            producer.send(b"%d" % number)
-        producer.close()
     wanted = ["bookie-3", "bookie-2"]
 
     def ensembles() -> list[list[str]]:
         stats = cluster.run(admin.topic_internal_stats("placed"))
         return [ledger["ensembles"][-1]["bookies"] for ledger in stats["ledgers"]]
 
-    wait_for(lambda: len(ensembles()) >= LEDGERS, "ledgers")
+    with cluster.client() as client:
+        producer = client.create_producer("placed", batching_enabled=False)
+
+        def are_there_enough() -> bool:
+            producer.send(b"one more")  # a ledger takes more than its limit while the next one is being made
+            return len(ensembles()) >= LEDGERS
+
+        wait_for(are_there_enough, "ledgers")
+        producer.close()
     assert ensembles() == [wanted] * len(ensembles())
 
 
