@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,9 +21,14 @@ class SourceFile:
     name: str
     text: str
 
-    @cached_property
+    @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text, self.name)
+        return _parsed(self)
+
+    @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Return every node of the tree, the module first."""
+        return _nodes(self)
 
     @property
     def module(self) -> str:
@@ -40,7 +45,7 @@ class SourceFile:
     def imports(self) -> set[str]:
         """Return the absolute names of all modules that the file imports, also inside functions."""
         names: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 names.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -49,10 +54,25 @@ class SourceFile:
         return names
 
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-        return [n for n in ast.walk(self.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
 
     def classes(self) -> list[ast.ClassDef]:
-        return [n for n in ast.walk(self.tree) if isinstance(n, ast.ClassDef)]
+        return [n for n in self.nodes if isinstance(n, ast.ClassDef)]
+
+
+@cache  # most rules read most files
+def _parsed(file: SourceFile) -> ast.Module:
+    return ast.parse(file.text, file.name)
+
+
+@cache
+def _nodes(file: SourceFile) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_parsed(file)))
+
+
+@cache
+def _text_of(path: Path) -> str:
+    return path.read_text()
 
 
 def files_below(folder: str, *suffixes: str) -> list[SourceFile]:
@@ -63,7 +83,7 @@ def files_below(folder: str, *suffixes: str) -> list[SourceFile]:
         for name in sorted(names):
             full = Path(path, name)
             if full.suffix in suffixes:
-                found.append(SourceFile(full.relative_to(ROOT).as_posix(), full.read_text()))
+                found.append(SourceFile(full.relative_to(ROOT).as_posix(), _text_of(full)))
     return found
 
 

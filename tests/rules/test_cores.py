@@ -52,7 +52,7 @@ def test_core_imports_nothing_that_does_io(file: SourceFile) -> None:
 
 @pytest.mark.parametrize("file", cores(), ids=lambda file: file.name)
 def test_core_calls_nothing_that_does_io(file: SourceFile) -> None:
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name):

@@ -38,7 +38,7 @@ def imported(file: SourceFile, *, at_run_time: bool = False) -> frozenset[str]:
     modules = known_modules()
     skipped: set[ast.AST] = set()
     found = set()
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if at_run_time and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             skipped.update(each for child in node.body for each in ast.walk(child))
         if node in skipped or not isinstance(node, ast.ImportFrom) or node.module is None:

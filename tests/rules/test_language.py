@@ -35,7 +35,7 @@ def written() -> list[SourceFile]:
 def docstrings(file: SourceFile) -> list[tuple[int, str]]:
     """Line and text of each docstring of a Python file."""
     found = []
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:

@@ -75,7 +75,7 @@ def test_class_names_are_unique_in_the_program() -> None:
 @pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
 def test_loggers_and_rulers_have_one_idiom(file: SourceFile) -> None:
     """``log = logging.getLogger(__name__)``; a section of a long class begins with ``# -- its title``."""
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Assign) and ast.unparse(node.value) == "logging.getLogger(__name__)":
             assert [ast.unparse(target) for target in node.targets] == ["log"], f"{file.name}:{node.lineno}"
     wrong = [line for line in file.text.splitlines() if RULER.match(line) and not SECTION.match(line)]
@@ -92,7 +92,7 @@ def test_errors_form_one_tree() -> None:
     classes = {
         node.name: {base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases}
         for file in product_files()
-        for node in ast.walk(file.tree)
+        for node in file.nodes
         if isinstance(node, ast.ClassDef)
     }
     while True:

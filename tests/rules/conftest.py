@@ -1,0 +1,15 @@
+"""Reads every source file once: the trees stay in memory, and the collector does not walk them between tests."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_collections() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
