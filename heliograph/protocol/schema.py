@@ -82,8 +82,12 @@ def from_wire(schema: pb.Schema) -> SchemaInfo:
     """Return the schema of a command.
 
     Raises:
-        BadRequestError: the definition is too large.
+        BadRequestError: the definition is too large, or its type is none of ``SchemaType``.
     """
+    if not schema.HasField("type"):  # protobuf leaves a type out that pulsar.proto does not have, such as EXTERNAL
+        raise BadRequestError(
+            "the type of the schema is not known to this version", field="type", limit=", ".join(SchemaType.__members__)
+        )
     if len(schema.schema_data) > SCHEMA_BYTES_MAX:
         raise BadRequestError(
             f"a schema of {len(schema.schema_data)} bytes", field="schema", limit=f"{SCHEMA_BYTES_MAX} bytes"

@@ -7,9 +7,10 @@ from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.schema.registry import SchemaNotFoundError, SchemaRegistry
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import HeliographError, IncompatibleSchemaError
+from heliograph.metadata.model import Policies
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
-from heliograph.protocol.schema import SchemaType, from_wire, to_wire, version_bytes, version_of
+from heliograph.protocol.schema import SchemaInfo, SchemaType, from_wire, to_wire, version_bytes, version_of
 from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
@@ -46,8 +47,8 @@ class SchemaCommands:
             await catalog.ensure(topic, may_create=False)
             overrides = (await catalog.topic_policies(topic)).overrides
             policies = effective(await catalog.policies(topic), overrides)
-            version = await self.connection.context.schemas.add(topic, from_wire(wanted.schema), policies)
-            answer.schema_version = version_bytes(version)
+            schemas = self.connection.context.schemas
+            answer.schema_version = await _version_for(schemas, topic, from_wire(wanted.schema), policies)
         except HeliographError as error:
             answer.error_code, answer.error_message = code_of(error), str(error)
         self.connection.send(
@@ -63,13 +64,24 @@ async def producer_schema(registry: SchemaRegistry, topic: BrokerTopic, wanted: 
         QuotaExceededError, ServiceNotReadyError.
     """
     schema = from_wire(wanted.schema) if wanted.HasField("schema") else None
+    return await _version_for(registry, topic.name, schema, topic.policies)
+
+
+async def _version_for(
+    registry: SchemaRegistry, topic: TopicName, schema: SchemaInfo | None, policies: Policies
+) -> bytes:
+    """Return the version of the schema that messages are sent with, and register it if it is new.
+
+    The version is empty, and nothing is registered, for messages without a schema. Those are also what clients declare
+    as type NONE: ``Schema.BYTES`` of the Java client and ``NewBytesSchema`` of the Go client.
+    """
     if schema is None or schema.is_none:
-        if topic.policies.schema_validation_enforced and await registry.has_schema(topic.name):
-            raise IncompatibleSchemaError(f"{topic.name} only takes producers with a schema", field="schema")
+        if policies.schema_validation_enforced and await registry.has_schema(topic):
+            raise IncompatibleSchemaError(f"{topic} only takes producers with a schema", field="schema")
         return b""
     if schema.type is SchemaType.AUTO_CONSUME:
         raise IncompatibleSchemaError("AUTO_CONSUME is for consumers", field="schema")
-    return version_bytes(await registry.add(topic.name, schema, topic.policies))
+    return version_bytes(await registry.add(topic, schema, policies))
 
 
 async def check_consumer_schema(registry: SchemaRegistry, topic: BrokerTopic, wanted: pb.CommandSubscribe) -> None:
