@@ -7,12 +7,14 @@ READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 FAST   := tests/rules tests/unit tests/scripts tests/contracts tests/simulation/test_simulation.py tests/simulation/test_topic.py
 KEEP   ?= 0
+FULL   ?=
+RECORD ?=
 SEEDS  ?= 1000
 START  ?= 0
 ROUNDS ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers lint test check bench sim sim-mutants chaos-bookie chaos-broker proto handles docs lock clean
+.PHONY: help setup demo up down servers lint test test-clients check bench sim sim-mutants chaos-bookie chaos-broker proto handles docs lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -45,6 +47,8 @@ servers:
 	command -v etcd >/dev/null || missing="$$missing etcd-server"; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \
 	command -v npm >/dev/null || missing="$$missing npm"; \
+	command -v javac >/dev/null || missing="$$missing default-jdk-headless"; \
+	command -v mvn >/dev/null || missing="$$missing maven"; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing$$(printf ' %s' $$missing) for the tests with foreign servers and clients"; \
@@ -67,15 +71,19 @@ check: lint servers ## the fast tests: format, lint, types, rules, unit, scripts
 	@$(PYTEST) -q $(FAST)
 
 # Clusters wait more than they work, so the rest runs beside them; its output follows theirs.
-test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark
+test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients
 	@beside=$$(mktemp); \
 	( set -e; $(PYTEST) -q -p no:cacheprovider $(FAST) tests/simulation/test_mutants.py; \
 	  $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1; \
 	  $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1 ) >$$beside 2>&1 & pid=$$!; \
 	trap 'trap - TERM; kill 0' INT TERM; \
-	$(PYTEST) -q tests/cluster tests/chaos tests/spark; clusters=$$?; \
+	$(PYTEST) -q tests/cluster tests/chaos tests/spark tests/clients; clusters=$$?; \
 	wait $$pid; others=$$?; cat $$beside; rm -f $$beside; \
 	exit $$((clusters || others))
+
+test-clients: $(READY) servers ## foreign clients and tools at their published versions; FULL=1 runs all, RECORD=1 notes it
+	@FULL=$(FULL) RECORD=$(RECORD) $(PYTEST) -q -p no:cacheprovider tests/clients && \
+	{ test -z "$(RECORD)" || $(BIN)/python -m tools.clients_matrix; }
 
 sim: $(READY) ## simulate ledgers and topics under faults: SEEDS=1000 START=0
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START)
@@ -99,8 +107,9 @@ proto: $(READY) ## generate the Pulsar protocol module again
 handles: $(READY) ## generate the sync client from the asyncio client again
 	@$(BIN)/python -m tools.sync_handles
 
-docs: $(READY) ## generate the pages of all settings and metrics again
+docs: $(READY) ## generate the pages of all settings, metrics and foreign clients again
 	@$(BIN)/python -m tools.reference
+	@$(BIN)/python -m tools.clients_matrix
 
 lock: ## resolve the dependencies again into requirements.lock (needs uv)
 	@uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --no-header --no-annotate \

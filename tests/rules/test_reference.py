@@ -20,6 +20,7 @@ from heliograph.gateway.http.metrics import GatewayMetrics
 from heliograph.metadata.model import Policies
 from tests.rules.source import FOLDERS, ROOT, files_below
 from tests.rules.test_documents import DOCUMENTS
+from tools.clients_matrix import PAGE, clients_page
 from tools.reference import PAGES, metrics_page, settings_page
 
 QUOTED = re.compile(r"`([^`\n]+)`")
@@ -63,6 +64,10 @@ def pages_of_operation() -> list[str]:
 def test_a_generated_page_is_what_the_code_says(page: str, generate: Callable[[], str]) -> None:
     found = (ROOT / PAGES / page).read_text()
     assert found == generate(), f"{PAGES / page} is old: run `make docs`"
+
+
+def test_the_page_of_foreign_clients_is_what_was_recorded() -> None:
+    assert (ROOT / PAGE).read_text() == clients_page(), f"{PAGE} is old: run `python -m tools.clients_matrix`"
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -1,0 +1,45 @@
+"""One running Heliograph for all tests of foreign clients, and the record of what they can do.
+
+``FULL=1`` in the environment runs the tests that are marked ``full``, ``RECORD=1`` writes the record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clients.support.report import ClientMatrix
+from tests.clients.support.stack import ClientsStack, running_stack
+from tests.patience import patience
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what only the full run does."""
+    if os.environ.get("FULL", "") in ("", "0"):
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.skip("only in the full run: make test-clients FULL=1"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    with patience():
+        yield
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientsStack]:
+    """Two brokers, three bookies and a gateway. A test leaves them as many as it found, and uses its own topics."""
+    with running_stack(tmp_path_factory.mktemp("clients")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def matrix() -> Iterator[ClientMatrix]:
+    """The notes of this run."""
+    found = ClientMatrix()
+    yield found
+    if os.environ.get("RECORD", "") not in ("", "0"):
+        found.save()

@@ -1,0 +1,1 @@
+"""The Java client: groups of scenarios, each a program, in ``src/main/java``."""

@@ -1,0 +1,95 @@
+"""The rows of ``docs/clients.md``: what a user of a client or tool expects of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """One table of the page: its title, and the title of each row by the name that tests note it by."""
+
+    title: str
+    features: dict[str, str]
+
+
+PULSAR = FeatureTable(
+    "Pulsar clients",
+    {
+        "produce_consume": "publish, receive, acknowledge",
+        "batching": "batches",
+        "exclusive": "Exclusive subscriptions",
+        "shared": "Shared subscriptions",
+        "failover": "Failover subscriptions",
+        "key_shared": "Key_Shared subscriptions",
+        "cumulative_ack": "cumulative acknowledgements",
+        "batch_index_ack": "acknowledgements of single messages of a batch",
+        "negative_ack": "negative acknowledgements",
+        "ack_timeout": "acknowledgement time-out",
+        "dead_letters": "dead letters",
+        "retry_topics": "retry topics",
+        "delayed": "delayed delivery",
+        "chunking": "chunked messages",
+        "codec_lz4": "compression: LZ4",
+        "codec_zlib": "compression: ZLIB",
+        "codec_zstd": "compression: ZSTD",
+        "codec_snappy": "compression: SNAPPY",
+        "reader": "readers",
+        "seek_id": "seek to a message id",
+        "seek_time": "seek to a time",
+        "table_view": "table views",
+        "compaction": "reading a compacted topic",
+        "partitions": "partitioned topics",
+        "partition_growth": "partitions added under a running client",
+        "regex": "subscriptions by a pattern of topics",
+        "access_modes": "access modes of producers",
+        "deduplication": "deduplication by sequence ids",
+        "schema_bytes": "schema: bytes",
+        "schema_string": "schema: string",
+        "schema_primitives": "schema: numbers, booleans, dates and times",
+        "schema_json": "schema: JSON",
+        "schema_avro": "schema: Avro",
+        "schema_protobuf": "schema: Protobuf",
+        "schema_key_value": "schema: key and value, in one and apart",
+        "schema_auto": "schema: consume and publish with the topic's own",
+        "schema_evolution": "schemas that evolve",
+        "schema_incompatible": "an incompatible schema is refused",
+        "transactions": "transactions",
+        "unload": "a topic is unloaded under a running client",
+        "redirect": "a topic moves to another broker under a running client",
+        "broker_death": "a broker is killed under a running client",
+    },
+)
+ADMINISTRATION = FeatureTable(
+    "Administration",
+    {
+        "tenants": "tenants",
+        "clusters": "clusters",
+        "brokers": "brokers",
+        "bookies": "bookies",
+        "namespaces": "namespaces: create, list, unload, delete",
+        "namespace_policies": "policies of namespaces: set, get, remove",
+        "topics": "topics: create, list, look up, terminate, delete",
+        "topic_policies": "policies of topics: set, get, remove",
+        "partitioned_topics": "partitioned topics",
+        "subscriptions": "subscriptions: create, skip, reset, expire, delete",
+        "messages": "messages: peek, by id, examine",
+        "schemas": "schemas",
+        "stats": "statistics",
+        "permissions": "permissions",
+        "not_offered": "what is not offered is refused with a reason",
+        "perf_produce": "publishing at a rate",
+        "perf_consume": "consuming at a rate",
+        "perf_read": "reading at a rate",
+    },
+)
+ZOOKEEPER = FeatureTable("ZooKeeper clients, on `helio metadata serve`", {})
+TABLES = (PULSAR, ADMINISTRATION, ZOOKEEPER)
+
+
+def title_of(feature: str) -> str:
+    """Return a feature's title; an unknown one is an error of the test."""
+    for table in TABLES:
+        if feature in table.features:
+            return table.features[feature]
+    raise AssertionError(f"{feature} is no row of docs/clients.md: add it to tests/clients/support/features.py")
