@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -41,6 +41,10 @@ STORED, TRY_AGAIN, REFUSED = 0, 1, 2  # PublishResult.errorCode
 _TEXT_SCHEMAS = ("STRING", "JSON", "BYTES", "NONE")  # types whose encoding is the text of the payload
 _PRODUCER_CLOSED = (AlreadyClosedError, ConflictError, NotFoundError)
 
+CompressionType = Annotated[
+    Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"], Query(description="How the entries are compressed when stored")
+]
+
 router = APIRouter(tags=["produce"])
 _answers: dict[int | str, dict[str, Any]] = {
     200: {"model": ProduceAnswer},
@@ -58,14 +62,16 @@ _answers: dict[int | str, dict[str, Any]] = {
     responses=_answers,
     openapi_extra=body_schema(ProduceRequest),
 )
-async def publish(request: Request, services: ServicesDep, topic: TopicInUrl) -> Response:
+async def publish(
+    request: Request, services: ServicesDep, topic: TopicInUrl, compressionType: CompressionType = "NONE"
+) -> Response:
     """Publish one or several messages to an existing topic.
 
     Messages with the same key are stored in the order of the request. `errorCode` 0 means that the message is durable
     on the ack quorum, 1 that the outcome is unknown and the message may be sent again, 2 that it was refused.
     The status is 200 when at least one message was stored, otherwise the status of the first failure.
     """
-    return await _publish(request, services, str(topic))
+    return await _publish(request, services, str(topic), compressionType)
 
 
 @router.post(
@@ -79,17 +85,18 @@ async def publish_to_partition(
     services: ServicesDep,
     topic: TopicInUrl,
     partition: Annotated[int, Path(ge=0, description="Number of the partition, from 0")],
+    compressionType: CompressionType = "NONE",
 ) -> Response:
     """Publish messages to one partition of a partitioned topic. Keys do not change the partition."""
-    return await _publish(request, services, str(partition_of(topic, partition)))
+    return await _publish(request, services, str(partition_of(topic, partition)), compressionType)
 
 
-async def _publish(request: Request, services: Services, topic: str) -> Response:
+async def _publish(request: Request, services: Services, topic: str, codec: CompressionType) -> Response:
     body = parsed(ProduceRequest, await read_body(request, services.config.request_bytes_max))
     _check_schemas(body)
     limit = services.config.max_message_bytes
     payloads = [_payload(message, f"messages.{index}", limit) for index, message in enumerate(body.messages)]
-    async with services.producers.lease(topic, body.producerName) as producer:
+    async with services.producers.lease(topic, body.producerName, codec.lower()) as producer:
         outcomes = await _send(producer, body.messages, payloads)
     if any(isinstance(item, _PRODUCER_CLOSED) for item in outcomes):
         await services.producers.drop(topic)  # the next request opens another, or fails with the reason

@@ -13,7 +13,7 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.ports import AdminPort, ClientPort, ProducerPort
 
-Key = tuple[str, str | None]  # topic, producer's name
+Key = tuple[str, str | None, str]  # topic, producer's name, codec
 
 
 @dataclass
@@ -40,20 +40,24 @@ class RestProducers:
         self._slots: OrderedDict[Key, _Slot] = OrderedDict()
 
     @contextlib.asynccontextmanager
-    async def lease(self, topic: str, name: str | None) -> AsyncIterator[ProducerPort]:
+    async def lease(self, topic: str, name: str | None, compression: str = "none") -> AsyncIterator[ProducerPort]:
         """Return a producer of an existing topic, held open until the block ends.
+
+        Args:
+            name: of the producer; None lets the broker choose one.
+            compression: the client's name of a codec.
 
         Raises:
             TopicNotFoundError: the topic does not exist; REST produce does not create it.
             TooManySessionsError: every producer is in use.
         """
-        key = (topic, name)
+        key = (topic, name, compression)
         slot = await self._slot(key)
         slot.users += 1
         try:
             async with slot.opening:
                 if slot.producer is None:
-                    slot.producer = await self._open(topic, name)
+                    slot.producer = await self._open(topic, name, compression)
             yield slot.producer
         finally:
             slot.users -= 1
@@ -104,11 +108,10 @@ class RestProducers:
             limit=f"{self._max} producers",
         )
 
-    async def _open(self, topic: str, name: str | None) -> ProducerPort:
+    async def _open(self, topic: str, name: str | None, compression: str) -> ProducerPort:
         await self._admin.partitions(topic)  # raises TopicNotFoundError: opening a producer would create the topic
-        if name is None:
-            return await self._client.producer(topic)
-        return await self._client.producer(topic, name=name)
+        options = {} if name is None else {"name": name}
+        return await self._client.producer(topic, **options, compression=compression)
 
     async def _close(self, slots: list[tuple[Key, _Slot]]) -> None:
         for key, slot in slots:

@@ -16,6 +16,7 @@ from heliograph.client.types import AccessMode
 from heliograph.gateway.shapes.bodies import refusal, refused
 from heliograph.gateway.shapes.json_forms import id_from_text
 from heliograph.gateway.websocket.windows import RECEIVER_QUEUE_MAX
+from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.message_id import MessageId
 
 MILLISECONDS_MAX = 24 * 3600 * 1000
@@ -35,6 +36,7 @@ _ACCESS_MODES: dict[str, AccessMode] = {
 }
 _TYPES = {"Exclusive": "exclusive", "Shared": "shared", "Failover": "failover", "Key_Shared": "key_shared"}
 _POSITIONS = {"Latest": "latest", "Earliest": "earliest"}
+_CODECS = {name.upper(): name for name in CODECS}
 _NO_DEAD_LETTERS = "dead letter topics are not offered over WebSocket"
 
 T = TypeVar("T")
@@ -96,8 +98,8 @@ class UrlQuery(BaseModel):
 class ProducerQuery(UrlQuery):
     """Parameters of a producer.
 
-    ``compressionType`` is checked and has no effect: a consumer gets the same bytes with or without it.
-    ``messageRoutingMode`` has none either: messages with a key go to the key's partition, others take turns.
+    ``messageRoutingMode`` is checked and has no effect: messages with a key go to the key's partition, others take
+    turns.
     ``accessMode`` exists beyond Pulsar, whose WebSocket producers are always shared.
     """
 
@@ -105,6 +107,7 @@ class ProducerQuery(UrlQuery):
     hashing: Annotated[str, _words(_HASHING_SCHEMES)] = Field("java", alias="hashingScheme")
     send_timeout_ms: WholeNumber = Field(30_000, alias="sendTimeoutMillis", ge=0, le=MILLISECONDS_MAX)
     access_mode: Annotated[AccessMode, _words(_ACCESS_MODES)] = Field("shared", alias="accessMode")
+    compression: Annotated[str, _words(_CODECS)] = Field("none", alias="compressionType")
     batch_messages: WholeNumber = Field(1000, alias="batchingMaxMessages", ge=1, le=BATCH_MESSAGES_MAX)
     linger_ms: WholeNumber = Field(1, alias="batchingMaxPublishDelay", ge=0, le=LINGER_MS_MAX)
     initial_sequence_id: WholeNumber | None = Field(None, alias="initialSequenceId", ge=-1, le=INT64_MAX)
@@ -113,7 +116,6 @@ class ProducerQuery(UrlQuery):
     messageRoutingMode: Literal["SinglePartition", "RoundRobinPartition", "CustomPartition"] = Field(
         "SinglePartition", exclude=True
     )
-    compressionType: Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"] = Field("NONE", exclude=True)
     encryptionKeys: Annotated[None, refused("encrypt on the client and send the bytes as payload")] = None
 
     @override

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
-from heliograph.client.types import AccessMode, Hashing, InitialPosition, SubscriptionType
-from heliograph.protocol.compression import NAMES as COMPRESSION_NAMES
+from heliograph.client.types import AccessMode, Compression, Hashing, InitialPosition, SubscriptionType
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -73,7 +72,8 @@ class ProducerOptions:
         pending_messages_max, pending_bytes_max: Bounds on what is accepted and not confirmed; above them ``send``
             waits. # I15
         send_timeout_ms: A message that is unconfirmed for longer fails, with its outcome unknown; 0 waits forever.
-        compression: ``none`` or the name of a codec.
+        compression: ``none``, ``lz4``, ``zlib``, ``zstd`` or ``snappy``. An entry that would not become smaller is sent
+            without it.
         hashing: The hash of keys that chooses the partition.
         batch_by_key: No batch holds two keys, as Key_Shared subscriptions require.
         access_mode: ``shared`` with other producers, ``exclusive`` (opening fails if there are others),
@@ -91,7 +91,7 @@ class ProducerOptions:
     pending_messages_max: int = 100_000
     pending_bytes_max: int = 64 << 20
     send_timeout_ms: int = 30_000
-    compression: str = "none"
+    compression: Compression = "none"
     hashing: Hashing = "java"
     batch_by_key: bool = False
     access_mode: AccessMode = "shared"
@@ -110,7 +110,7 @@ class ProducerOptions:
             raise InvalidConfigError(
                 "the name of a producer is empty or too long", field="name", limit=f"{NAME_CHARACTERS_MAX} characters"
             )
-        _check_choice("compression", self.compression, tuple(COMPRESSION_NAMES))
+        _check_choice("compression", self.compression, get_args(Compression))
         _check_choice("hashing", self.hashing, get_args(Hashing))
         _check_choice("access_mode", self.access_mode, get_args(AccessMode))
         if self.initial_sequence_id is not None and not -1 <= self.initial_sequence_id < SEQUENCE_ID_MAX:

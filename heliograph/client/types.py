@@ -9,3 +9,4 @@ SubscriptionType: TypeAlias = Literal["exclusive", "shared", "failover", "key_sh
 InitialPosition: TypeAlias = Literal["latest", "earliest"]
 AccessMode: TypeAlias = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
 Hashing: TypeAlias = Literal["java", "murmur3"]
+Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]

@@ -82,10 +82,10 @@ def encode_batch(
         metadata: has producer, sequence id and publish time set; count, sizes and codec are set here.
         heads: from ``heads_of``, ``plain_head``, ``keyed_head`` or ``full_head``.
         payloads: at least one.
-        codec: of the compression of the batch.
+        codec: of the compression of the batch; not used where it would make the batch larger.
 
     Raises:
-        UnsupportedError: the codec's library is not installed.
+        UnsupportedError: there is no such codec.
     """
     assert payloads, "an entry holds at least one message"
     plain = b"".join(chain.from_iterable(zip(heads, payloads, strict=True)))
@@ -99,7 +99,7 @@ def encode_single(
     """Return one entry that is a single message and no batch. The fields of its header move into the entry's metadata.
 
     Raises:
-        UnsupportedError: the codec's library is not installed.
+        UnsupportedError: there is no such codec.
     """
     single = pb.SingleMessageMetadata.FromString(head[4:])
     if single.HasField("partition_key"):
@@ -113,8 +113,10 @@ def encode_single(
 def _encode(metadata: pb.MessageMetadata, plain: bytes, codec: pb.CompressionType) -> bytes:
     metadata.uncompressed_size = len(plain)
     if codec != pb.NONE:
-        metadata.compression = codec
-        plain = compress(codec, plain)
+        packed = compress(codec, plain)
+        if len(packed) < len(plain):  # otherwise a message of the largest size might not fit the broker's limit
+            metadata.compression = codec
+            plain = packed
     return encode_entry(metadata, plain)
 
 

@@ -1,46 +1,57 @@
-"""The compression codecs of a payload. NONE and ZLIB are always available, the others if their library is installed."""
+"""The compression codecs of a payload, in the formats of Pulsar's other clients: raw LZ4 blocks and raw Snappy (both
+without a stored size), Zstandard frames and zlib streams."""
 
 from __future__ import annotations
 
-import importlib
 import zlib
-from typing import Any
+from collections.abc import Callable
+
+import cramjam
 
 from heliograph.base.errors import ChecksumError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 
-# The library of each codec that is not part of Python.
-_LIBRARIES = {pb.LZ4: "lz4.block", pb.ZSTD: "zstandard", pb.SNAPPY: "snappy"}
 NAMES = {"none": pb.NONE, "lz4": pb.LZ4, "zlib": pb.ZLIB, "zstd": pb.ZSTD, "snappy": pb.SNAPPY}
 UNCOMPRESSED_BYTES_MAX = 64 << 20  # of one entry  # I15
+
+_COMPRESS: dict[int, Callable[[bytes], object]] = {
+    pb.LZ4: lambda data: cramjam.lz4.compress_block(data, store_size=False),
+    pb.ZLIB: zlib.compress,
+    pb.ZSTD: cramjam.zstd.compress,
+    pb.SNAPPY: cramjam.snappy.compress_raw,
+}
+# Each writes into a buffer of the declared size and fails where that is too small, so that a few bytes that promise
+# gigabytes cost no more than what they declare. LZ4 is told the size, or it would try a size at the start of the data.
+_DECOMPRESS: dict[int, Callable[[bytes | memoryview, bytearray], int]] = {
+    pb.LZ4: lambda data, plain: cramjam.lz4.decompress_block_into(data, plain, len(plain)),
+    pb.ZSTD: cramjam.zstd.decompress_into,
+    pb.SNAPPY: cramjam.snappy.decompress_raw_into,
+}
 
 
 def compress(codec: pb.CompressionType, data: bytes) -> bytes:
     """Compress ``data``.
 
     Raises:
-        UnsupportedError: the codec's library is not installed.
+        UnsupportedError: there is no such codec.
     """
     if codec == pb.NONE:
         return data
-    if codec == pb.ZLIB:
-        return zlib.compress(data)
-    library = _library(codec)
-    if codec == pb.LZ4:
-        return bytes(library.compress(data, store_size=False))
-    if codec == pb.ZSTD:
-        return bytes(library.ZstdCompressor().compress(data))
-    return bytes(library.compress(data))
+    packer = _COMPRESS.get(codec)
+    if packer is None:
+        raise _unknown(codec)
+    packed = packer(data)
+    return packed if isinstance(packed, bytes) else bytes(packed)  # type: ignore[call-overload]
 
 
 def decompress(codec: pb.CompressionType, data: bytes | memoryview, size: int) -> bytes:
     """Decompress ``data``.
 
     Args:
-        size: the uncompressed size in bytes, from the metadata.
+        size: the uncompressed size in bytes, from the metadata. No more than that is ever unpacked.
 
     Raises:
-        UnsupportedError: the codec's library is not installed, or the size is above 64 MiB.
+        UnsupportedError: there is no such codec, or the size is above 64 MiB.
         ChecksumError: the data cannot be decompressed to ``size`` bytes.
     """
     if codec == pb.NONE:
@@ -49,35 +60,26 @@ def decompress(codec: pb.CompressionType, data: bytes | memoryview, size: int) -
         raise UnsupportedError(
             f"an entry has {size} bytes after decompression", limit=f"{UNCOMPRESSED_BYTES_MAX} bytes"
         )
+    if codec != pb.ZLIB and codec not in _DECOMPRESS:
+        raise _unknown(codec)
+    if size == 0 and not len(data):
+        return b""
     try:
-        plain = _decompress(codec, bytes(data), size)
-    except UnsupportedError:
-        raise
-    except Exception as error:  # each library has its own errors
+        plain = _unpack(codec, data, size)
+    except (cramjam.DecompressionError, zlib.error, ValueError) as error:
         raise ChecksumError(f"an entry cannot be decompressed: {error}") from error
     if len(plain) != size:
         raise ChecksumError(f"an entry does not have the {size} bytes of its metadata after decompression")
     return plain
 
 
-def _decompress(codec: pb.CompressionType, data: bytes, size: int) -> bytes:
+def _unpack(codec: pb.CompressionType, data: bytes | memoryview, size: int) -> bytes:
     if codec == pb.ZLIB:
         return zlib.decompressobj().decompress(data, size + 1)
-    library = _library(codec)
-    if codec == pb.LZ4:
-        return bytes(library.decompress(data, uncompressed_size=size))
-    if codec == pb.ZSTD:
-        return bytes(library.ZstdDecompressor().decompress(data, max_output_size=size))
-    return bytes(library.decompress(data))
+    plain = bytearray(size)
+    written = _DECOMPRESS[codec](data, plain)
+    return bytes(plain[:written]) if written < size else bytes(plain)
 
 
-def _library(codec: pb.CompressionType) -> Any:
-    name = _LIBRARIES[codec]
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0]
-        raise UnsupportedError(
-            f"{pb.CompressionType.Name(codec)} needs the Python package {package!r}, which is not installed",
-            field="compression",
-        ) from error
+def _unknown(codec: int) -> UnsupportedError:
+    return UnsupportedError(f"there is no compression codec {codec}", field="compression")

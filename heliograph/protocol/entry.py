@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 
 import crc32c
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
-from heliograph.base.errors import ChecksumError, ProtocolError
+from heliograph.base.errors import ChecksumError, ProtocolError, UnsupportedError
 from heliograph.protocol.compression import decompress
-from heliograph.protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from heliograph.protocol.pulsar_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 
 ENTRY_MAGIC = 0x0E01
 _MAGIC = struct.Struct(">H")
 _HEAD = struct.Struct(">HII")
 _U32 = struct.Struct(">I")
+_COMPRESSION_FIELD = MessageMetadata.COMPRESSION_FIELD_NUMBER
 _CHECKED_FROM = 6  # the checksum covers everything from here on
 
 _crc = crc32c.crc32c
@@ -97,15 +99,24 @@ def is_batch(metadata: MessageMetadata) -> bool:
     return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
 
 
+def is_compressed(metadata: MessageMetadata) -> bool:
+    """Return whether the payload is compressed, with a codec that is known here."""
+    return metadata.compression != NONE
+
+
 def plain_payload(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
     """Return the decompressed payload. An encrypted payload is returned unchanged.
 
     Raises:
-        UnsupportedError: the library of the codec is not installed, or the payload is too large.
+        UnsupportedError: the codec is not known, or the payload is too large.
         ChecksumError: the payload cannot be decompressed.
     """
     if metadata.encryption_keys:
         return bytes(payload)
+    if not metadata.HasField("compression"):
+        for field in iter(UnknownFieldSet(metadata)):  # there protobuf keeps the number of a codec unknown to it
+            if field.field_number == _COMPRESSION_FIELD:
+                raise UnsupportedError(f"an entry has the unknown compression codec {field.data}", field="compression")
     return decompress(metadata.compression, payload, metadata.uncompressed_size)
 
 

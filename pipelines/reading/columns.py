@@ -91,7 +91,7 @@ class Rows:
 
         Raises:
             ProtocolError, ChecksumError: the entry is damaged, although the ledger's own checksum is right.
-            UnsupportedError: the entry is a chunk of a message, is encrypted, or needs a codec that is not installed.
+            UnsupportedError: the entry is a chunk of a message, is encrypted, or has an unknown codec.
         """
         topic_entry.verify(payload)
         metadata, packed = topic_entry.split(payload)

@@ -2,16 +2,16 @@
 
 Two passes over the same entries: ``observe`` notes the place of the latest message of each key, ``retained`` then
 returns what is left of each entry. A message without a value deletes its key, and messages without a key are not kept.
-A chunked message counts as one, at the place of its last chunk. An encrypted batch cannot be read and is kept as a
-whole.
+A chunked message counts as one, at the place of its last chunk. A batch that cannot be read, because it is encrypted,
+compressed with an unknown codec or damaged, is kept as a whole, and takes nothing from the entries before it.
 """
 
 from __future__ import annotations
 
-from heliograph.base.errors import QuotaExceededError
+from heliograph.base.errors import ChecksumError, ProtocolError, QuotaExceededError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.compression import compress
-from heliograph.protocol.entry import encode_entry, is_batch, iterate_batch, plain_payload, split
+from heliograph.protocol.entry import encode_entry, is_batch, is_compressed, iterate_batch, plain_payload, split
 
 KEYS_MAX = 2_000_000  # different ones in one topic
 KEY_BYTES_MAX = 256 << 20  # of all keys together
@@ -37,20 +37,20 @@ class CompactionPlan:
 
         Raises:
             QuotaExceededError: the topic has too many keys to be compacted.
-            ProtocolError, ChecksumError: these bytes are not an entry.
+            ProtocolError: these bytes are not an entry.
         """
         metadata, payload = split(section)
-        if metadata.HasField("marker_type") or _is_opaque(metadata):
+        if metadata.HasField("marker_type"):
             return
-        if is_batch(metadata):
-            singles = iterate_batch(metadata, plain_payload(metadata, payload))
-            for place, (single, value) in enumerate(singles):
+        if metadata.HasField("num_messages_in_batch"):
+            for place, (single, value) in enumerate(_messages(metadata, payload) or ()):
                 if single.HasField("partition_key") and not single.compacted_out:
                     is_gone = single.null_value or not value
                     self._note(single.partition_key, index * _PLACES_MAX + place, is_gone)
         elif metadata.HasField("partition_key") and _is_last_chunk(metadata):
-            is_gone = metadata.null_value or not len(payload)
-            self._note(metadata.partition_key, _place(metadata, index), is_gone)
+            # Compressed or encrypted, nothing takes a few bytes.
+            size = metadata.uncompressed_size if is_compressed(metadata) else len(payload)
+            self._note(metadata.partition_key, _place(metadata, index), metadata.null_value or not size)
 
     def retained(self, index: int, section: bytes | memoryview) -> bytes | memoryview | None:
         """Return what is left of an entry (second pass): the entry itself, a batch with some messages emptied, or
@@ -58,9 +58,7 @@ class CompactionPlan:
         metadata, payload = split(section)
         if metadata.HasField("marker_type"):
             return None
-        if _is_opaque(metadata):
-            return section
-        if is_batch(metadata):
+        if metadata.HasField("num_messages_in_batch"):
             return self._rest_of_batch(index, section, metadata, payload)
         if not metadata.HasField("partition_key"):
             return None
@@ -71,7 +69,10 @@ class CompactionPlan:
     ) -> bytes | memoryview | None:
         parts: list[bytes] = []
         kept = 0
-        for place, (single, value) in enumerate(iterate_batch(metadata, plain_payload(metadata, payload))):
+        messages = _messages(metadata, payload)
+        if messages is None:
+            return section
+        for place, (single, value) in enumerate(messages):
             is_kept = (
                 single.HasField("partition_key")
                 and self._latest.get(single.partition_key) == index * _PLACES_MAX + place
@@ -105,17 +106,23 @@ class CompactionPlan:
 def live_bits(section: bytes | memoryview) -> int | None:
     """Return the messages that compaction left in a batch, one bit each; None if it left all of them."""
     metadata, payload = split(section)
-    if not is_batch(metadata):
+    messages = _messages(metadata, payload) if is_batch(metadata) else None
+    if messages is None:
         return None
     bits = 0
-    for place, (single, _) in enumerate(iterate_batch(metadata, plain_payload(metadata, payload))):
+    for place, (single, _) in enumerate(messages):
         bits |= (not single.compacted_out) << place
     return None if bits == (1 << metadata.num_messages_in_batch) - 1 else bits
 
 
-def _is_opaque(metadata: pb.MessageMetadata) -> bool:
-    """Return whether the entry hides messages with keys of their own."""
-    return bool(metadata.encryption_keys) and metadata.HasField("num_messages_in_batch")
+def _messages(metadata: pb.MessageMetadata, payload: memoryview) -> list[tuple[pb.SingleMessageMetadata, bytes]] | None:
+    """Return the messages of a batch, or None if it cannot be read."""
+    if metadata.encryption_keys:
+        return None
+    try:
+        return list(iterate_batch(metadata, plain_payload(metadata, payload)))
+    except (ChecksumError, ProtocolError, UnsupportedError):
+        return None
 
 
 def _is_last_chunk(metadata: pb.MessageMetadata) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from typing_extensions import override
@@ -48,7 +49,10 @@ class CompactedReader(EntryReader):
             return [(index - shift, entry) for index, entry in found]
         last = min(first + entries_max, len(chain.kept)) - 1
         kept = await self._ledger.read(first, last, bytes_max)
-        return [(entry.entry_id, _entry(entry.payload, chain.kept[entry.entry_id])) for entry in kept]
+        # On a thread: batches are decompressed to see what compaction left of them, at 5 to 30 ms for 5 MiB.
+        return await asyncio.to_thread(
+            lambda: [(entry.entry_id, _entry(entry.payload, chain.kept[entry.entry_id])) for entry in kept]
+        )
 
     @override
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from heliograph.base.errors import Advice, AlreadyClosedError, HeliographError
 from heliograph.cli.messages.measure import PAYLOAD_BYTES_MIN, MeasuredRun, MessageStamp, make_payload
 from heliograph.client.aio.producer.producer import AsyncProducer
+from heliograph.client.types import Compression
 from heliograph.protocol.message_id import MessageId
 
 ATTEMPTS_MAX = 20
@@ -28,7 +29,7 @@ class MessageLoad:
         size: Bytes of each.
         window: Messages sent and not yet acknowledged, at most.
         rate: Messages per second; 0 sends as fast as messages are acknowledged.
-        batch_messages, linger_ms: Options of the producer.
+        batch_messages, linger_ms, compression: Options of the producer.
     """
 
     messages: int
@@ -37,6 +38,7 @@ class MessageLoad:
     rate: float
     batch_messages: int
     linger_ms: float
+    compression: Compression = "none"
 
 
 class Sender:

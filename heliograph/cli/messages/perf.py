@@ -19,7 +19,7 @@ from heliograph.cli.options import AckQuorum, Address, EnsembleSize, Home, Json,
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
-from heliograph.client.types import InitialPosition
+from heliograph.client.types import Compression, InitialPosition
 
 app = typer.Typer(help="Measure a running cluster.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,6 +36,7 @@ def produce(
     rate: Annotated[float, typer.Option(help="Messages per second; 0: as fast as they are acknowledged.", min=0)] = 0,
     batch_messages: Annotated[int, typer.Option(help="Messages per batch, at most; 1: no batches.", min=1)] = 1000,
     linger_ms: Annotated[float, typer.Option(help="How long a batch waits for more messages, in ms.", min=0)] = 1.0,
+    compression: Annotated[Compression, typer.Option(help="Codec; the messages are random bytes.")] = "none",
     partitions: Annotated[int, typer.Option(help="Partitions of the topic, if it is created.", min=0)] = 0,
     ensemble_size: EnsembleSize = None,
     write_quorum: WriteQuorum = None,
@@ -48,7 +49,7 @@ def produce(
     """Publish as fast as the cluster acknowledges. Latency is from send to acknowledgement of each message."""
     target = Target.of(namespace, home, address)
     persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
-    load = MessageLoad(messages, size, window, rate, batch_messages, linger_ms)
+    load = MessageLoad(messages, size, window, rate, batch_messages, linger_ms, compression)
     work = _measured_produce(target, topic, partitions, persistence, load)
     report = asyncio.run(work)
     _show(Output(as_json), report)
@@ -93,7 +94,9 @@ async def _measured_produce(
     target: Target, topic: str | None, partitions: int, persistence: dict[str, int] | None, load: MessageLoad
 ) -> dict[str, Any]:
     async with target.client() as client, _topic(target, topic, partitions, persistence) as name:
-        producer = await client.producer(name, batch_messages=load.batch_messages, linger_ms=load.linger_ms)
+        producer = await client.producer(
+            name, batch_messages=load.batch_messages, linger_ms=load.linger_ms, compression=load.compression
+        )
         run = await Sender(producer, load).run()
         with contextlib.suppress(HeliographError):
             await producer.close()

@@ -15,6 +15,7 @@ from heliograph.base.errors import BadRequestError, MessageTooLargeError
 from heliograph.cli.options import Address, Home, Json, Namespace, Target, content_of
 from heliograph.cli.output import Output
 from heliograph.client.aio.producer.producer import HEAD_BYTES_MAX
+from heliograph.client.types import Compression
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 
 READ_BYTES = 64 * 1024
@@ -42,6 +43,9 @@ def produce(
     deliver_after: Annotated[
         float | None, typer.Option(help="Seconds before shared subscriptions deliver the messages.", min=0)
     ] = None,
+    compression: Annotated[
+        Compression, typer.Option("--compression", "-c", help="Codec of the entries that are stored.")
+    ] = "none",
     address: Address = None,
     home: Home = None,
     namespace: Namespace = None,
@@ -55,7 +59,9 @@ def produce(
         raise BadRequestError("--times repeats messages that are given as arguments or files", field="times")
     target = Target.of(namespace, home, address)
     source = _repeated(given, times) if given else _lines_of_stdin()
-    work = _produce(target, topic, source, key, key_separator, _properties(properties or []), deliver_after)
+    work = _produce(
+        target, topic, source, key, key_separator, _properties(properties or []), deliver_after, compression
+    )
     count, last = asyncio.run(work)
     output = Output(as_json)
     output.result({"topic": topic, "messages": count, "last_message_id": last})
@@ -72,10 +78,11 @@ async def _produce(
     key_separator: str | None,
     properties: dict[str, str],
     deliver_after: float | None,
+    compression: Compression,
 ) -> tuple[int, str | None]:
     count, last = 0, None
     async with target.client() as client:
-        producer = await client.producer(topic)
+        producer = await client.producer(topic, compression=compression)
         async for lines in source:
             keyed = [_split(line, key, key_separator) for line in lines]
             sent = [

@@ -51,6 +51,13 @@ def test_arguments_and_files_are_published_in_order_and_again(
     assert (shown["topic"], shown["messages"]) == ("t", 6)
 
 
+def test_messages_are_compressed(capsys: pytest.CaptureFixture[str]) -> None:
+    broker, _ = produced(capsys, "a" * 1000, compression="zstd")
+    metadata, payload = entries.split(broker.store.topics["persistent://public/default/t"].entries[0])
+    assert (metadata.compression, metadata.uncompressed_size) == (pb.ZSTD, 1000)
+    assert len(payload) < 100
+
+
 def test_key_properties_and_delay_go_with_each(capsys: pytest.CaptureFixture[str]) -> None:
     broker, _ = produced(capsys, "a", key="k", properties=["x=1"], deliver_after=3600.0)
     metadata, _ = entries.split(broker.store.topics["persistent://public/default/t"].entries[0])

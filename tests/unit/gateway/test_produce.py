@@ -39,6 +39,19 @@ def test_messages_are_stored_in_order_with_key_properties_and_event_time() -> No
     run(scenario)
 
 
+def test_the_codec_is_the_requests() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add(partitions=2)
+        for url in (URL, f"{URL}/partitions/1"):
+            for query, codec in (("", "none"), ("?compressionType=LZ4", "lz4"), ("?compressionType=SNAPPY", "snappy")):
+                answer = await gateway.http.post(url + query, json={"messages": [{"payload": "x"}]})
+                assert (answer.status_code, gateway.world.producer_options["compression"]) == (200, codec)
+        answer = await gateway.http.post(f"{URL}?compressionType=RAR", json={"messages": [{"payload": "x"}]})
+        assert (answer.status_code, answer.json()["field"]) == (422, "compressionType")
+
+    run(scenario)
+
+
 def test_a_partition_is_published_to_by_number() -> None:
     async def scenario(gateway: Gateway) -> None:
         gateway.world.add(partitions=4)

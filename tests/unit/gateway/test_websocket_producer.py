@@ -10,6 +10,7 @@ import pytest
 
 from heliograph.base.errors import HeliographError, PersistenceError, TopicTerminatedError
 from heliograph.gateway.websocket.waiting import EARLY_FRAMES_MAX
+from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.message_id import MessageId
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, run, settle
 
@@ -229,6 +230,17 @@ def test_sessions_are_bounded_and_their_slots_come_back() -> None:
         await third.leave()
 
     run(scenario, websocket_sessions_max=1)
+
+
+def test_the_codec_follows_the_urls_parameter() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        for query, expected in [("", "none"), *((f"?compressionType={name.upper()}", name) for name in CODECS)]:
+            peer = await gateway.connect(URL + query)
+            assert gateway.world.producer_options["compression"] == expected
+            await peer.leave()
+
+    run(scenario)
 
 
 def test_batching_follows_the_urls_parameters() -> None:

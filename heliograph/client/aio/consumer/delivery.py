@@ -64,7 +64,7 @@ class ReceivedEntry:
         """Yield the unacknowledged messages, in order, built one at a time.
 
         Raises:
-            UnsupportedError: The payload is compressed with a codec whose library is not installed.
+            UnsupportedError: The payload is compressed with an unknown codec.
             ChecksumError, ProtocolError: The payload is damaged.
         """
         plain = entries.plain_payload(self.metadata, self.payload)

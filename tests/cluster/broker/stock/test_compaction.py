@@ -163,3 +163,20 @@ def test_our_own_client_reads_the_same(cluster: BrokerCluster, client: pulsar.Cl
             await ours.close()
 
     assert asyncio.run(read()) == [(f"k{n}", b"%d" % (54 + n)) for n in (0, 1, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("compression", list(pulsar.CompressionType.__members__.values()), ids=lambda one: one.name)
+def test_compressed_batches_are_compacted(
+    cluster: BrokerCluster, client: pulsar.Client, compression: pulsar.CompressionType
+) -> None:
+    topic = f"codec-{compression.name}"
+    hold(cluster, topic)
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=200, compression_type=compression
+    )
+    for number in range(30):
+        producer.send_async(b"%d" % number * 100, lambda *_: None, partition_key=f"k{number % 20}")
+    producer.flush()
+    producer.close()
+    compact(cluster, topic)
+    assert read_all(client, topic) == [(f"k{number % 20}", b"%d" % number * 100) for number in range(10, 30)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from heliograph.actors.broker.compaction.chain import CompactedChain, Positions
 from heliograph.actors.broker.compaction.compactor import Compaction, CompactionStatus
-from heliograph.actors.broker.compaction.plan import CompactionPlan
+from heliograph.actors.broker.compaction.plan import CompactionPlan, live_bits
 from heliograph.actors.broker.compaction.record import (
     INDEX_POSITIONS_MAX,
     decode_index,
@@ -31,11 +31,12 @@ from heliograph.actors.errors import EntryDamagedError
 from heliograph.base.errors import ConflictError, PersistenceError, QuotaExceededError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_single, full_head
-from heliograph.protocol.entry import iterate_batch, plain_payload, split
+from heliograph.protocol.compression import compress
+from heliograph.protocol.entry import encode_entry, iterate_batch, plain_payload, split
 from tests.unit.broker.world import Outcomes, World, turns
 
 Message = tuple[str | None, bytes]  # key and value
-CODECS = [pb.NONE, pb.ZLIB]
+CODECS = [pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY]
 
 
 def metadata(**fields: Any) -> pb.MessageMetadata:
@@ -49,7 +50,13 @@ def single(message: Message) -> bytes:
 
 def batch(messages: list[Message], codec: pb.CompressionType = pb.NONE) -> bytes:
     heads = [full_head(len(value), key, {"n": "1"}, 7) for key, value in messages]
-    return encode_batch(metadata(), heads, [value for _, value in messages], codec)
+    payloads = [value for _, value in messages]
+    plain = encode_batch(metadata(), heads, payloads)
+    if codec == pb.NONE:
+        return plain
+    head, payload = split(plain)  # encode_batch does not compress what is as small as here
+    head.compression = codec
+    return encode_entry(head, compress(codec, bytes(payload)))
 
 
 def shown(section: bytes | memoryview) -> list[tuple[str, bytes]]:
@@ -105,8 +112,9 @@ def test_compacting_what_was_compacted_changes_nothing(first: Any, second: Any) 
     assert compacted(kept + new) == compacted(old + new)
 
 
-def test_what_is_left_of_a_batch_keeps_its_places() -> None:
-    sections = [batch([("a", b"1"), ("b", b"2"), ("c", b"3")], pb.ZLIB), single(("b", b"9"))]
+@pytest.mark.parametrize("codec", CODECS, ids=pb.CompressionType.Name)
+def test_what_is_left_of_a_batch_keeps_its_places(codec: pb.CompressionType) -> None:
+    sections = [batch([("a", b"1"), ("b", b"2"), ("c", b"3")], codec), single(("b", b"9"))]
     plan = CompactionPlan()
     for index, section in enumerate(sections):
         plan.observe(index, section)
@@ -116,7 +124,7 @@ def test_what_is_left_of_a_batch_keeps_its_places() -> None:
     messages = list(iterate_batch(head, plain_payload(head, payload)))
     assert [(one.compacted_out, value) for one, value in messages] == [(False, b"1"), (True, b""), (False, b"3")]
     assert messages[0][0].properties[0].key == "n"
-    assert (messages[0][0].event_time, head.compression) == (7, pb.ZLIB)
+    assert (messages[0][0].event_time, head.compression) == (7, codec)
 
 
 def test_markers_go_and_opaque_batches_stay() -> None:
@@ -128,6 +136,64 @@ def test_markers_go_and_opaque_batches_stay() -> None:
         plan.observe(index, section)
     assert plan.retained(0, opaque) == opaque
     assert plan.retained(1, marker) is None
+
+
+def unreadable_batches() -> dict[str, bytes]:
+    """Return batches of the key "a" that nobody but their producer, or nobody at all, can read."""
+    payload = b"".join((full_head(1, "a", None, None), b"1"))
+    sizes = {"num_messages_in_batch": 1, "uncompressed_size": len(payload)}
+    unknown = metadata(**sizes, compression=pb.LZ4).SerializeToString()
+    place = unknown.index(bytes([0x40, pb.LZ4]))  # the number and the value of the field
+    return {
+        "encrypted": encode_entry(metadata(**sizes, encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")]), b"?"),
+        "damaged": encode_entry(metadata(**sizes, compression=pb.LZ4), b"not lz4 at all"),
+        "cut short": encode_entry(metadata(num_messages_in_batch=2, uncompressed_size=len(payload)), payload),
+        "unknown codec": encode_entry(
+            pb.MessageMetadata.FromString(unknown[:place] + b"\x40\x2a" + unknown[place + 2 :]), payload
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", unreadable_batches())
+def test_batches_that_cannot_be_read_stay_and_take_nothing_away(name: str) -> None:
+    hidden = unreadable_batches()[name]
+    sections = [single(("a", b"1")), hidden, batch([("b", b"1"), ("c", b"2")], pb.LZ4), single(("b", b"2"))]
+    plan = CompactionPlan()
+    for index, section in enumerate(sections):
+        plan.observe(index, section)
+    assert plan.retained(0, sections[0]) == sections[0]
+    assert plan.retained(1, hidden) == hidden
+    assert live_bits(hidden) is None
+    rest = plan.retained(2, sections[2])
+    assert rest is not None
+    assert shown(rest) == [("c", b"2")]
+
+
+def test_a_compacted_topic_holds_the_entries_that_cannot_be_read() -> None:
+    async def scenario() -> None:
+        run = await Run.open()
+        await run.publish(("a", b"1"), ("a", b"2"))
+        hidden = list(unreadable_batches().values())
+        outcomes = Outcomes()
+        for section in hidden:
+            outcomes.publish_bytes(run.ledger, section)
+        await turns(lambda: len(outcomes.confirmed) == len(hidden))
+        for _ in range(2):  # the second run reads what the first one kept
+            await run.publish(("b", b"3"))
+            run.compaction.start()
+            assert (await run.finish()).status == "SUCCESS"
+            chain, reader = await run.compaction.view()
+            kept = [(await reader.entry(index)).payload for index in range(chain.first, chain.end)]
+            assert kept == [single(("a", b"2")), *hidden, single(("b", b"3"))]
+        await run.compaction.stop()
+
+    asyncio.run(scenario())
+
+
+def test_an_empty_message_deletes_its_key_compressed_or_not() -> None:
+    for codec in CODECS:
+        empty = encode_entry(metadata(partition_key="a", compression=codec, uncompressed_size=0), compress(codec, b""))
+        assert compacted([single(("a", b"1")), empty]) == []
 
 
 def test_a_chunked_message_is_kept_or_dropped_as_a_whole() -> None:
