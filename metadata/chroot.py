@@ -74,18 +74,24 @@ class ChrootStore(MetadataStore):
 
     @override
     async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+        self,
+        path: str,
+        value: bytes | None = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
     ) -> str:
         inner = self._inner(path, is_named_by_store=sequence)
         created = await self._store.create(inner, value, ephemeral=ephemeral, sequence=sequence, parents=parents)
         return self._outer(created)
 
     @override
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         return await self._store.get(self._inner(path), self._translated(watcher))
 
     @override
-    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
+    async def set(self, path: str, value: bytes | None, version: int = ANY_VERSION) -> Stat:
         return await self._store.set(self._inner(path), value, version)
 
     @override

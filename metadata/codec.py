@@ -36,12 +36,14 @@ def encode(record: Any) -> bytes:
     return head + body
 
 
-def decode(kind: type[R], value: bytes) -> R:
+def decode(kind: type[R], value: bytes | None) -> R:
     """Return the record in a node's value.
 
     Raises:
         RecordError: the value is damaged, of another kind, or written by a newer version.
     """
+    if value is None:
+        raise RecordError(f"not a {kind.__name__} record: null")
     head, _, body = value.partition(b"\n")
     parts = head.split(b" ")
     if len(parts) != 4 or parts[0] != _MAGIC or not parts[2].startswith(b"v"):

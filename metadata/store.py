@@ -1,8 +1,9 @@
 """The port through which the rest of Heliograph uses the metadata store: ZooKeeper's semantics, async and typed.
 
-Nodes form a tree. Each has a value (bytes), a version that starts at 0 and grows by one with every ``set``, and a
-stat. A node may be ephemeral (it lives as long as the session that made it), and may be made with a sequence number
-appended to its name (ten digits, growing per parent, never re-used).
+Nodes form a tree. Each has a value (bytes, or None: null is kept apart from empty, as ZooKeeper does), a version that
+starts at 0 and grows by one with every ``set``, and a stat. A node may be ephemeral (it lives as long as the session
+that made it), and may be made with a sequence number appended to its name (ten digits, growing per parent, never
+re-used).
 
 Ordering that every backend keeps:
 - the writes of one client happen in the order in which it called them;
@@ -77,7 +78,7 @@ class Create:
     """The operation of ``multi`` that creates a node."""
 
     path: str
-    value: bytes = b""
+    value: bytes | None = b""
     ephemeral: bool = False
     sequence: bool = False
 
@@ -87,7 +88,7 @@ class Set:
     """The operation of ``multi`` that replaces a node's value."""
 
     path: str
-    value: bytes
+    value: bytes | None
     version: int = ANY_VERSION
 
 
@@ -154,7 +155,13 @@ class MetadataStore(Protocol):
         """Undo one ``add_session_listener``. Nothing happens if it was not added."""
 
     async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+        self,
+        path: str,
+        value: bytes | None = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
     ) -> str:
         """Create a node and return its path (with the number, for a sequence).
 
@@ -165,14 +172,16 @@ class MetadataStore(Protocol):
             NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError, InvalidPathError.
         """
 
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         """Return the value and the stat. ``watcher`` is called once, at the next CHANGED or DELETED of the node.
+
+        The value is None only where a client has stored null, which Heliograph itself never does.
 
         Raises:
             NoNodeError: and no watch is left.
         """
 
-    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
+    async def set(self, path: str, value: bytes | None, version: int = ANY_VERSION) -> Stat:
         """Replace the value if the node has ``version``.
 
         Raises:

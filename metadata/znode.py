@@ -22,7 +22,7 @@ class Znode:
     ``children`` is None until the first child, which keeps leaves small.
     """
 
-    value: bytes
+    value: bytes | None
     czxid: int
     mzxid: int
     pzxid: int
@@ -47,7 +47,7 @@ class Znode:
             version=self.version,
             cversion=2 * self.creations - count,
             ephemeral_owner=self.ephemeral_owner,
-            data_length=len(self.value),
+            data_length=len(self.value or b""),
             num_children=count,
             pzxid=self.pzxid,
             created_ms=self.created_ms,
@@ -63,9 +63,9 @@ def check_path(path: str) -> None:
         raise InvalidPathError(f"{path!r} is not the path of a node", field="path")
 
 
-def check_value(value: bytes) -> None:
+def check_value(value: bytes | None) -> None:
     """Raise ValueTooLargeError unless a node may hold ``value``."""
-    if len(value) > VALUE_BYTES_MAX:
+    if value is not None and len(value) > VALUE_BYTES_MAX:
         raise ValueTooLargeError(
             f"a value of {len(value)} bytes is above the limit of {VALUE_BYTES_MAX}",
             field="value",

@@ -108,7 +108,7 @@ class Election:
         for vote in votes:
             with contextlib.suppress(NoNodeError):
                 value, _ = await self._store.get(f"{self._parent}/{vote}")
-                return value.decode()
+                return (value or b"").decode()
         return None
 
     async def _advance(self, candidate: str) -> Leadership | None:

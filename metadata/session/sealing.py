@@ -6,6 +6,7 @@ Bytes 0-3 are the CRC32C of the key and then of everything from byte 4 on, byte 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import crc32c
 
@@ -22,10 +23,16 @@ def sealed(key: bytes, body: bytes, version: int) -> bytes:
 
 
 def opened(key: bytes, stored: bytes, version: int, size_min: int) -> bytes:
-    """Return the value without its head.
+    """Return the value of a record that has one version, without its head; see ``opened_any``."""
+    return opened_any(key, stored, (version,), size_min)[1]
+
+
+def opened_any(key: bytes, stored: bytes, versions: Sequence[int], size_min: int) -> tuple[int, bytes]:
+    """Return the version of a record and its value without the head.
 
     Args:
-        size_min: the number of bytes that it must have at least.
+        versions: those that the caller reads.
+        size_min: the number of bytes that the value must have at least.
 
     Raises:
         RecordError: the record is cut short, damaged, or of another version.
@@ -35,6 +42,7 @@ def opened(key: bytes, stored: bytes, version: int, size_min: int) -> bytes:
     checksum, found = _HEAD.unpack_from(stored)
     if checksum != crc32c.crc32c(stored[4:], crc32c.crc32c(key)):
         raise RecordError(f"the record of {key!r} fails its checksum")
-    if found != version:
-        raise RecordError(f"the record of {key!r} has layout {found}, this program reads {version}: upgrade it")
-    return stored[HEAD_BYTES:]
+    if found not in versions:
+        known = " and ".join(map(str, versions))
+        raise RecordError(f"the record of {key!r} has layout {found}, this program reads {known}: upgrade it")
+    return found, stored[HEAD_BYTES:]

@@ -34,9 +34,15 @@ class SingleWrites(MetadataStore, ABC):
 
     @override
     async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+        self,
+        path: str,
+        value: bytes | None = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
     ) -> str:
-        operation = Create(path, bytes(value), ephemeral, sequence)
+        operation = Create(path, _frozen(value), ephemeral, sequence)
         try:
             created = await self._write(operation)
         except NoNodeError:
@@ -48,8 +54,8 @@ class SingleWrites(MetadataStore, ABC):
         return created
 
     @override
-    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        stat = await self._write(Set(path, bytes(value), version))
+    async def set(self, path: str, value: bytes | None, version: int = ANY_VERSION) -> Stat:
+        stat = await self._write(Set(path, _frozen(value), version))
         assert isinstance(stat, Stat), "set answers with a stat"
         return stat
 
@@ -90,6 +96,11 @@ class SessionStore(SingleWrites):
     @override
     def remove_session_listener(self, listener: SessionListener) -> None:
         self._clock.remove_listener(listener)
+
+
+def _frozen(value: bytes | None) -> bytes | None:
+    """Return the value as bytes that its caller cannot change."""
+    return None if value is None else bytes(value)
 
 
 def parse_token(token: str) -> tuple[int, str]:

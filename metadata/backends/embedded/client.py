@@ -48,7 +48,7 @@ class EmbeddedStore(SessionStore):
         return f"{self.session_id}:{self._session.password}"
 
     @override
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         value, items = await self._read(EmbeddedOp.GET, WatchKind.DATA, path, watcher)
         return value, decode_stat(items)
 

@@ -160,9 +160,10 @@ def encode_operation(operation: Operation) -> list[Any]:
             return [_Kind.CHECK, path, version]
 
 
-_BUILDERS: dict[int, tuple[type[Operation], tuple[type, ...]]] = {
-    _Kind.CREATE: (Create, (str, bytes, bool, bool)),
-    _Kind.SET: (Set, (str, bytes, int)),
+_VALUE = (bytes, type(None))
+_BUILDERS: dict[int, tuple[type[Operation], tuple[type | tuple[type, ...], ...]]] = {
+    _Kind.CREATE: (Create, (str, _VALUE, bool, bool)),
+    _Kind.SET: (Set, (str, _VALUE, int)),
     _Kind.DELETE: (Delete, (str, int)),
     _Kind.CHECK: (Check, (str, int)),
 }
@@ -181,12 +182,14 @@ def decode_operation(items: Any) -> Operation:
     return kind(*items[1:])
 
 
-def check_arguments(arguments: Sequence[Any], types: Sequence[type]) -> None:
-    """Raise MetadataProtocolError unless the arguments are of exactly these types."""
-    if [type(argument) for argument in arguments] != list(types):
-        raise MetadataProtocolError(
-            f"arguments {[type(a).__name__ for a in arguments]} do not fit {[t.__name__ for t in types]}"
-        )
+def check_arguments(arguments: Sequence[Any], types: Sequence[type | tuple[type, ...]]) -> None:
+    """Raise MetadataProtocolError unless the arguments are of exactly these types; a tuple allows several."""
+    allowed = [kinds if isinstance(kinds, tuple) else (kinds,) for kinds in types]
+    if len(arguments) != len(allowed) or any(
+        type(argument) not in kinds for argument, kinds in zip(arguments, allowed, strict=True)
+    ):
+        wanted = ["/".join(kind.__name__ for kind in kinds) for kinds in allowed]
+        raise MetadataProtocolError(f"arguments {[type(a).__name__ for a in arguments]} do not fit {wanted}")
 
 
 def encode_stat(stat: Stat) -> list[int]:

@@ -65,7 +65,7 @@ class EtcdStore(SessionStore):
         return f"{self.session_id}:{self._session.password}"
 
     @override
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         result = await self._read(path, ReadKind.NODE, watcher, needs_node=True)
         return result.value, stat_of(result.node, result.family, result.count)
 

@@ -109,7 +109,7 @@ class MemoryStore(SessionStore):
         return f"{self.session_id}:p{self.session_id}"
 
     @override
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         self._check()
         node = self._server._tree.node(path)
         answer = node.value, node.stat()

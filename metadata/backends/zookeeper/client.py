@@ -76,13 +76,13 @@ class ZooKeeperStore(SessionStore):
         return f"{self.session_id}:{self._session.password.hex()}"
 
     @override
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         check_path(path)
         if watcher is not None:
             value, stat = await self._session.watched(WatchKind.DATA, path, watcher, with_value=True)
         else:
             value, stat = await self._session.call(path, partial(requests.get, path, watched=False))
-        return value or b"", requests.stat_of(stat)
+        return value, requests.stat_of(stat)
 
     @override
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
@@ -203,4 +203,4 @@ class _Ending(Listener):
 
 
 def _size_of(operation: Operation) -> int:
-    return len(getattr(operation, "value", b"")) + len(operation.path) + OVERHEAD_BYTES
+    return len(getattr(operation, "value", None) or b"") + len(operation.path) + OVERHEAD_BYTES

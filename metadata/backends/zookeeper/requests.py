@@ -110,9 +110,9 @@ def write(operation: Operation, acl: Sequence[Any]) -> Any:
     match operation:
         case Create(path, value, ephemeral, sequence):
             flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENCE if sequence else 0)
-            return CreateRequest(path, bytes(value), acl, flags)
+            return CreateRequest(path, value, acl, flags)
         case Set(path, value, version):
-            return SetData(path, bytes(value), version)
+            return SetData(path, value, version)
         case Delete(path, version):
             return DeleteRequest(path, version)
         case Check(path, version):

@@ -121,7 +121,7 @@ class Operations:
         stat = await self._session.store.exists(path)
         if stat is None:
             zxid = self._session.zxid
-            stat = Stat(zxid, zxid, 0, 0, 0, len(body.value), 0, zxid)
+            stat = Stat(zxid, zxid, 0, 0, 0, len(body.value or b""), 0, zxid)
         return jute.string(path) + replies.stat(self._session.saw(stat))
 
     async def _delete(self, body: Body) -> bytes:

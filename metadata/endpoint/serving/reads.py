@@ -34,7 +34,7 @@ class NodeReads:
             stat = await store.exists(path)
         return None if stat is None else self._shown(path, stat)
 
-    async def get(self, path: str, watch: bool) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watch: bool) -> tuple[bytes | None, Stat]:
         """Return value and stat."""
         await self._guard.require(path, Permission.READ)
         store = self._session.store

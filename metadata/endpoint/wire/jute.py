@@ -1,6 +1,7 @@
 """Jute, ZooKeeper's serialisation: big endian numbers, counted bytes, counted lists. No I/O.
 
-A count of -1 stands for null, which is read as empty. A read never goes beyond the end of the bytes.
+A count of -1 stands for null, which is read as empty, but for the values of nodes. A read never goes beyond the end of
+the bytes.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ class JuteReader:
         count = self.int32()
         return b"" if count == -1 else self.take(count)
 
+    def nullable_buffer(self) -> bytes | None:
+        """Read counted bytes, or None for null."""
+        count = self.int32()
+        return None if count == -1 else self.take(count)
+
     def string(self) -> str:
         """Read counted UTF-8; single surrogates are accepted, because Java writes them."""
         try:
@@ -98,8 +104,10 @@ def signed_64(number: int) -> int:
     return (number + _SIGN_64) % (1 << 64) - _SIGN_64
 
 
-def buffer(data: bytes) -> bytes:
-    """Return counted bytes."""
+def buffer(data: bytes | None) -> bytes:
+    """Return counted bytes; None is null."""
+    if data is None:
+        return _INT.pack(-1)
     return _INT.pack(len(data)) + data
 
 

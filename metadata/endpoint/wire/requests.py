@@ -57,7 +57,7 @@ class CreateNode:
     """The body of create and create2."""
 
     path: str
-    value: bytes
+    value: bytes | None
     acl: tuple[AclEntry, ...]
     flags: int
 
@@ -67,7 +67,7 @@ class SetData:
     """The body of setData."""
 
     path: str
-    value: bytes
+    value: bytes | None
     version: int
 
 
@@ -197,7 +197,7 @@ def _acl_entry(reader: JuteReader) -> AclEntry:
 
 
 def _create(reader: JuteReader) -> CreateNode:
-    return CreateNode(reader.string(), reader.buffer(), _acl(reader), reader.int32())
+    return CreateNode(reader.string(), reader.nullable_buffer(), _acl(reader), reader.int32())
 
 
 def _create_ttl(reader: JuteReader) -> CreateNode:
@@ -207,7 +207,7 @@ def _create_ttl(reader: JuteReader) -> CreateNode:
 
 
 def _set_data(reader: JuteReader) -> SetData:
-    return SetData(reader.string(), reader.buffer(), reader.int32())
+    return SetData(reader.string(), reader.nullable_buffer(), reader.int32())
 
 
 def _set_acl(reader: JuteReader) -> SetAcl:

@@ -100,7 +100,7 @@ class TestCookies:
         class LosesReplies(MemoryStore):
             lose = True
 
-            async def create(self, path: str, value: bytes = b"", **options: bool) -> str:
+            async def create(self, path: str, value: bytes | None = b"", **options: bool) -> str:
                 made = await super().create(path, value, **options)
                 if self.lose and path == paths.bookie_cookie("b1"):
                     raise ConnectionLossError("after the write")

@@ -183,6 +183,7 @@ def test_a_core_that_raises_does_not_stop_the_clock_of_all_others_in_silence() -
 
 async def rewritten_by_a_newer_version(cluster: LedgerCluster, ledger_id: int) -> None:
     value, _ = await cluster.store.get(ledger_path(ledger_id))
+    assert value is not None
     await cluster.store.set(ledger_path(ledger_id), value.replace(b" v1 ", b" v2 ", 1), -1)
 
 
@@ -203,7 +204,7 @@ def test_a_record_that_has_grown_too_large_ends_its_writer_at_once() -> None:
         writer = await new_ledger(client)
         await add(writer, 3)
 
-        async def refuse(path: str, value: bytes, version: int = -1) -> Stat:
+        async def refuse(path: str, value: bytes | None, version: int = -1) -> Stat:
             raise ValueTooLargeError("a record of so many segments is too large")
 
         client._context.store.set = refuse  # type: ignore[method-assign]

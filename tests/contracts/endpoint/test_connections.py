@@ -87,7 +87,7 @@ def test_an_event_comes_before_the_reply_that_shows_its_cause_and_after_the_repl
 class _EventFirst(MemoryStore):
     """A store that sends the event of a change made during a read before the read returns: the worst order."""
 
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         answer = await super().get(path, watcher)
         await super().set(path, b"changed during the read")
         for _ in range(5):

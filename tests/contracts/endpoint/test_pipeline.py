@@ -156,7 +156,7 @@ class _Held(MemoryStore):
 
     gates: list[asyncio.Future[None]]
 
-    async def set(self, path: str, value: bytes, version: int = -1) -> StoreStat:
+    async def set(self, path: str, value: bytes | None, version: int = -1) -> StoreStat:
         stat = await super().set(path, value, version)
         gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gates.append(gate)

@@ -44,6 +44,35 @@ def test_create_get_set_and_their_stats(run: Run) -> None:
     run(scenario)
 
 
+def test_null_is_a_value_of_its_own(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await store.create("/null", None)
+        await store.create("/empty", b"")
+        value, stat = await store.get("/null")
+        assert (value, stat.data_length, stat.version) == (None, 0, 0)
+        assert (await store.get("/empty"))[0] == b""
+
+        assert (await store.set("/null", b"full", 0)).data_length == 4
+        assert (await store.get("/null"))[0] == b"full"
+        assert (await store.set("/null", None, 1)).data_length == 0
+        await store.multi([Create("/null/child", None), Set("/empty", None)])
+        for path in ("/null", "/null/child", "/empty"):
+            assert (await store.get(path, lambda _: None))[0] is None
+        with pytest.raises(BadVersionError):
+            await store.set("/null", None, 0)
+        await store.delete("/null/child", 0)
+        restart = getattr(backend, "restart", None)  # of the embedded server: what is on the disk is read again
+        if restart is not None:
+            await restart()
+        other = await backend.open()
+        assert [(await other.get(path))[0] for path in ("/null", "/empty")] == [None, None]
+        assert (await other.set("/empty", b"")).data_length == 0
+        assert (await other.get("/empty"))[0] == b""
+
+    run(scenario)
+
+
 def test_zxids_order_changes_over_the_whole_store(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         one, other = await backend.open(), await backend.open()

@@ -62,9 +62,9 @@ class SimulatedSession:
             await self._make(missing)
         return str(await self._apply(Create(path, value, ephemeral, sequence)))
 
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
 
-        def execute() -> tuple[bytes, Stat]:
+        def execute() -> tuple[bytes | None, Stat]:
             node = self._store.tree.node(path)
             return node.value, node.stat()
 

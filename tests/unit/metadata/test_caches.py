@@ -47,7 +47,7 @@ class CountingStore(MemoryStore):
         self.gets = 0
         self.failing = 0
 
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         self.gets += 1
         if self.failing:
             self.failing -= 1

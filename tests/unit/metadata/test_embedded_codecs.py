@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 
 import pytest
@@ -39,6 +40,7 @@ from heliograph.metadata.errors import (
     RecordError,
     ValueTooLargeError,
 )
+from heliograph.metadata.session.sealing import sealed
 from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Set, Stat
 from heliograph.metadata.tree import TreeSession
 from heliograph.metadata.znode import Znode
@@ -71,7 +73,16 @@ def test_frames_that_make_no_sense(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "operation", [Create("/a", b"v", True, True), Set("/a", b"v", 3), Delete("/a", 3), Check("/a"), Create("/\ud800")]
+    "operation",
+    [
+        Create("/a", b"v", True, True),
+        Set("/a", b"v", 3),
+        Delete("/a", 3),
+        Check("/a"),
+        Create("/\ud800"),
+        Create("/a", None),
+        Set("/a", None),
+    ],
 )
 def test_operations_come_out_as_they_went_in(operation: Operation) -> None:
     (frame,) = EmbeddedFrameDecoder().feed(encode_frame([1, 3, encode_operation(operation)]))
@@ -107,6 +118,8 @@ def test_errors_and_stats_and_events_come_out_as_they_went_in() -> None:
 def test_records_come_out_as_they_went_in() -> None:
     key = node_key("/ä/b")
     assert decode_node(key, encode_node(key, NODE)) == ("/ä/b", NODE)
+    null = dataclasses.replace(NODE, value=None)
+    assert decode_node(key, encode_node(key, null)) == ("/ä/b", null)
     key = session_key(1 << 61)
     session = TreeSession(1 << 61, "password", 700, 0)
     assert decode_session(key, encode_session(key, session)) == session
@@ -122,6 +135,15 @@ def test_record_layout_is_what_was_written_before() -> None:
         "0500000000000000060000000000000007000000000000000800000000000000"
         "76616c7565"
     )
+
+
+def test_a_null_value_is_a_flag_of_layout_2_and_other_flags_are_refused() -> None:
+    key = node_key("/a")
+    stored = encode_node(key, dataclasses.replace(NODE, value=None))
+    assert stored[4:5] + stored[-1:] == b"\x02\x01"
+    assert len(stored) == len(encode_node(key, NODE)) - len(NODE.value or b"") + 1
+    with pytest.raises(RecordError, match="upgrade"):
+        decode_node(key, sealed(key, stored[5:-1] + b"\x80", 2))
 
 
 @given(st.integers(0, 73), st.integers(1, 255))

@@ -48,6 +48,7 @@ from heliograph.metadata.errors import (
     RecordError,
 )
 from heliograph.metadata.session.clock import now
+from heliograph.metadata.session.sealing import sealed
 from heliograph.metadata.session.watches import WatchKind
 from heliograph.metadata.store import Create, Delete, EventType, Set, WatchEvent
 
@@ -137,6 +138,16 @@ def test_records_come_out_as_they_went_in() -> None:
 def test_record_layout_is_what_was_written_before() -> None:
     stored = encode_node(b"k", NodeHead(1, 2, 3, 4), b"v")
     assert stored.hex() == "5900323d" + "01" + "".join(f"{n:02x}{'00' * 7}" for n in (1, 2, 3, 4)) + "76"
+
+
+def test_a_null_value_is_a_flag_of_layout_2() -> None:
+    head = NodeHead(1, 2, 3, 4)
+    stored = encode_node(b"k", head, None)
+    assert (stored[4:5], stored[37:].hex()) == (b"\x02", "00" * 8 + "01")
+    assert decode_node(b"k", stored) == (head, None)
+    assert decode_node(b"k", encode_node(b"k", head, b"")) == (head, b"")
+    with pytest.raises(RecordError, match="upgrade"):
+        decode_node(b"k", sealed(b"k", stored[5:-1] + b"\x80", 2))
 
 
 @given(st.integers(0, 37), st.integers(1, 255))

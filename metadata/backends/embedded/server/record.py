@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import struct
 
-from heliograph.metadata.session.sealing import opened, sealed
+from heliograph.metadata.errors import RecordError
+from heliograph.metadata.session.sealing import opened, opened_any, sealed
 from heliograph.metadata.tree import TreeSession
 from heliograph.metadata.znode import Znode
 
 RECORD_VERSION = 1
+FLAGGED_NODE_VERSION = 2  # a node whose value follows a byte of flags; written only where a flag is set
 NODE_PREFIX = b"n"
 SESSION_PREFIX = b"s"
 STATE_KEY = b"mstate"
 
 _NODE = struct.Struct("<8q")  # czxid, mzxid, pzxid, version, creations, ephemeral owner, created ms, modified ms
+_IS_NULL = 1  # the flag of a node that has null instead of a value
 _SESSION = struct.Struct("<I")  # timeout ms; the password follows
 _SESSION_ID = struct.Struct(">Q")
 _STATE = struct.Struct("<q")  # last zxid
@@ -38,6 +41,8 @@ def encode_node(key: bytes, node: Znode) -> bytes:
         node.czxid, node.mzxid, node.pzxid, node.version, node.creations, node.ephemeral_owner, node.created_ms,
         node.modified_ms,
     )  # fmt: skip
+    if node.value is None:
+        return sealed(key, numbers + bytes((_IS_NULL,)), FLAGGED_NODE_VERSION)
     return sealed(key, numbers + node.value, RECORD_VERSION)
 
 
@@ -47,8 +52,13 @@ def decode_node(key: bytes, value: bytes) -> tuple[str, Znode]:
     Raises:
         RecordError.
     """
-    body = opened(key, value, RECORD_VERSION, _NODE.size)
-    return key[1:].decode(), Znode(body[_NODE.size :], *_NODE.unpack_from(body))
+    version, body = opened_any(key, value, (RECORD_VERSION, FLAGGED_NODE_VERSION), _NODE.size)
+    kept: bytes | None = body[_NODE.size :]
+    if version == FLAGGED_NODE_VERSION:
+        if body[_NODE.size :] != bytes((_IS_NULL,)):
+            raise RecordError(f"the record of {key!r} has flags that this program does not know: upgrade it")
+        kept = None
+    return key[1:].decode(), Znode(kept, *_NODE.unpack_from(body))
 
 
 def encode_session(key: bytes, session: TreeSession) -> bytes:

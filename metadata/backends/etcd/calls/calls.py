@@ -30,7 +30,7 @@ class ReadResult:
     node: ObservedNode
     family: ObservedFamily
     count: int
-    value: bytes = b""
+    value: bytes | None = b""
     names: tuple[str, ...] = ()
 
     @property

@@ -307,7 +307,7 @@ class EtcdWriter:
 
 def _fits(plan: TransactionPlan, write: EtcdWrite) -> bool:
     cost = sum(_OPERATIONS_OF.get(type(operation), 1) for operation in write.operations)
-    value_bytes = sum(len(op.value) for op in write.operations if isinstance(op, Create | Set))
+    value_bytes = sum(len(op.value or b"") for op in write.operations if isinstance(op, Create | Set))
     return plan.size + cost <= OPERATIONS_MAX and plan.value_bytes + value_bytes <= BATCH_BYTES_MAX
 
 

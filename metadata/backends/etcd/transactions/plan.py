@@ -46,12 +46,16 @@ class CountNeeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node as the transaction leaves it. ``value`` None: as it is in etcd. ``fresh``: created by the transaction."""
+    """A node as the transaction leaves it. ``fresh``: created by the transaction.
+
+    ``value`` is the node's new value if ``is_written``, which may be null; otherwise the value is as it is in etcd.
+    """
 
     observed: ObservedNode
     exists: bool
     fresh: bool = False
     value: bytes | None = None
+    is_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class TransactionPlan:
         self.families.update(layer.families)
         self.events.extend(layer.events)
         self.record_events = self.record_events or layer.touches > len(layer.nodes)
-        self.value_bytes += sum(len(node.value) for node in layer.nodes.values() if node.value is not None)
+        self.value_bytes += sum(len(node.value or b"") for node in layer.nodes.values())
         self.sets += layer.sets
         self._layer = _Layer()
 
@@ -198,9 +202,9 @@ class TransactionPlan:
             created_ms=self._wall_ms,
             modified_ms=self._wall_ms,
             owner=self._session_id if operation.ephemeral else 0,
-            data_length=len(operation.value),
+            data_length=len(operation.value or b""),
         )
-        self._put(path, PlannedNode(observed, exists=True, fresh=True, value=operation.value))
+        self._put(path, PlannedNode(observed, exists=True, fresh=True, value=operation.value, is_written=True))
         self._layer.families[parent_path] = replace(family, creations=family.creations + 1, pzxid=0)
         self._note(EventType.CREATED, path)
         return path
@@ -212,9 +216,9 @@ class TransactionPlan:
             node.observed,
             version=node.observed.version + 1,
             modified_ms=self._wall_ms,
-            data_length=len(operation.value),
+            data_length=len(operation.value or b""),
         )
-        changed = PlannedNode(observed, exists=True, fresh=node.fresh, value=operation.value)
+        changed = PlannedNode(observed, exists=True, fresh=node.fresh, value=operation.value, is_written=True)
         self._put(path, changed)
         self._note(EventType.CHANGED, path)
         self._layer.sets += 1
@@ -231,7 +235,7 @@ class TransactionPlan:
             raise NotEmptyError(f"{path} has {count} children")
         parent_path = parent_of(path)
         family = self._family(parent_path)
-        self._put(path, replace(node, exists=False, fresh=False, value=None))
+        self._put(path, replace(node, exists=False, fresh=False, value=None, is_written=False))
         self._layer.families[path] = Family()
         self._layer.families[parent_path] = replace(family, removals=family.removals + 1, pzxid=0)
         self._note(EventType.DELETED, path)

@@ -100,14 +100,14 @@ class EtcdRequests:
         """Return the node that was read, without its value."""
         return self.node_and_value(answer)[0]
 
-    def node_and_value(self, answer: Any) -> tuple[ObservedNode, bytes]:
+    def node_and_value(self, answer: Any) -> tuple[ObservedNode, bytes | None]:
         """Return the node that was read, and its value."""
         kvs = answer.response_range.kvs
         if not kvs:
             return ObservedNode(), b""
         kv = kvs[0]
         head, value = decode_node(kv.key, kv.value)
-        return ObservedNode.of(head, len(value), kv.mod_revision, kv.create_revision, kv.lease), value
+        return ObservedNode.of(head, len(value or b""), kv.mod_revision, kv.create_revision, kv.lease), value
 
     def family_in(self, answer: Any) -> ObservedFamily:
         """Return the family that was read."""
@@ -212,7 +212,7 @@ class EtcdTransaction:
                 if plan.looked_nodes[path].mod_revision:
                     operations.append(requests.delete(key))
                 continue
-            assert node.value is not None, "a plan writes the whole value of a node that it changes"
+            assert node.is_written, "a plan writes the whole value of a node that it changes"
             observed = node.observed
             head = NodeHead(
                 0 if node.fresh else observed.czxid, observed.version, observed.created_ms, observed.modified_ms

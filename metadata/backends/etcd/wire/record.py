@@ -12,13 +12,16 @@ from dataclasses import dataclass
 import msgpack
 
 from heliograph.metadata.errors import RecordError
-from heliograph.metadata.session.sealing import opened, sealed
+from heliograph.metadata.session.sealing import opened, opened_any, sealed
 from heliograph.metadata.store import EventType, WatchEvent
 
 RECORD_VERSION = 1
+FLAGGED_NODE_VERSION = 2  # a node whose value follows its kind and flags; written only where one of them is set
 LAYOUT = b"heliograph metadata in etcd, layout 1"
 
 _NODE = struct.Struct("<4q")  # czxid or 0, version, created ms, modified ms
+_EXTENSION = struct.Struct("<qB")  # kind, 0 for now; flags
+_IS_NULL = 1  # the flag of a node that has null instead of a value
 _FAMILY = struct.Struct("<3q")  # creations, removals, pzxid or 0
 _SESSION = struct.Struct("<q")  # number of the latest transaction; the password follows
 
@@ -72,19 +75,27 @@ def check_layout(key: bytes, stored: bytes) -> None:
         raise RecordError(f"{key!r} says {found!r}, this program reads {LAYOUT.decode()}: upgrade it")
 
 
-def encode_node(key: bytes, head: NodeHead, value: bytes) -> bytes:
+def encode_node(key: bytes, head: NodeHead, value: bytes | None) -> bytes:
     """Return the value of a node's key."""
-    return sealed(key, _NODE.pack(head.czxid, head.version, head.created_ms, head.modified_ms) + value, RECORD_VERSION)
+    numbers = _NODE.pack(head.czxid, head.version, head.created_ms, head.modified_ms)
+    if value is None:
+        return sealed(key, numbers + _EXTENSION.pack(0, _IS_NULL), FLAGGED_NODE_VERSION)
+    return sealed(key, numbers + value, RECORD_VERSION)
 
 
-def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes]:
+def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes | None]:
     """Return head and value of a node.
 
     Raises:
         RecordError.
     """
-    body = opened(key, stored, RECORD_VERSION, _NODE.size)
-    return NodeHead(*_NODE.unpack_from(body)), body[_NODE.size :]
+    version, body = opened_any(key, stored, (RECORD_VERSION, FLAGGED_NODE_VERSION), _NODE.size)
+    head, value = NodeHead(*_NODE.unpack_from(body)), body[_NODE.size :]
+    if version == RECORD_VERSION:
+        return head, value
+    if value != _EXTENSION.pack(0, _IS_NULL):
+        raise RecordError(f"the record of {key!r} has flags that this program does not know: upgrade it")
+    return head, None
 
 
 def encode_family(key: bytes, family: Family) -> bytes:

@@ -102,7 +102,7 @@ def test_a_subscription_made_while_the_topic_is_lost_is_not_served() -> None:
         topic = topic_on(world, store, await world.open(store))
         create = store.create
 
-        async def lose_meanwhile(path: str, value: bytes = b"", **options: bool) -> str:
+        async def lose_meanwhile(path: str, value: bytes | None = b"", **options: bool) -> str:
             made = await create(path, value, **options)
             topic.abandon(ServiceNotReadyError("the session was lost"))
             return made
