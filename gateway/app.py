@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket
 
 from heliograph.base.errors import Advice, BadRequestError, HeliographError
 from heliograph.base.version import heliograph_version
+from heliograph.gateway.admin import brokers as admin_brokers
 from heliograph.gateway.admin import cluster as admin_cluster
 from heliograph.gateway.admin import namespaces as admin_namespaces
 from heliograph.gateway.admin import policies as admin_policies
@@ -59,6 +60,7 @@ _ROUTERS = (
     admin_schemas.router,
     admin_subscriptions.router,
     admin_cluster.router,
+    admin_brokers.router,
     admin_namespaces.router,
     admin_policies.router,  # last: its paths end in a policy's name and would match others
     websocket_producer.router,

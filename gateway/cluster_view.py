@@ -33,7 +33,7 @@ class MetadataClusterView(ClusterView):
     @override
     async def brokers(self) -> list[BrokerView]:
         found = await self._records(paths.BROKERS_AVAILABLE, BrokerRegistration)
-        views = [BrokerView(item.broker_id, item.service_url, item.actor_name) for item in found]
+        views = [BrokerView(item.broker_id, item.service_url, item.actor_name, item.service_url_tls) for item in found]
         return sorted(views, key=lambda view: view.broker_id)
 
     @override

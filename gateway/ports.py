@@ -145,6 +145,7 @@ class BrokerView:
     broker_id: str
     service_url: str
     actor_name: str
+    service_url_tls: str = ""
 
 
 @dataclass(frozen=True, slots=True)

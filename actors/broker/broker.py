@@ -163,7 +163,7 @@ class Broker:
         context = BrokerContext(
             config, self._catalog, ownership, topics, SchemaRegistry(self._store), self._publish_budget, prefix
         )
-        duties = BrokerDuties(ownership, leader, changes)
+        duties = BrokerDuties(config, topics, ownership, leader, changes)
         brokers = BrokerAdminService(self._store, self._catalog, ownership, leader, duties, self._peer)
         self._admin = AdminService(context, self._store, self._ledgers, brokers, duties, self._peer)
         leader.start()

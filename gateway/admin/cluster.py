@@ -1,5 +1,4 @@
-"""Pulsar's administrative REST interface for the cluster, its brokers and bookies; and the lookup of a topic's owner
-over HTTP."""
+"""Pulsar's administrative REST interface for the cluster and its bookies; and the lookup of a topic's owner."""
 
 from __future__ import annotations
 
@@ -7,18 +6,25 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from heliograph.base.errors import HeliographError, NotFoundError, ServiceNotReadyError
-from heliograph.base.version import heliograph_version
+from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError, UnsupportedError
+from heliograph.gateway.admin.routes import NO_CONTENT, web_address, web_scheme
+from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
 from heliograph.gateway.shapes.topics import TopicInUrl
 from heliograph.gateway.shapes.url_segments import decoded
 
 READY_SECONDS = 5.0  # a broker that takes longer to answer is not ready
+CLUSTER = "/admin/v2/clusters/{cluster}"
+LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 
 router = APIRouter(tags=["cluster"], responses={404: {"model": ErrorBody, "description": "No such thing"}})
+
+
+# -- clusters
 
 
 @router.get("/admin/v2/clusters", summary="List clusters")
@@ -27,54 +33,86 @@ async def clusters(services: ServicesDep) -> list[str]:
     return [services.config.cluster_name]
 
 
-@router.get("/admin/v2/clusters/{cluster}", summary="A cluster")
-async def cluster(services: ServicesDep, cluster: str) -> dict[str, Any]:
-    """Return the addresses of the cluster's services."""
-    _check_cluster(services, cluster)
+@router.get(CLUSTER, summary="A cluster")
+async def cluster(request: Request, services: ServicesDep, cluster: str) -> dict[str, Any]:
+    """Return the addresses of the cluster's services: this gateway's, and those of the brokers."""
+    check_cluster(services, cluster)
     brokers = await services.cluster.brokers()
-    return {"serviceUrl": "", "brokerServiceUrl": ",".join(broker.service_url for broker in brokers)}
+    tls = [broker.service_url_tls for broker in brokers if broker.service_url_tls]
+    found = {
+        "brokerServiceUrl": _joined([broker.service_url for broker in brokers]),
+        "brokerServiceUrlTls": _joined(tls),
+    }
+    name = "serviceUrlTls" if web_scheme(request) == "https" else "serviceUrl"
+    return {"serviceUrl": "", "serviceUrlTls": "", **found, name: f"{web_scheme(request)}://{web_address(request)}"}
 
 
-@router.get("/admin/v2/brokers", summary="List brokers")
-async def brokers(services: ServicesDep) -> list[str]:
-    """Return `host:port` of each live broker."""
-    return [_authority(broker.service_url) for broker in await services.cluster.brokers()]
+@router.put(CLUSTER, **NO_CONTENT, summary="Refused: create a cluster")
+async def create_cluster(services: ServicesDep, cluster: str) -> None:
+    """Refuse: there is one cluster, and it exists."""
+    if decoded(cluster) == services.config.cluster_name:
+        raise ConflictError(f"cluster {decoded(cluster)} exists", field="cluster")
+    raise UnsupportedError(
+        "other clusters cannot be registered: replication between clusters is not offered", field="cluster"
+    )
 
 
-@router.get("/admin/v2/brokers/health", summary="Health", response_class=PlainTextResponse)
-@router.get("/admin/v2/brokers/ready", summary="Readiness", response_class=PlainTextResponse)
-async def health(services: ServicesDep) -> PlainTextResponse:
-    """Return `ok` when a broker answers; 503 otherwise."""
-    await check_ready(services)
-    return PlainTextResponse("ok")
+@router.post(CLUSTER, **NO_CONTENT, summary="Refused: change a cluster")
+async def update_cluster(services: ServicesDep, cluster: str) -> None:
+    """Refuse: the addresses of the one cluster are those of the services that run."""
+    check_cluster(services, cluster)
+    raise MethodNotAllowedError(
+        "the cluster's addresses are those that its brokers and gateways registered: set them in their configuration",
+        field="cluster",
+    )
 
 
-@router.get("/admin/v2/brokers/version", summary="Version", response_class=PlainTextResponse)
-async def broker_version() -> PlainTextResponse:
-    """Return Heliograph's version."""
-    return PlainTextResponse(heliograph_version())
+@router.delete(CLUSTER, **NO_CONTENT, summary="Refused: delete a cluster")
+async def delete_cluster(services: ServicesDep, cluster: str) -> None:
+    """Refuse: the cluster that serves the request stays."""
+    check_cluster(services, cluster)
+    raise MethodNotAllowedError("the cluster cannot delete itself: `helio down` stops it", field="cluster")
 
 
-@router.get("/admin/v2/brokers/leaderBroker", summary="The leader")
-async def leader_broker(services: ServicesDep) -> dict[str, Any]:
-    """Return the broker that assigns bundles; 404 while there is none."""
-    for broker in await services.admin.brokers.list():
-        if broker["is_leader"]:
-            return {"brokerId": broker["broker_id"], "serviceUrl": broker["service_url"]}
-    raise NotFoundError("no broker leads now", field="broker")
+@router.get(f"{CLUSTER}/peers", summary="Peer clusters")
+async def peers(services: ServicesDep, cluster: str) -> list[str]:
+    """Return an empty list: the cluster has no peers."""
+    check_cluster(services, cluster)
+    return []
 
 
-@router.get("/admin/v2/broker-stats/load-report", summary="Load of the brokers")
-async def load_report(services: ServicesDep) -> list[dict[str, Any]]:
-    """Return of each broker its shares of processor and memory, its rates per second, and its busiest bundles."""
-    return [dict(report) for report in await services.admin.brokers.loads()]
+@router.get(f"{CLUSTER}/failureDomains", summary="Failure domains")
+async def failure_domains(services: ServicesDep, cluster: str) -> dict[str, Any]:
+    """Return an empty object: brokers have no failure domains."""
+    check_cluster(services, cluster)
+    return {}
 
 
-@router.get("/admin/v2/brokers/{cluster}", summary="List a cluster's brokers")
-async def cluster_brokers(services: ServicesDep, cluster: str) -> list[str]:
-    """Return `host:port` of each live broker."""
-    _check_cluster(services, cluster)
-    return await brokers(services)
+@router.get(f"{CLUSTER}/failureDomains/{{domain}}", summary="A failure domain")
+async def failure_domain(services: ServicesDep, cluster: str, domain: str) -> None:
+    """Answer 404: there is none."""
+    check_cluster(services, cluster)
+    raise NotFoundError(f"there is no failure domain {decoded(domain)}", field="domain")
+
+
+@router.get(f"{CLUSTER}/migrate", summary="Refused: whether a cluster is being migrated")
+@router.post(f"{CLUSTER}/migrate", include_in_schema=False)
+@router.post(f"{CLUSTER}/peers", summary="Refused: set peer clusters")
+@router.post(f"{CLUSTER}/failureDomains/{{domain}}", summary="Refused: set a failure domain")
+@router.delete(f"{CLUSTER}/failureDomains/{{domain}}", summary="Refused: delete a failure domain")
+async def not_offered(request: Request, services: ServicesDep, cluster: str) -> None:
+    """Refuse what a cluster by itself does not have."""
+    check_cluster(services, cluster)
+    path = request.url.path
+    if "failureDomains" in path:
+        raise UnsupportedError(
+            "failure domains of brokers are not offered: bundles go to the least loaded broker", field="domain"
+        )
+    what = "migration to" if path.endswith("migrate") else "replication with"
+    raise UnsupportedError(f"{what} other clusters is not offered", field="cluster")
+
+
+# -- bookies
 
 
 @router.get("/admin/v2/bookies/all", summary="List bookies")
@@ -102,13 +140,47 @@ async def racks(services: ServicesDep) -> dict[str, Any]:
     return {"default": {item.address: {"rack": item.rack, "hostname": item.bookie_id} for item in found}}
 
 
-@router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", summary="Look up a topic's owner")
-async def lookup(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+@router.get("/admin/v2/bookies/racks-info/{bookie}", summary="The rack of a bookie")
+async def rack(services: ServicesDep, bookie: str) -> dict[str, Any]:
+    """Return `{"rack", "hostname"}` of the bookie with that address or id."""
+    wanted = decoded(bookie)
+    for item in await services.cluster.bookies():
+        if wanted in (item.address, item.bookie_id):
+            return {"rack": item.rack, "hostname": item.bookie_id}
+    raise NotFoundError(f"there is no live bookie {wanted}", field="bookie")
+
+
+@router.post("/admin/v2/bookies/racks-info/{bookie}", **NO_CONTENT, summary="Refused: set a rack")
+@router.delete("/admin/v2/bookies/racks-info/{bookie}", **NO_CONTENT, summary="Refused: remove a rack")
+async def change_rack(bookie: str) -> None:
+    """Refuse: placement reads the rack that each bookie registers."""
+    raise MethodNotAllowedError(
+        f"placement reads the rack that {decoded(bookie)} registers: set `rack` in the bookie's configuration and "
+        "restart it",
+        field="rack",
+    )
+
+
+# -- lookup
+
+
+@router.get(LOOKUP, summary="Look up a topic's owner")
+async def lookup(request: Request, services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """Return the address of the topic's owner, in the shape that stock clients with an `http://` URL expect."""
     owner = await services.admin.lookup(str(topic))
     url, tls = str(owner["service_url"]), str(owner.get("service_url_tls", ""))
     answer = {"brokerUrl": url, "nativeUrl": url, "brokerUrlTls": tls, "brokerUrlSsl": tls}
-    return JSONResponse({**answer, **dict.fromkeys(("httpUrl", "httpUrlTls"), "")})
+    web = dict.fromkeys(("httpUrl", "httpUrlTls"), "")
+    web["httpUrlTls" if web_scheme(request) == "https" else "httpUrl"] = (
+        f"{web_scheme(request)}://{web_address(request)}"
+    )
+    return JSONResponse({**answer, **web})
+
+
+@router.get(f"{LOOKUP}/bundle", summary="A topic's bundle", response_class=PlainTextResponse)
+async def bundle_of(services: ServicesDep, topic: TopicInUrl) -> PlainTextResponse:
+    """Return the hash range of the topic's bundle, such as `0x40000000_0x60000000`."""
+    return PlainTextResponse(await services.admin.bundle_of(str(topic)))
 
 
 async def check_ready(services: Services) -> None:
@@ -124,10 +196,13 @@ async def check_ready(services: Services) -> None:
         raise ServiceNotReadyError(f"no broker answers: {error or f'{READY_SECONDS} s'}") from error
 
 
-def _check_cluster(services: Services, name: str) -> None:
+def check_cluster(services: Services, name: str) -> None:
+    """Raise NotFoundError unless a URL segment names the one cluster."""
     if decoded(name) != services.config.cluster_name:
         raise NotFoundError(f"no cluster {decoded(name)}: it is {services.config.cluster_name}", field="cluster")
 
 
-def _authority(service_url: str) -> str:
-    return service_url.partition("://")[2] or service_url
+def _joined(urls: list[str]) -> str:
+    """Return addresses as one that names all hosts: ``pulsar://host:port,host:port``."""
+    first, *others = urls or [""]
+    return ",".join([first, *(url.partition("://")[2] for url in others)])

@@ -16,6 +16,17 @@ NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 NO_CONTENT: dict[str, Any] = {"status_code": 204, "response_class": Response}
 
 
+def web_address(request: Request) -> str:
+    """Return ``host:port`` of the gateway as the caller reached it."""
+    url = request.url
+    return f"{url.hostname}:{url.port or (443 if url.scheme == 'https' else 80)}"
+
+
+def web_scheme(request: Request) -> str:
+    """Return ``http`` or ``https``, by which the caller reached the gateway."""
+    return request.url.scheme
+
+
 def full_name(tenant: str, namespace: str) -> str:
     """Return ``tenant/namespace`` of two URL segments."""
     return f"{decoded(tenant)}/{decoded(namespace)}"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 
+from heliograph.base.errors import NotFoundError
 from heliograph.gateway.admin.routes import json_object
 from heliograph.gateway.services import ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
@@ -46,6 +47,21 @@ async def all_versions(services: ServicesDep, topic: PersistentTopicInUrl) -> di
     return {"getSchemaResponses": [_shown(schema) for schema in await services.admin.schemas.versions(str(topic))]}
 
 
+@router.get(f"{TOPIC}/metadata", summary="The versions of the schema, without their definitions")
+async def metadata(services: ServicesDep, topic: PersistentTopicInUrl) -> dict[str, Any]:
+    """Return `{"info": entry, "index": [entry, ...]}`: the newest version, and all of them, oldest first.
+
+    An entry is `{"version", "ledgerId", "entryId", "timestamp", "type"}`; both ids are -1, since definitions are stored
+    in the metadata store.
+    """
+    versions = await services.admin.schemas.versions(str(topic))
+    if not versions:
+        raise NotFoundError(f"{topic} has no schema", field="topic")
+    place = {"ledgerId": -1, "entryId": -1}
+    index = [{**{name: one[name] for name in ("version", "timestamp", "type")}, **place} for one in versions]
+    return {"info": index[-1], "index": index}
+
+
 @router.post(f"{TOPIC}/schema", summary="Add a version of the schema", openapi_extra=_schema_body)
 async def put(request: Request, services: ServicesDep, topic: PersistentTopicInUrl) -> dict[str, Any]:
     """Add `{"type": "AVRO", "schema": "...", "properties": {}}`; return its version."""
@@ -72,8 +88,8 @@ async def version_of(request: Request, services: ServicesDep, topic: PersistentT
 async def delete(
     services: ServicesDep, topic: PersistentTopicInUrl, force: Annotated[bool, Query()] = False
 ) -> dict[str, Any]:
-    """Delete the topic's schema; messages keep the versions that they were published with."""
-    return {"version": {"version": await services.admin.schemas.delete(str(topic))}}
+    """Delete the topic's schema; messages keep the versions that they were published with. Return `{"version": n}`."""
+    return {"version": await services.admin.schemas.delete(str(topic))}
 
 
 async def _wanted(request: Request) -> dict[str, Any]:

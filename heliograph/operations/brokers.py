@@ -52,6 +52,26 @@ class BrokerOperations(OperationGroup, group="brokers"):
         """
 
     @operation(Scope.BROKER, Right.SUPERUSER)
+    async def owned(self, broker_id: str) -> dict[str, tuple[str, ...]]:
+        """Return the bundles that a broker owns, by namespace.
+
+        Raises:
+            NotFoundError: no live broker has that id.
+        """
+
+    @operation(Scope.BROKER, Right.SUPERUSER)
+    async def topics(self, broker_id: str) -> dict[str, str]:
+        """Return the topics that a broker has in memory, each with the name of its bundle; raises as ``owned``."""
+
+    @operation(Scope.BROKER, Right.SUPERUSER)
+    async def configuration(self, broker_id: str) -> dict[str, str]:
+        """Return the settings that a broker runs with as text, without its secrets; raises as ``owned``."""
+
+    @operation(Scope.CLUSTER, Right.SUPERUSER)
+    async def check_quotas(self) -> int:
+        """Make every broker check the backlog quotas of its loaded topics now; return how many topics were checked."""
+
+    @operation(Scope.BROKER, Right.SUPERUSER)
     async def drain(self, broker_id: str) -> int:
         """Make a broker give all its bundles away and take no more; return how many it gave.
 

@@ -25,6 +25,14 @@ class TopicOperations(OperationGroup, group=""):
         Each partition of a partitioned topic has an owner of its own.
         """
 
+    @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME)
+    async def bundle_of(self, topic: str) -> str:
+        """Return the name of the bundle that a topic, existing or not, belongs to.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+
     @operation(Scope.TOPIC, Right.TENANT_ADMIN, fulfilled_by=TopicExistsError)
     async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:
         """Create a topic, partitioned if ``partitions`` is above 0.

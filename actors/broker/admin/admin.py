@@ -22,6 +22,7 @@ from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
 from heliograph.actors.broker.admin.schemas import SchemaAdminService
 from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.namespaces.bundles import bundle_path
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.topic.publishing import PartitionRouter, check_payloads
@@ -102,6 +103,11 @@ class AdminService(AdminOperations):
             "service_url_tls": owner.service_url_tls,
             "actor_name": owner.actor_name,
         }
+
+    @override
+    async def bundle_of(self, topic: str) -> str:
+        name = TopicName.parse(topic)
+        return paths.last_part(bundle_path(name, await self._catalog.policies(name)))
 
     @override
     async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from typing_extensions import override
@@ -17,11 +17,13 @@ from typing_extensions import override
 from heliograph.actors.broker.balance.bundle_changes import BundleChanges
 from heliograph.actors.broker.balance.leader import BrokerApi, Leader
 from heliograph.actors.broker.balance.load_report import read_loads
+from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.namespaces.bundles import Bundle, boundaries, bundle_names, range_name, range_of
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.records import probe_of
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.topic.topics import Topics
 from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError
@@ -37,7 +39,11 @@ Json = dict[str, Any]
 class BrokerDuties:
     """What this broker does itself when another broker or an operator asks for it."""
 
-    def __init__(self, ownership: Ownership, leader: Leader, changes: BundleChanges) -> None:
+    def __init__(
+        self, config: BrokerConfig, topics: Topics, ownership: Ownership, leader: Leader, changes: BundleChanges
+    ) -> None:
+        self._config = config
+        self._topics = topics
         self._ownership = ownership
         self._leader = leader
         self._changes = changes
@@ -46,6 +52,10 @@ class BrokerDuties:
             "unload_bundle": self._changes.unload,
             "split_bundle": self._split,
             "set_draining": self._set_draining,
+            "owned": self._owned,
+            "topics": self._loaded,
+            "configuration": self._configuration,
+            "check_quotas": self._check_quotas,
         }
 
     async def run(self, method: str, arguments: Json) -> Any:
@@ -75,6 +85,28 @@ class BrokerDuties:
     async def _set_draining(self, is_draining: bool) -> int:
         await self._ownership.set_draining(is_draining)
         return await self._changes.unload_all() if is_draining else 0
+
+    async def _owned(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in sorted(self._ownership.owned):
+            parent = path.rpartition("/")[0]
+            namespace = f"{paths.last_part(parent.rpartition('/')[0])}/{paths.last_part(parent)}"
+            found.setdefault(namespace, []).append(paths.last_part(path))
+        return found
+
+    async def _loaded(self) -> dict[str, str]:
+        return {str(topic.name): paths.last_part(topic.bundle) for topic in self._topics.loaded}
+
+    async def _configuration(self) -> dict[str, str]:
+        return shown_settings(self._config)
+
+    async def _check_quotas(self) -> int:
+        checked = 0
+        for topic in self._topics.loaded:
+            if topic.is_open:
+                await topic.admission.check_quota()
+                checked += 1
+        return checked
 
 
 class BrokerAdminService(BrokerOperations):
@@ -191,6 +223,26 @@ class BrokerAdminService(BrokerOperations):
         return tuple(halves)
 
     @override
+    async def owned(self, broker_id: str) -> dict[str, tuple[str, ...]]:
+        found = await self._ask_live(broker_id, "owned", {})
+        return {namespace: tuple(names) for namespace, names in found.items()}
+
+    @override
+    async def topics(self, broker_id: str) -> dict[str, str]:
+        return dict(await self._ask_live(broker_id, "topics", {}))
+
+    @override
+    async def configuration(self, broker_id: str) -> dict[str, str]:
+        return dict(await self._ask_live(broker_id, "configuration", {}))
+
+    @override
+    async def check_quotas(self) -> int:
+        with needs_session():
+            live = await self._ownership.brokers()
+        asked = [self._ask(broker.broker_id, broker.actor_name, "check_quotas", {}) for broker in live]
+        return sum(await asyncio.gather(*asked))
+
+    @override
     async def drain(self, broker_id: str) -> int:
         return int(await self._set_draining(broker_id, True))
 
@@ -199,12 +251,15 @@ class BrokerAdminService(BrokerOperations):
         await self._set_draining(broker_id, False)
 
     async def _set_draining(self, broker_id: str, is_draining: bool) -> Any:
+        return await self._ask_live(broker_id, "set_draining", {"is_draining": is_draining})
+
+    async def _ask_live(self, broker_id: str, method: str, arguments: Json) -> Any:
         with needs_session():
             live = {broker.broker_id: broker for broker in await self._ownership.brokers()}
         broker: BrokerRegistration | None = live.get(broker_id)
         if broker is None:
             raise NotFoundError(f"there is no live broker {broker_id}", field="broker", limit=", ".join(sorted(live)))
-        return await self._ask(broker_id, broker.actor_name, "set_draining", {"is_draining": is_draining})
+        return await self._ask(broker_id, broker.actor_name, method, arguments)
 
     async def _owner(self, path: str) -> BundleOwner | None:
         try:
@@ -228,3 +283,19 @@ def _hash_of(boundary: str | int | None) -> int | None:
         return int(boundary, 0)
     except ValueError:
         raise BadRequestError(f"{boundary!r} is no boundary", field="boundary", limit="such as 0x60000000") from None
+
+
+def shown_settings(config: Any, before: str = "") -> dict[str, str]:
+    """Return the fields of a configuration as text, nested ones as ``part.field``. Secrets are left out."""
+    shown: dict[str, str] = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if not each.repr:
+            continue
+        if is_dataclass(value):
+            shown |= shown_settings(value, f"{before}{each.name}.")
+        elif isinstance(value, bool):
+            shown[before + each.name] = str(value).lower()
+        else:
+            shown[before + each.name] = "" if value is None else str(value)
+    return shown

@@ -121,6 +121,10 @@ class PublishAdmission:
     async def housekeep(self) -> None:
         """Check the backlog quota, and keep the state of deduplication small."""
         self.dedup.housekeep()
+        await self.check_quota()
+
+    async def check_quota(self) -> None:
+        """Check the backlog quota, and disconnect producers that it refuses."""
         if self.is_terminated:
             return
         await self.quota.check()

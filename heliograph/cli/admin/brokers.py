@@ -44,3 +44,32 @@ def undrain(context: CommandContext, broker: Broker) -> None:
     """Let a broker take topics again."""
     context.admin.brokers.undrain(broker)
     context.report({"broker": broker, "undrained": True}, f"{broker} takes topics again")
+
+
+@command(app)
+def bundles(context: CommandContext, broker: Broker) -> None:
+    """List the bundles that a broker owns."""
+    found = context.admin.brokers.owned(broker)
+    rows = [(namespace, name) for namespace, names in sorted(found.items()) for name in names]
+    context.show({"broker": broker, "bundles": found}, ("namespace", "bundle"), rows)
+
+
+@command(app)
+def topics(context: CommandContext, broker: Broker) -> None:
+    """List the topics that a broker has in memory."""
+    found = context.admin.brokers.topics(broker)
+    context.show({"broker": broker, "topics": found}, ("topic", "bundle"), sorted(found.items()))
+
+
+@command(app)
+def settings(context: CommandContext, broker: Broker) -> None:
+    """Show the settings that a broker runs with, without its secrets."""
+    found = context.admin.brokers.configuration(broker)
+    context.show({"broker": broker, "settings": found}, ("setting", "value"), sorted(found.items()))
+
+
+@command(app)
+def check_quotas(context: CommandContext) -> None:
+    """Make every broker check the backlog quotas of its topics now."""
+    count = context.admin.brokers.check_quotas()
+    context.report({"topics": count}, f"checked {count} topics")

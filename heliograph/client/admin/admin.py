@@ -204,6 +204,10 @@ class BrokersSync(_BlockingGroup):
     unload_bundle = _blocking(BrokerOperations.unload_bundle)
     unload_namespace = _blocking(BrokerOperations.unload_namespace)
     split_bundle = _blocking(BrokerOperations.split_bundle)
+    owned = _blocking(BrokerOperations.owned)
+    topics = _blocking(BrokerOperations.topics)
+    configuration = _blocking(BrokerOperations.configuration)
+    check_quotas = _blocking(BrokerOperations.check_quotas)
     drain = _blocking(BrokerOperations.drain)
     undrain = _blocking(BrokerOperations.undrain)
 
@@ -220,6 +224,7 @@ class AdminSync(_BlockingGroup):
         self.brokers = BrokersSync(admin.brokers)
 
     lookup = _blocking(TopicOperations.lookup)
+    bundle_of = _blocking(TopicOperations.bundle_of)
     create_topic = _blocking(TopicOperations.create_topic)
     delete_topic = _blocking(TopicOperations.delete_topic)
     list_topics = _blocking(TopicOperations.list_topics)

@@ -170,14 +170,32 @@ def test_statistics() -> None:
     run(scenario)
 
 
+EVERYTHING = "0x00000000_0xffffffff"
+OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+LEADER = {
+    "brokerId": "gateway:80",
+    "serviceUrl": "http://gateway:80",
+    "name": "broker-1",
+    "brokerServiceUrl": "pulsar://127.0.0.1:6650",
+}
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
         ("/admin/v2/clusters", ["standalone"]),
-        ("/admin/v2/brokers/leaderBroker", {"brokerId": "broker-1", "serviceUrl": "pulsar://127.0.0.1:6650"}),
-        ("/admin/v2/broker-stats/load-report", [{"broker_id": "broker-1", "cpu_share": 0.5}]),
-        ("/admin/v2/brokers", ["127.0.0.1:6650"]),
-        ("/admin/v2/brokers/standalone", ["127.0.0.1:6650"]),
+        ("/admin/v2/brokers/leaderBroker", LEADER),
+        ("/admin/v2/brokers", ["gateway:80"]),
+        ("/admin/v2/brokers/standalone", ["gateway:80"]),
+        ("/admin/v2/brokers/standalone/gateway:80/ownedNamespaces", {f"public/default/{EVERYTHING}": OWNED}),
+        ("/admin/v2/brokers/standalone/broker-1/ownedNamespaces", {f"public/default/{EVERYTHING}": OWNED}),
+        ("/admin/v2/brokers/standalone/127.0.0.1:6650/ownedNamespaces", {f"public/default/{EVERYTHING}": OWNED}),
+        ("/admin/v2/brokers/configuration", []),
+        ("/admin/v2/brokers/configuration/values", {}),
+        ("/admin/v2/brokers/configuration/runtime", {"clusterName": "standalone", "port": "0"}),
+        ("/admin/v2/clusters/standalone/peers", []),
+        ("/admin/v2/clusters/standalone/failureDomains", {}),
+        ("/admin/v2/bookies/racks-info/127.0.0.1:3181", {"rack": "default", "hostname": "bookie-1"}),
         ("/admin/v2/non-persistent/public/default", []),
         ("/admin/v2/namespaces/public/default/topics?mode=NON_PERSISTENT", []),
         ("/admin/v2/bookies/racks-info", {"default": {"127.0.0.1:3181": {"rack": "default", "hostname": "bookie-1"}}}),
@@ -191,12 +209,68 @@ def test_what_the_cluster_is_made_of(path: str, expected: object) -> None:
     run(scenario)
 
 
+def test_the_load_report_is_one_object_that_pulsar_s_tools_parse() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        found = (await gateway.http.get("/admin/v2/broker-stats/load-report")).json()
+        assert (found["loadReportType"], found["webServiceUrl"]) == ("LocalBrokerData", "http://gateway:80")
+        assert found["cpu"] == {"usage": 50.0, "limit": 100.0}
+        assert found["bundles"] == [f"public/default/{EVERYTHING}"]
+        assert found["brokers"] == [{"broker_id": "broker-1", "cpu_share": 0.5}]
+        (metrics,) = (await gateway.http.get("/admin/v2/broker-stats/metrics")).json()
+        assert metrics["metrics"] == {"brk_cpu_share": 0.5}
+
+    run(scenario)
+
+
+def test_the_statistics_of_all_loaded_topics() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        found = (await gateway.http.get("/admin/v2/broker-stats/topics")).json()
+        assert found["public/default"][EVERYTHING]["persistent"][FLIGHTS]["msgRateIn"] == 1.5
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("PUT", "/admin/v2/clusters/standalone", 409, "exists"),
+        ("PUT", "/admin/v2/clusters/other", 501, "replication"),
+        ("POST", "/admin/v2/clusters/standalone", 405, "registered"),
+        ("DELETE", "/admin/v2/clusters/standalone", 405, "helio down"),
+        ("DELETE", "/admin/v2/clusters/other", 404, "no cluster other"),
+        ("POST", "/admin/v2/clusters/standalone/peers", 501, "replication"),
+        ("GET", "/admin/v2/clusters/standalone/migrate", 501, "migration"),
+        ("POST", "/admin/v2/clusters/standalone/failureDomains/d", 501, "failure domains"),
+        ("GET", "/admin/v2/clusters/standalone/failureDomains/d", 404, "failure domain d"),
+        ("POST", "/admin/v2/brokers/configuration/x/1", 412, "x cannot change"),
+        ("DELETE", "/admin/v2/brokers/configuration/x", 412, "x cannot change"),
+        ("POST", "/admin/v2/brokers/shutdown", 405, "drain"),
+        ("GET", "/admin/v2/broker-stats/mbeans", 501, "Java"),
+        ("GET", "/admin/v2/broker-stats/allocator-stats/default", 501, "Java"),
+        ("GET", "/admin/v2/brokers/standalone/9.9.9.9:1/ownedNamespaces", 404, "no broker"),
+        ("POST", "/admin/v2/bookies/racks-info/127.0.0.1:3181", 405, "registers"),
+        ("GET", "/admin/v2/bookies/racks-info/1.1.1.1:1", 404, "no live bookie"),
+    ],
+)
+def test_what_is_not_offered_is_refused_with_a_reason(method: str, path: str, status: int, words: str) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.request(method, path)
+        assert (answer.status_code, words in answer.json()["reason"]) == (status, True), answer.json()
+
+    run(scenario)
+
+
 def test_bookies_and_health_and_lookup() -> None:
     async def scenario(gateway: Gateway) -> None:
         (bookie,) = (await gateway.http.get("/admin/v2/bookies/all")).json()["bookies"]
         assert (bookie["bookieId"], bookie["writable"], bookie["freeBytes"]) == ("bookie-1", True, 10)
         assert (await gateway.http.get("/admin/v2/brokers/health")).text == "ok"
         assert (await gateway.http.get("/admin/v2/brokers/version")).text
+        assert (await gateway.http.get("/admin/v2/brokers/backlog-quota-check")).status_code == 204
+        assert gateway.world.brokers.asked == [("check",)]
+        bundle = await gateway.http.get("/lookup/v2/topic/persistent/public/default/flights/bundle")
+        assert bundle.text == EVERYTHING
         found = (await gateway.http.get("/lookup/v2/topic/persistent/public/default/flights")).json()
         assert found["brokerUrl"] == found["nativeUrl"] == "pulsar://127.0.0.1:6650"
         assert found["brokerUrlTls"] == found["brokerUrlSsl"] == ""

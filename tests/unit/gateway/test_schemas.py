@@ -34,7 +34,10 @@ def test_versions_are_added_shown_and_deleted() -> None:
         assert [schema["version"] for schema in shown] == [0, 1]
         assert (await http.post(f"{TOPIC}/version", json=grown)).json() == {"version": 1}
         assert (await http.post(f"{TOPIC}/version", json={"type": "STRING"})).json() == {"version": -1}
-        assert (await http.delete(f"{TOPIC}/schema")).json() == {"version": {"version": 2}}
+        metadata = (await http.get(f"{TOPIC}/metadata")).json()
+        assert [entry["version"] for entry in metadata["index"]] == [0, 1]
+        assert (metadata["info"]["version"], metadata["info"]["type"]) == (1, "AVRO")
+        assert (await http.delete(f"{TOPIC}/schema")).json() == {"version": 2}
         assert (await http.get(f"{TOPIC}/schema")).status_code == 404
 
     run(scenario)

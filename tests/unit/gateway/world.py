@@ -86,6 +86,19 @@ class FakeBrokers(BrokerOperations):
     async def loads(self) -> tuple[Answer, ...]:
         return ({"broker_id": "broker-1", "cpu_share": 0.5},)
 
+    async def owned(self, broker_id: str) -> dict[str, tuple[str, ...]]:
+        return {"public/default": ("0x00000000_0xffffffff",)}
+
+    async def topics(self, broker_id: str) -> dict[str, str]:
+        return {FLIGHTS: "0x00000000_0xffffffff"}
+
+    async def configuration(self, broker_id: str) -> dict[str, str]:
+        return {"port": "0"}
+
+    async def check_quotas(self) -> int:
+        self.asked.append(("check",))
+        return 1
+
     async def bundles(self, namespace: str) -> Answer:
         bundle = {"name": "0x00000000_0xffffffff", "owner": "broker-1"}
         return {"boundaries": ["0x00000000", "0xffffffff"], "bundles": [bundle]}
@@ -151,6 +164,9 @@ class World(AdminOperations):
         return consumer
 
     # -- the admin interface
+
+    async def bundle_of(self, topic: str) -> str:
+        return "0x00000000_0xffffffff"
 
     async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:
         if topic in self.topics:
