@@ -19,6 +19,7 @@ from heliograph.base.version import heliograph_version
 from heliograph.gateway.admin import brokers as admin_brokers
 from heliograph.gateway.admin import cluster as admin_cluster
 from heliograph.gateway.admin import namespaces as admin_namespaces
+from heliograph.gateway.admin import not_offered as admin_not_offered
 from heliograph.gateway.admin import policies as admin_policies
 from heliograph.gateway.admin import schemas as admin_schemas
 from heliograph.gateway.admin import subscriptions as admin_subscriptions
@@ -62,6 +63,7 @@ _ROUTERS = (
     admin_cluster.router,
     admin_brokers.router,
     admin_namespaces.router,
+    admin_not_offered.router,
     admin_policies.router,  # last: its paths end in a policy's name and would match others
     websocket_producer.router,
     websocket_consumer.router,

@@ -73,6 +73,7 @@ _ROWS: dict[type[HeliographError], ErrorRow] = {
     tree.ProtocolError: ErrorRow(502, 502, 1011),
     tree.QuotaExceededError: ErrorRow(503, 503, 1013),
     tree.UnsupportedError: ErrorRow(501, 501, 1008),
+    tree.PolicyLimitError: ErrorRow(412, 412, 1008),
     tree.ServiceNotReadyError: ErrorRow(503, 503, 1013),
     tree.ConnectionLostError: ErrorRow(503, 503, 1013),
     tree.PersistenceError: ErrorRow(503, 503, 1013),

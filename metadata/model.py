@@ -271,6 +271,7 @@ class Policies:
         backlog_quota_bytes: size limit of the largest backlog of a subscription, -1 for no quota.
         backlog_quota_seconds: age limit of the oldest message of a backlog, -1 for no quota.
         backlog_quota_action: ``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``.
+        backlog_quota_seconds_action: the same for the age limit, empty for that of ``backlog_quota_action``.
         deduplication: drop messages that a producer sent before, by their sequence ids.
         deduplication_snapshot_entries: entries between two snapshots of the sequence ids.
         deduplication_snapshot_seconds: the longest time between two snapshots while messages are published.
@@ -279,6 +280,8 @@ class Policies:
         subscription_dispatch_messages_per_second, subscription_dispatch_bytes_per_second: limits for the consumers of
             one subscription.
         max_message_bytes: the size limit of one message, 0 for the broker's limit.
+        subscription_types: the types that consumers may use, such as ``Exclusive,Shared``; empty: all.
+        encryption_required: whether producers that do not encrypt their messages are refused.
         inactive_delete_seconds: time after which an unused topic is deleted, 0 never.
         inactive_delete_mode: ``delete_when_no_subscriptions`` or ``delete_when_subscriptions_caught_up``.
         subscription_expiration_seconds: time after which an unused durable subscription is deleted, 0 never.
@@ -299,6 +302,7 @@ class Policies:
     backlog_quota_bytes: int = -1
     backlog_quota_seconds: int = -1
     backlog_quota_action: str = "producer_request_hold"
+    backlog_quota_seconds_action: str = ""
     deduplication: bool = False
     deduplication_snapshot_entries: int = 1_000
     deduplication_snapshot_seconds: int = 120
@@ -315,6 +319,8 @@ class Policies:
     max_unacked_per_consumer: int = 50_000
     max_unacked_per_subscription: int = 200_000
     max_message_bytes: int = 0
+    subscription_types: str = ""
+    encryption_required: bool = False
     delayed_delivery: bool = True
     auto_create_subscriptions: bool = True
     inactive_delete_seconds: int = 0
@@ -335,12 +341,19 @@ class NamespacePolicies(Policies):
         bundle_splits: further hashes, 0 to 2**32, at which bundles were split since.
         auto_create_topics: whether using a topic creates it.
         auto_create_partitions: the number of partitions of such a topic, 0 for a topic without partitions.
+        max_topics: how many topics may exist, each partition counted, 0 without limit.
+        properties: the user's notes by name.
+        own: the policies that were set for the namespace itself, by name; the others have the defaults of the cluster.
+            None in records of older versions: those that differ from the defaults.
         is_deleted: the namespace is being deleted; nothing in it can be used or created.
     """
 
     bundles: int = 8
     auto_create_topics: bool = True
     auto_create_partitions: int = 0
+    max_topics: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    own: tuple[str, ...] | None = None
     bundle_splits: tuple[int, ...] = ()
     is_deleted: bool = False
 

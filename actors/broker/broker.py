@@ -65,7 +65,7 @@ class Broker:
         self._cache = TailCache(config.cache_bytes)
         self._publish_budget = PublishBudget(config.publish_bytes_max)
         self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
-        self._catalog = Catalog(store)
+        self._catalog = Catalog(store, config.default_retention_seconds)
         self._ownership: Ownership | None = None
         self._topics: Topics | None = None
         self._admin: AdminService | None = None

@@ -88,6 +88,12 @@ class BrokerConfig:
     keep_alive_seconds: float = setting(
         30.0, "silence after which a peer is pinged; twice that ends the connection", above=0
     )
+    default_retention_seconds: int = setting(
+        -1,
+        "time for which messages are kept after every subscription has acknowledged them, in namespaces that set no "
+        "retention; -1: without end, 0: not at all, which is Pulsar's default",
+        least=-1,
+    )
     housekeeping_seconds: float = setting(
         10.0, "time between two checks of retention, of the age of ledgers and of the age of messages", above=0
     )

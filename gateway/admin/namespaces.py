@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
+from starlette.responses import Response
 
-from heliograph.gateway.admin.policy_shapes import number_of, object_of, policies_parsed, policies_shown
+from heliograph.gateway.admin.policies_object import check_quota, policies_parsed, policies_shown, properties_parsed
+from heliograph.gateway.admin.policy_shapes import number_of, object_of
 from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, full_name
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 from heliograph.gateway.services import Services, ServicesDep
@@ -24,6 +27,7 @@ router = APIRouter(
     },
 )
 _object_body = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
+_NO_QUOTA = dict.fromkeys(("retention_seconds", "retention_bytes", "backlog_quota_seconds", "backlog_quota_bytes"), -1)
 Force = Annotated[bool, Query(description="Also with everything that is in it")]
 
 
@@ -74,25 +78,81 @@ async def namespaces(services: ServicesDep, tenant: str) -> list[str]:
 @router.get(NAMESPACE, summary="A namespace")
 async def namespace_of(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
     """Return a namespace's policies."""
-    values = await services.admin.namespaces.policies(full_name(tenant, namespace))
-    return policies_shown(values, services.config.cluster_name)
+    name = full_name(tenant, namespace)
+    values = await services.admin.namespaces.policies(name)
+    own = await services.admin.namespaces.policies(name, True)
+    properties = await services.admin.namespaces.properties(name)
+    return policies_shown(values, own, properties, services.config.cluster_name)
 
 
 @router.put(NAMESPACE, **NO_CONTENT, summary="Create a namespace", openapi_extra=_object_body)
 async def create_namespace(request: Request, services: ServicesDep, tenant: str, namespace: str) -> None:
-    """Create a namespace; the body is empty, or Pulsar's `Policies`, such as `{"bundles": {"numBundles": 16}}`."""
+    """Create a namespace; the body is empty, or Pulsar's `Policies`, such as `{"bundles": {"numBundles": 16}}`.
+
+    What is null or `UNDEFINED` in it is as the cluster has it.
+    """
     body = object_of(await json_body(request) or {}, "policies")
-    bundles = body.get("bundles")
-    count = None
-    if bundles is not None:
-        count = number_of(object_of(bundles, "bundles").get("numBundles"), "numBundles", 1)
-    await services.admin.namespaces.create(full_name(tenant, namespace), count, policies_parsed(body))
+    bundles = object_of(body.get("bundles") or {}, "bundles")
+    count = number_of(bundles.get("numBundles") or 0, "numBundles", 0) or None
+    values = policies_parsed(body, services.config.cluster_name)
+    check_quota({**_NO_QUOTA, **values})
+    properties = properties_parsed(body.get("properties") or {})
+    name = full_name(tenant, namespace)
+    await services.admin.namespaces.create(name, count, values)
+    if properties:
+        await services.admin.namespaces.set_properties(name, properties)
 
 
 @router.delete(NAMESPACE, **NO_CONTENT, summary="Delete a namespace")
 async def delete_namespace(services: ServicesDep, tenant: str, namespace: str, force: Force = False) -> None:
     """Delete a namespace: 409 while it has topics, unless `force` deletes them."""
     await services.admin.namespaces.delete(full_name(tenant, namespace), force)
+
+
+@router.get(f"{NAMESPACE}/properties", summary="A namespace's properties")
+async def properties_of(services: ServicesDep, tenant: str, namespace: str) -> dict[str, str]:
+    """Return the properties, which are notes of the user."""
+    return dict(await services.admin.namespaces.properties(full_name(tenant, namespace)))
+
+
+@router.put(
+    f"{NAMESPACE}/properties", **NO_CONTENT, summary="Add properties to a namespace", openapi_extra=_object_body
+)
+async def add_properties(request: Request, services: ServicesDep, tenant: str, namespace: str) -> None:
+    """Add properties, or replace their values; the body is an object of texts."""
+    given = properties_parsed(await json_body(request) or {})
+    await _change_properties(services, full_name(tenant, namespace), lambda found: {**found, **given})
+
+
+@router.delete(f"{NAMESPACE}/properties", **NO_CONTENT, summary="Remove all properties of a namespace")
+async def clear_properties(services: ServicesDep, tenant: str, namespace: str) -> None:
+    """Remove all properties."""
+    await _change_properties(services, full_name(tenant, namespace), lambda found: {})
+
+
+@router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", **NO_CONTENT, summary="Set a property of a namespace")
+async def set_property(services: ServicesDep, tenant: str, namespace: str, key: str, value: str) -> None:
+    """Set one property."""
+    given = {decoded(key): decoded(value)}
+    await _change_properties(services, full_name(tenant, namespace), lambda found: {**found, **given})
+
+
+@router.get(f"{NAMESPACE}/property/{{key}}", summary="A property of a namespace")
+async def property_of(services: ServicesDep, tenant: str, namespace: str, key: str) -> Response:
+    """Return the value of one property as text, 204 when it is not set."""
+    found = await services.admin.namespaces.properties(full_name(tenant, namespace))
+    return _text(found.get(decoded(key)))
+
+
+@router.delete(f"{NAMESPACE}/property/{{key}}", summary="Remove a property of a namespace")
+async def remove_property(services: ServicesDep, tenant: str, namespace: str, key: str) -> Response:
+    """Remove one property; return the value that it had as text, 204 when it was not set."""
+    name = full_name(tenant, namespace)
+    found = await services.admin.namespaces.properties(name)
+    await services.admin.namespaces.set_properties(
+        name, {other: value for other, value in found.items() if other != decoded(key)}
+    )
+    return _text(found.get(decoded(key)))
 
 
 @router.get(f"{NAMESPACE}/topics", summary="List a namespace's topics")
@@ -141,6 +201,17 @@ async def split_bundle(
     if unload:
         for half in halves:
             await services.admin.brokers.unload_bundle(name, half)
+
+
+async def _change_properties(
+    services: Services, namespace: str, change: Callable[[Mapping[str, str]], dict[str, str]]
+) -> None:
+    found = await services.admin.namespaces.properties(namespace)
+    await services.admin.namespaces.set_properties(namespace, change(found))
+
+
+def _text(value: str | None) -> Response:
+    return Response(status_code=204) if value is None else Response(value, media_type="application/json")
 
 
 def _tenant_info(services: Services, body: Any) -> tuple[list[str], list[str]]:

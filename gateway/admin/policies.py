@@ -1,8 +1,12 @@
 """Pulsar's administrative REST interface for the policies of namespaces and of topics: one set of endpoints for all
-policies, over the table of ``policy_shapes.py``."""
+policies, over the table of ``policy_shapes.py``.
+
+A body of ``null``, or none, removes a policy, as Pulsar has it. What is not set is answered with 204 and no body.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -11,30 +15,27 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from heliograph.base.errors import NotFoundError, UnsupportedError
-from heliograph.gateway.admin.policy_shapes import (
-    NAMESPACE_POLICIES,
-    NOT_OFFERED,
-    QUOTA_TYPES,
-    TOPIC_POLICIES,
-    PolicyShape,
-    quota_conflict,
-    quota_parsed,
-    quotas_shown,
-)
+from heliograph.gateway.admin.backlog_quotas import AGE, QUOTA_FIELDS, SIZE, quota_parsed, quotas_shown
+from heliograph.gateway.admin.not_offered import NOT_OFFERED, NOTHING_SET
+from heliograph.gateway.admin.policies_object import check_clusters, check_quota
+from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, TOPIC_POLICIES, PolicyShape
 from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, full_name
-from heliograph.gateway.errors import PreconditionError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
 from heliograph.gateway.shapes.topics import PersistentTopicInUrl
 from heliograph.protocol.topic_name import TopicName
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+REPLICATION = "replication"
+_CLUSTERS = (REPLICATION, "allowedClusters")  # lists of clusters, of which there is one
+_BUNDLE = re.compile("0x[0-9a-f]{8}_0x[0-9a-f]{8}", re.IGNORECASE)
 
 router = APIRouter(
     tags=["policies"],
     responses={
         404: {"model": ErrorBody, "description": "No such namespace, topic or policy"},
-        412: {"model": ErrorBody, "description": "It contradicts another policy"},
+        412: {"model": ErrorBody, "description": "A value that is too low, or contradicts another policy"},
+        501: {"model": ErrorBody, "description": "A policy of Pulsar that is not offered, with the reason"},
     },
 )
 
@@ -47,10 +48,9 @@ def _documented(shapes: Mapping[str, PolicyShape]) -> dict[str, Any]:
 
 NamespacePolicy = Annotated[str, Path(description="One of " + ", ".join(f"`{name}`" for name in NAMESPACE_POLICIES))]
 TopicPolicy = Annotated[str, Path(description="One of " + ", ".join(f"`{name}`" for name in TOPIC_POLICIES))]
-Applied = Annotated[bool, Query(description="The value that applies, instead of what the topic itself sets")]
-QuotaType = Annotated[
-    str, Query(alias="backlogQuotaType", pattern="^(destination_storage|message_age)$", description="Which of the two")
-]
+Applied = Annotated[bool, Query(description="The value that applies, instead of what the topic or namespace sets")]
+IsGlobal = Annotated[bool, Query(alias="isGlobal", description="Must be false: there is one cluster")]
+QuotaType = Annotated[str, Query(alias="backlogQuotaType", pattern=f"^({SIZE}|{AGE})$", description="Which of the two")]
 
 
 @router.get(f"{NAMESPACE}/backlogQuotaMap", summary="A namespace's backlog quotas")
@@ -63,9 +63,12 @@ async def namespace_quotas(services: ServicesDep, tenant: str, namespace: str) -
 async def set_namespace_quota(
     request: Request, services: ServicesDep, tenant: str, namespace: str, kind: QuotaType = "destination_storage"
 ) -> None:
-    """Set `{"limitSize": bytes, "limitTime": seconds, "policy": "producer_request_hold"}`; both types share it."""
-    values = quota_parsed(await json_body(request), kind)
-    await _set_of_namespace(services, full_name(tenant, namespace), values)
+    """Set `{"limitSize": bytes, "limitTime": seconds, "policy": "producer_request_hold"}`; each type has its policy."""
+    body = await json_body(request)
+    if body is None:
+        await remove_namespace_quota(services, tenant, namespace, kind)
+    else:
+        await _set_of_namespace(services, full_name(tenant, namespace), quota_parsed(body, kind))
 
 
 @router.delete(f"{NAMESPACE}/backlogQuota", **NO_CONTENT, summary="Remove a namespace's backlog quota")
@@ -73,7 +76,7 @@ async def remove_namespace_quota(
     services: ServicesDep, tenant: str, namespace: str, kind: QuotaType = "destination_storage"
 ) -> None:
     """Reset the quota to the default, which is none."""
-    await services.admin.namespaces.remove_policies(full_name(tenant, namespace), [QUOTA_TYPES[kind]])
+    await services.admin.namespaces.remove_policies(full_name(tenant, namespace), [QUOTA_FIELDS[kind]])
 
 
 @router.get(f"{TOPIC}/backlogQuotaMap", summary="A topic's backlog quotas")
@@ -83,7 +86,7 @@ async def topic_quotas(services: ServicesDep, topic: PersistentTopicInUrl, appli
     if applied:
         return quotas_shown(values)
     own = await services.admin.namespaces.topic_policies(str(topic))
-    absent = {field: -1 for field in QUOTA_TYPES.values() if field not in own}
+    absent = {field: -1 for field in QUOTA_FIELDS.values() if field not in own}
     return quotas_shown({**values, **absent})
 
 
@@ -92,7 +95,11 @@ async def set_topic_quota(
     request: Request, services: ServicesDep, topic: PersistentTopicInUrl, kind: QuotaType = "destination_storage"
 ) -> None:
     """Set a quota of the topic, in the form of a namespace's."""
-    await _set_of_topic(services, topic, quota_parsed(await json_body(request), kind))
+    body = await json_body(request)
+    if body is None:
+        await remove_topic_quota(services, topic, kind)
+    else:
+        await _set_of_topic(services, topic, quota_parsed(body, kind))
 
 
 @router.delete(f"{TOPIC}/backlogQuota", **NO_CONTENT, summary="Remove a topic's backlog quota")
@@ -100,14 +107,40 @@ async def remove_topic_quota(
     services: ServicesDep, topic: PersistentTopicInUrl, kind: QuotaType = "destination_storage"
 ) -> None:
     """Remove the topic's own value, so that the namespace's applies."""
-    await services.admin.namespaces.remove_topic_policies(str(topic), [QUOTA_TYPES[kind]])
+    await services.admin.namespaces.remove_topic_policies(str(topic), [QUOTA_FIELDS[kind]])
+
+
+@router.get(f"{NAMESPACE}/persistence/bookieAffinity", include_in_schema=False)
+@router.post(f"{NAMESPACE}/persistence/bookieAffinity", include_in_schema=False)
+@router.delete(f"{NAMESPACE}/persistence/bookieAffinity", include_in_schema=False)
+async def bookie_affinity(request: Request, services: ServicesDep, tenant: str, namespace: str) -> Response:
+    """Answer that there are no groups of bookies, and refuse one."""
+    await services.admin.namespaces.policies(full_name(tenant, namespace))
+    return _not_offered("bookieAffinity", await _is_setting(request))
+
+
+@router.post(f"{NAMESPACE}/resourcegroup/{{group}}", include_in_schema=False)
+async def resource_group(services: ServicesDep, tenant: str, namespace: str, group: str) -> Response:
+    """Refuse a resource group."""
+    await services.admin.namespaces.policies(full_name(tenant, namespace))
+    return _not_offered("resourcegroup", is_set=True)
 
 
 @router.get(f"{NAMESPACE}/{{policy}}", summary="A namespace's policy")
-async def namespace_policy(services: ServicesDep, tenant: str, namespace: str, policy: NamespacePolicy) -> Response:
-    """Return the value that applies, set or by default, in Pulsar's shape."""
+async def namespace_policy(
+    services: ServicesDep, tenant: str, namespace: str, policy: NamespacePolicy, applied: Applied = False
+) -> Response:
+    """Return what the namespace itself sets in Pulsar's shape, or 204; with `applied` the value that holds."""
+    name = full_name(tenant, namespace)
+    own = await services.admin.namespaces.policies(name, True)
+    if policy in _CLUSTERS:
+        return JSONResponse([services.config.cluster_name] if policy == REPLICATION or applied else [])
+    if policy in NOT_OFFERED:
+        return _not_offered(policy, is_set=False)
     shape = _shape(NAMESPACE_POLICIES, policy)
-    return JSONResponse(shape.shown(await services.admin.namespaces.policies(full_name(tenant, namespace))))
+    if applied or any(field in own for field in shape.fields):
+        return JSONResponse(shape.shown(await services.admin.namespaces.policies(name)))
+    return Response(status_code=204) if shape.unset is None else JSONResponse(shape.unset)
 
 
 @router.post(f"{NAMESPACE}/{{policy}}", **NO_CONTENT, summary="Set a namespace's policy",
@@ -116,28 +149,50 @@ async def namespace_policy(services: ServicesDep, tenant: str, namespace: str, p
 async def set_namespace_policy(
     request: Request, services: ServicesDep, tenant: str, namespace: str, policy: NamespacePolicy
 ) -> None:
-    """Set a policy. Loaded topics apply it within moments, unless they override it."""
-    values = _shape(NAMESPACE_POLICIES, policy).parsed(await json_body(request))
-    await _set_of_namespace(services, full_name(tenant, namespace), values)
+    """Set a policy, or remove it where the body is null. Loaded topics apply it within moments, unless they override
+    it."""
+    name, body = full_name(tenant, namespace), await _body(request, policy)
+    if policy in _CLUSTERS or policy in NOT_OFFERED:
+        await services.admin.namespaces.policies(name)
+        _check_unsettable(services, policy, body)
+        return
+    shape = _shape(NAMESPACE_POLICIES, policy)
+    values = {} if body is None else shape.parsed(body)
+    if values:
+        await _set_of_namespace(services, name, values)
+    else:
+        await services.admin.namespaces.remove_policies(name, shape.fields)
 
 
 @router.delete(f"{NAMESPACE}/{{policy}}", **NO_CONTENT, summary="Remove a namespace's policy")
 async def remove_namespace_policy(services: ServicesDep, tenant: str, namespace: str, policy: NamespacePolicy) -> None:
     """Reset a policy to its default."""
-    shape = _shape(NAMESPACE_POLICIES, policy)
-    await services.admin.namespaces.remove_policies(full_name(tenant, namespace), shape.fields)
+    name = full_name(tenant, namespace)
+    if policy in _CLUSTERS or policy in NOT_OFFERED:
+        await services.admin.namespaces.policies(name)
+        return  # none is ever set
+    if _BUNDLE.fullmatch(policy):
+        raise UnsupportedError("a bundle cannot be deleted: delete topics, or the namespace", field="bundle")
+    await services.admin.namespaces.remove_policies(name, _shape(NAMESPACE_POLICIES, policy).fields)
 
 
 @router.get(f"{TOPIC}/{{policy}}", summary="A topic's policy")
 async def topic_policy(
-    services: ServicesDep, topic: PersistentTopicInUrl, policy: TopicPolicy, applied: Applied = False
+    services: ServicesDep,
+    topic: PersistentTopicInUrl,
+    policy: TopicPolicy,
+    applied: Applied = False,
+    is_global: IsGlobal = False,
 ) -> Response:
     """Return what the topic itself sets, 204 when nothing; with `applied` the value that applies to it."""
+    own = await services.admin.namespaces.topic_policies(str(topic))
+    if policy == REPLICATION and applied:
+        return JSONResponse([services.config.cluster_name])
+    if policy in NOT_OFFERED or policy == REPLICATION:
+        return _not_offered(policy, is_set=False)
     shape = _shape(TOPIC_POLICIES, policy)
-    if not applied:
-        own = await services.admin.namespaces.topic_policies(str(topic))
-        if not any(field in own for field in shape.fields):
-            return Response(status_code=204)
+    if not applied and (is_global or not any(field in own for field in shape.fields)):
+        return Response(status_code=204)
     return JSONResponse(shape.shown(await services.admin.namespaces.topic_policies(str(topic), True)))
 
 
@@ -145,38 +200,84 @@ async def topic_policy(
              openapi_extra=_documented(TOPIC_POLICIES))  # fmt: skip
 @router.put(f"{TOPIC}/{{policy}}", **NO_CONTENT, include_in_schema=False)
 async def set_topic_policy(
-    request: Request, services: ServicesDep, topic: PersistentTopicInUrl, policy: TopicPolicy
+    request: Request,
+    services: ServicesDep,
+    topic: PersistentTopicInUrl,
+    policy: TopicPolicy,
+    is_global: IsGlobal = False,
 ) -> None:
-    """Set a policy for all partitions of the topic, instead of the namespace's."""
-    await _set_of_topic(services, topic, _shape(TOPIC_POLICIES, policy).parsed(await json_body(request)))
+    """Set a policy for all partitions of the topic instead of the namespace's, or remove it where the body is null."""
+    body = await _body(request, policy)
+    _check_local(is_global)
+    if policy == REPLICATION or policy in NOT_OFFERED:
+        await services.admin.namespaces.topic_policies(str(topic))
+        _check_unsettable(services, policy, body)
+        return
+    shape = _shape(TOPIC_POLICIES, policy)
+    values = {} if body is None else shape.parsed(body)
+    if values:
+        await _set_of_topic(services, topic, values)
+    else:
+        await services.admin.namespaces.remove_topic_policies(str(topic), shape.fields)
 
 
 @router.delete(f"{TOPIC}/{{policy}}", **NO_CONTENT, summary="Remove a topic's policy")
 async def remove_topic_policy(services: ServicesDep, topic: PersistentTopicInUrl, policy: TopicPolicy) -> None:
     """Remove the topic's own value, so that the namespace's applies."""
+    if policy == REPLICATION or policy in NOT_OFFERED:
+        await services.admin.namespaces.topic_policies(str(topic))
+        return  # none is ever set
     shape = _shape(TOPIC_POLICIES, policy)
     await services.admin.namespaces.remove_topic_policies(str(topic), shape.fields)
 
 
 async def _set_of_namespace(services: Services, namespace: str, values: Mapping[str, Any]) -> None:
-    _check_quota({**await services.admin.namespaces.policies(namespace), **values})
+    check_quota({**await services.admin.namespaces.policies(namespace), **values})
     await services.admin.namespaces.set_policies(namespace, values)
 
 
 async def _set_of_topic(services: Services, topic: TopicName, values: Mapping[str, Any]) -> None:
-    _check_quota({**await services.admin.namespaces.topic_policies(str(topic), True), **values})
+    check_quota({**await services.admin.namespaces.topic_policies(str(topic), True), **values})
     await services.admin.namespaces.set_topic_policies(str(topic), values)
 
 
-def _check_quota(values: Mapping[str, Any]) -> None:
-    conflict = quota_conflict(values)
-    if conflict is not None:
-        raise PreconditionError(f"{conflict}: raise one or lower the other", field="retention,backlogQuota")
+async def _body(request: Request, policy: str) -> Any:
+    """Return the value that a request sets; null removes it. Some clients give the time to live in the query."""
+    body = await json_body(request)
+    return request.query_params.get(policy) if body is None and policy == "messageTTL" else body
+
+
+async def _is_setting(request: Request) -> bool:
+    return request.method in ("POST", "PUT") and await json_body(request) is not None
+
+
+def _check_unsettable(services: Services, policy: str, body: Any) -> None:
+    """Raise unless a body asks for what there is anyway."""
+    if policy in _CLUSTERS:
+        check_clusters([] if body is None else body, policy, services.config.cluster_name)
+    elif body is not None and body != NOTHING_SET.get(policy):
+        _not_offered(policy, is_set=True)
+
+
+def _check_local(is_global: bool) -> None:
+    if is_global:
+        raise UnsupportedError(
+            "policies of all clusters are not offered, there is one: leave isGlobal out", field="isGlobal"
+        )
+
+
+def _not_offered(policy: str, is_set: bool) -> Response:
+    """Return what a policy answers that is never set.
+
+    Raises:
+        UnsupportedError: it is being set.
+    """
+    if is_set:
+        raise UnsupportedError(f"{policy} is not offered: {NOT_OFFERED[policy]}", field="policy")
+    return JSONResponse(NOTHING_SET[policy]) if policy in NOTHING_SET else Response(status_code=204)
 
 
 def _shape(shapes: Mapping[str, PolicyShape], name: str) -> PolicyShape:
     if name in shapes:
         return shapes[name]
-    if name in NOT_OFFERED:
-        raise UnsupportedError(f"{name} is not offered: {NOT_OFFERED[name]}", field="policy")
     raise NotFoundError(f"there is no policy {name}", field="policy", limit=", ".join(sorted(shapes)))

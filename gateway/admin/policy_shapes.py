@@ -1,7 +1,7 @@
 """The table of policies: Pulsar's names and JSON shapes, and the fields of Heliograph that they stand for. No I/O.
 
 An unlimited rate is -1 in Pulsar and an unlimited count is 0; in Heliograph both are 0. Unlimited sizes and times are
--1 in both.
+-1 in both. Clients send numbers and flags also as text.
 """
 
 from __future__ import annotations
@@ -10,10 +10,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.gateway.errors import UnacceptableFieldError
+from heliograph.base.errors import UnsupportedError
+from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 
 Values = Mapping[str, Any]
+UNDEFINED = "UNDEFINED"  # a schema compatibility strategy: that of the broker
+_OLD_COMPATIBILITY = {
+    "FULL": "Full",
+    "BACKWARD": "Backward",
+    "FORWARD": "Forward",
+    "ALWAYS_COMPATIBLE": "AlwaysCompatible",
+    "ALWAYS_INCOMPATIBLE": "AutoUpdateDisabled",
+    "FULL_TRANSITIVE": "FullTransitive",
+    "BACKWARD_TRANSITIVE": "BackwardTransitive",
+    "FORWARD_TRANSITIVE": "ForwardTransitive",
+}
 MIB = 1 << 20
+DIGITS_MAX = 20  # of a number in text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +38,45 @@ class PolicyShape:
         shown: returns the JSON for their values.
         parsed: returns their values in a JSON body; raises UnacceptableFieldError.
         example: a body, for the documentation.
+        unset: what a namespace that does not set it answers; None: nothing, with status 204.
     """
 
     fields: tuple[str, ...]
     shown: Callable[[Values], Any]
     parsed: Callable[[Any], dict[str, Any]]
     example: Any
+    unset: Any = None
 
 
 def number_of(body: Any, name: str, lowest: int) -> int:
-    """Return a whole number of a body.
+    """Return a whole number of a body, which may be text.
 
     Raises:
-        UnacceptableFieldError: it is no whole number, or too low.
+        UnacceptableFieldError: it is no whole number.
+        PreconditionError: it is too low.
     """
+    limit = f"a whole number, {lowest} or more"
+    if isinstance(body, str) and body.strip().removeprefix("-").isdecimal() and len(body) <= DIGITS_MAX:
+        body = int(body)
     if isinstance(body, float) and body.is_integer():
         body = int(body)
-    if not isinstance(body, int) or isinstance(body, bool) or body < lowest:
-        raise UnacceptableFieldError(f"{name} is {body!r}", field=name, limit=f"a whole number, {lowest} or more")
+    if not isinstance(body, int) or isinstance(body, bool):
+        raise UnacceptableFieldError(f"{name} is {body!r}", field=name, limit=limit)
+    if body < lowest or body >= 1 << 63:
+        raise PreconditionError(f"{name} is {body}", field=name, limit=limit)
     return body
+
+
+def flag_of(body: Any, name: str) -> bool:
+    """Return a flag of a body, which may be text.
+
+    Raises:
+        UnacceptableFieldError: it is neither true nor false.
+    """
+    found = {"true": True, "false": False}.get(body.strip().lower()) if isinstance(body, str) else body
+    if not isinstance(found, bool):
+        raise UnacceptableFieldError(f"{name} must be true or false", field=name)
+    return found
 
 
 def object_of(body: Any, name: str) -> Mapping[str, Any]:
@@ -66,17 +99,48 @@ def _number(field: str, lowest: int = 0, scale: int = 1) -> PolicyShape:
     )
 
 
-def _flag(field: str) -> PolicyShape:
-    return PolicyShape((field,), lambda values: values[field], lambda body: {field: _bool(body, field)}, True)
+def _flag(field: str, *, unset: bool | None = None) -> PolicyShape:
+    return PolicyShape((field,), lambda values: values[field], lambda body: {field: flag_of(body, field)}, True, unset)
 
 
-def _text(field: str) -> PolicyShape:
+def _schema_compatibility() -> PolicyShape:
+    field = "schema_compatibility"
+
     def parsed(body: Any) -> dict[str, Any]:
         if not isinstance(body, str):
             raise UnacceptableFieldError(f"{field} must be text", field=field)
-        return {field: body}
+        return {} if body == UNDEFINED else {field: body}
 
-    return PolicyShape((field,), lambda values: values[field], parsed, "FULL")
+    return PolicyShape((field,), lambda values: values[field], parsed, "FULL", UNDEFINED)
+
+
+def _old_schema_compatibility() -> PolicyShape:
+    """Return the shape of ``schemaAutoUpdateCompatibilityStrategy``, which was before ``schemaCompatibilityStrategy``
+    and has other names for the same."""
+    field = "schema_compatibility"
+    ours = {theirs: name for name, theirs in _OLD_COMPATIBILITY.items()}
+
+    def parsed(body: Any) -> dict[str, Any]:
+        if body not in ours:
+            limit = ", ".join(ours)
+            raise UnacceptableFieldError(f"the strategy is {body!r}", field="schemaAutoUpdateCompatibilityStrategy",
+                                         limit=limit)  # fmt: skip
+        return {field: ours[body]}
+
+    return PolicyShape((field,), lambda values: _OLD_COMPATIBILITY[values[field]], parsed, "Full", "Full")
+
+
+def _subscription_types() -> PolicyShape:
+    field = "subscription_types"
+
+    def parsed(body: Any) -> dict[str, Any]:
+        if not isinstance(body, list) or not all(isinstance(name, str) for name in body):
+            raise UnacceptableFieldError("the body must be a list of subscription types", field=field)
+        return {field: ",".join(sorted(set(body)))}
+
+    return PolicyShape(
+        (field,), lambda values: [name for name in values[field].split(",") if name], parsed, ["Shared"], []
+    )
 
 
 def _rate(prefix: str, field: str, *, has_period: bool) -> PolicyShape:
@@ -86,7 +150,7 @@ def _rate(prefix: str, field: str, *, has_period: bool) -> PolicyShape:
 
     def parsed(body: Any) -> dict[str, Any]:
         given = object_of(body, in_messages)
-        if given.get("relativeToPublishRate"):
+        if flag_of(given.get("relativeToPublishRate") or False, "relativeToPublishRate"):
             raise UnacceptableFieldError("rates relative to publishing are not offered", field="relativeToPublishRate")
         period = number_of(given.get("ratePeriodInSecond", 1), "ratePeriodInSecond", 1)
         rates = {messages: given.get(in_messages, -1), size: given.get(in_bytes, -1)}
@@ -106,7 +170,7 @@ def _retention() -> PolicyShape:
         minutes = number_of(given.get("retentionTimeInMinutes"), "retentionTimeInMinutes", -1)
         size = number_of(given.get("retentionSizeInMB"), "retentionSizeInMB", -1)
         if (minutes == 0) != (size == 0):
-            raise UnacceptableFieldError(
+            raise PreconditionError(
                 "with only one of retentionTimeInMinutes and retentionSizeInMB being 0 nothing would be kept: "
                 "set both to 0, or neither",
                 field="retentionSizeInMB" if size == 0 else "retentionTimeInMinutes",
@@ -166,7 +230,7 @@ def _auto_topics() -> PolicyShape:
         partitions = 0
         if kind == "partitioned":
             partitions = number_of(given.get("defaultNumPartitions"), "defaultNumPartitions", 1)
-        allowed = _bool(given.get("allowAutoTopicCreation"), "allowAutoTopicCreation")
+        allowed = flag_of(given.get("allowAutoTopicCreation"), "allowAutoTopicCreation")
         return {"auto_create_topics": allowed, "auto_create_partitions": partitions}
 
     example = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 4}
@@ -178,16 +242,26 @@ def _auto_subscriptions() -> PolicyShape:
     return PolicyShape(
         ("auto_create_subscriptions",),
         lambda values: {name: values["auto_create_subscriptions"]},
-        lambda body: {"auto_create_subscriptions": _bool(object_of(body, name).get(name), name)},
+        lambda body: {"auto_create_subscriptions": flag_of(object_of(body, name).get(name), name)},
         {name: True},
     )
 
 
 def _delayed_delivery() -> PolicyShape:
+    def parsed(body: Any) -> dict[str, Any]:
+        given = object_of(body, "delayedDelivery")
+        if number_of(given.get("maxDeliveryDelayInMillis") or 0, "maxDeliveryDelayInMillis", 0):
+            raise UnsupportedError(
+                "maxDeliveryDelayInMillis is not offered: a message may be delayed by any time",
+                field="maxDeliveryDelayInMillis",
+            )
+        number_of(given.get("tickTime") or 0, "tickTime", 0)  # deliveries are exact to the millisecond
+        return {"delayed_delivery": flag_of(given.get("active"), "active")}
+
     return PolicyShape(
         ("delayed_delivery",),
-        lambda values: {"active": values["delayed_delivery"], "tickTime": 1000},
-        lambda body: {"delayed_delivery": _bool(object_of(body, "delayedDelivery").get("active"), "active")},
+        lambda values: {"active": values["delayed_delivery"], "tickTime": 1000, "maxDeliveryDelayInMillis": 0},
+        parsed,
         {"active": True, "tickTime": 1000},
     )
 
@@ -196,7 +270,7 @@ def _inactive_topics() -> PolicyShape:
     def parsed(body: Any) -> dict[str, Any]:
         given = object_of(body, "inactiveTopicPolicies")
         seconds = number_of(given.get("maxInactiveDurationSeconds"), "maxInactiveDurationSeconds", 1)
-        is_on = _bool(given.get("deleteWhileInactive"), "deleteWhileInactive")
+        is_on = flag_of(given.get("deleteWhileInactive"), "deleteWhileInactive")
         mode = given.get("inactiveTopicDeleteMode", "delete_when_no_subscriptions")
         return {"inactive_delete_seconds": seconds if is_on else 0, "inactive_delete_mode": mode}
 
@@ -214,12 +288,6 @@ def _inactive_topics() -> PolicyShape:
             "deleteWhileInactive": True,
         },
     )
-
-
-def _bool(body: Any, name: str) -> bool:
-    if not isinstance(body, bool):
-        raise UnacceptableFieldError(f"{name} must be true or false", field=name)
-    return body
 
 
 def _scaled_up(value: int, scale: int) -> int:
@@ -243,8 +311,9 @@ _BOTH: dict[str, PolicyShape] = {
     "delayedDelivery": _delayed_delivery(),
     "inactiveTopicPolicies": _inactive_topics(),
     "compactionThreshold": _number("compaction_threshold_bytes"),
-    "schemaCompatibilityStrategy": _text("schema_compatibility"),
-    "schemaValidationEnforced": _flag("schema_validation_enforced"),
+    "schemaCompatibilityStrategy": _schema_compatibility(),
+    "schemaValidationEnforced": _flag("schema_validation_enforced", unset=False),
+    "subscriptionTypesEnabled": _subscription_types(),
     "autoSubscriptionCreation": _auto_subscriptions(),
 }
 NAMESPACE_POLICIES: dict[str, PolicyShape] = {
@@ -255,7 +324,10 @@ NAMESPACE_POLICIES: dict[str, PolicyShape] = {
     "maxConsumersPerTopic": _number("max_consumers"),
     "maxUnackedMessagesPerConsumer": _number("max_unacked_per_consumer"),
     "maxUnackedMessagesPerSubscription": _number("max_unacked_per_subscription"),
-    "isAllowAutoUpdateSchema": _flag("schema_auto_update"),
+    "isAllowAutoUpdateSchema": _flag("schema_auto_update", unset=True),
+    "schemaAutoUpdateCompatibilityStrategy": _old_schema_compatibility(),
+    "encryptionRequired": _flag("encryption_required", unset=False),
+    "maxTopicsPerNamespace": _number("max_topics"),
     "subscriptionExpirationTime": _number("subscription_expiration_seconds", scale=60),
 }
 TOPIC_POLICIES: dict[str, PolicyShape] = {
@@ -267,112 +339,3 @@ TOPIC_POLICIES: dict[str, PolicyShape] = {
     "maxUnackedMessagesOnSubscription": _number("max_unacked_per_subscription"),
     "maxMessageSize": _number("max_message_bytes"),
 }
-# Policies of Pulsar that are not offered, with the reason.
-NOT_OFFERED = {
-    "replication": "there is one cluster",
-    "offloadPolicies": "there is no tiered storage",
-    "offloadThreshold": "there is no tiered storage",
-    "offloadDeletionLagMs": "there is no tiered storage",
-    "replicatorDispatchRate": "there is one cluster",
-    "subscribeRate": "subscribing is not limited",
-    "encryptionRequired": "clients encrypt where they want",
-    "bookieAffinity": "bookies have racks, not groups",
-}
-
-
-# Fields of Pulsar's Policies object by the namespace policy that has their shape.
-_CREATED_WITH = {
-    "retention_policies": "retention",
-    "message_ttl_in_seconds": "messageTTL",
-    "persistence": "persistence",
-    "deduplicationEnabled": "deduplication",
-    "autoTopicCreationOverride": "autoTopicCreation",
-    "autoSubscriptionCreationOverride": "autoSubscriptionCreation",
-    "max_producers_per_topic": "maxProducersPerTopic",
-    "max_consumers_per_topic": "maxConsumersPerTopic",
-    "max_consumers_per_subscription": "maxConsumersPerSubscription",
-    "max_subscriptions_per_topic": "maxSubscriptionsPerTopic",
-    "inactive_topic_policies": "inactiveTopicPolicies",
-    "compaction_threshold": "compactionThreshold",
-    "schema_compatibility_strategy": "schemaCompatibilityStrategy",
-    "schema_validation_enforced": "schemaValidationEnforced",
-    "is_allow_auto_update_schema": "isAllowAutoUpdateSchema",
-}
-_ONLY_SHOWN = {
-    "max_unacked_messages_per_consumer": "maxUnackedMessagesPerConsumer",
-    "max_unacked_messages_per_subscription": "maxUnackedMessagesPerSubscription",
-    "delayed_delivery_policies": "delayedDelivery",
-    "subscription_expiration_time_minutes": "subscriptionExpirationTime",
-}
-_SHOWN_BY_CLUSTER = {
-    "publishMaxMessageRate": "publishRate",
-    "topicDispatchRate": "dispatchRate",
-    "subscriptionDispatchRate": "subscriptionDispatchRate",
-}
-
-
-def policies_parsed(body: Values) -> dict[str, Any]:
-    """Return the policies that Pulsar's ``Policies`` object sets for a new namespace.
-
-    Raises:
-        UnacceptableFieldError: a field has another form.
-    """
-    values: dict[str, Any] = {}
-    for field, policy in _CREATED_WITH.items():
-        if body.get(field) is not None:
-            values |= NAMESPACE_POLICIES[policy].parsed(body[field])
-    return values
-
-
-def policies_shown(values: Values, cluster: str) -> dict[str, Any]:
-    """Return all policies of a namespace as Pulsar's ``Policies`` object."""
-    shown = {policy: shape.shown(values) for policy, shape in NAMESPACE_POLICIES.items()}
-    return {
-        "auth_policies": {},
-        "replication_clusters": [cluster],
-        "bundles": {"numBundles": values["bundles"]},
-        "backlog_quota_map": quotas_shown(values),
-        **{field: shown[policy] for field, policy in {**_CREATED_WITH, **_ONLY_SHOWN}.items()},
-        **{field: {cluster: shown[policy]} for field, policy in _SHOWN_BY_CLUSTER.items()},
-        "deleted": False,
-    }
-
-
-# Backlog quotas: Pulsar has one of each type; here both types share the action.
-
-QUOTA_TYPES = {"destination_storage": "backlog_quota_bytes", "message_age": "backlog_quota_seconds"}
-
-
-def quotas_shown(values: Values) -> dict[str, Any]:
-    """Return Pulsar's map of quotas by type; a type without a quota is left out."""
-    size, seconds, action = (values[f"backlog_quota_{name}"] for name in ("bytes", "seconds", "action"))
-    found = {}
-    if size >= 0:
-        found["destination_storage"] = {"limit": size, "limitSize": size, "limitTime": -1, "policy": action}
-    if seconds >= 0:
-        found["message_age"] = {"limit": -1, "limitSize": -1, "limitTime": seconds, "policy": action}
-    return found
-
-
-def quota_parsed(body: Any, kind: str) -> dict[str, Any]:
-    """Return the values of the fields that a quota of one type sets.
-
-    Raises:
-        UnacceptableFieldError: a field has another form.
-    """
-    given = object_of(body, "backlogQuota")
-    action = given.get("policy", "producer_request_hold")
-    name = "limitSize" if kind == "destination_storage" else "limitTime"
-    limit = given.get(name, given.get("limit") if name == "limitSize" else None)
-    return {QUOTA_TYPES[kind]: number_of(limit, name, -1), "backlog_quota_action": action}
-
-
-def quota_conflict(values: Values) -> str | None:
-    """Return why a quota contradicts retention, below which it has to be, or None."""
-    size, quota = values["retention_bytes"], values["backlog_quota_bytes"]
-    if size > 0 and quota >= 0 and quota >= size:
-        return f"a backlog quota of {quota} bytes is not below the {size} bytes that retention keeps"
-    seconds, age = values["retention_seconds"], values["backlog_quota_seconds"]
-    if seconds > 0 and age >= 0 and age >= seconds:
-        return f"a backlog quota of {age} s is not below the {seconds} s that retention keeps"
-    return None

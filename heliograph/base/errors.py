@@ -26,6 +26,7 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  |- TopicTerminatedError             the topic takes no more messages
     |  `- IncompatibleSchemaError
     |- UnsupportedError           STOP     the feature is not offered
+    |  `- PolicyLimitError                 a policy of the topic or namespace does not allow it
     |- NotPermittedError          STOP     the caller is unknown, or may not do this
     |- ProtocolError              STOP     the peer broke the protocol; its connection is closed
     |- QuotaExceededError         RETRY    the topic's backlog or rate is at its limit; nothing was stored
@@ -70,6 +71,7 @@ __all__ = [
     "NotFoundError",
     "NotPermittedError",
     "PersistenceError",
+    "PolicyLimitError",
     "ProducerBusyError",
     "ProducerFencedError",
     "ProducerHeldError",
@@ -218,6 +220,10 @@ class ProducerHeldError(QuotaExceededError):
 
 class UnsupportedError(HeliographError):
     """This feature is not offered."""
+
+
+class PolicyLimitError(UnsupportedError):
+    """A policy of the topic or of its namespace does not allow this; nothing was done."""
 
 
 class ChecksumError(HeliographError):

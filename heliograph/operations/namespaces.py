@@ -82,8 +82,21 @@ class NamespaceOperations(OperationGroup, group="namespaces"):
         """
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
-    async def policies(self, namespace: str) -> Answer:
-        """Return every policy of a namespace by name, and ``bundles``, the number of bundles."""
+    async def policies(self, namespace: str, own: bool = False) -> Answer:
+        """Return every policy of a namespace by name, and ``bundles``, the number of bundles; with ``own`` only the
+        policies that were set for the namespace itself."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def properties(self, namespace: str) -> dict[str, str]:
+        """Return the properties of a namespace."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def set_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a namespace.
+
+        Raises:
+            BadRequestError: they are no texts, or too large.
+        """
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def set_policies(self, namespace: str, values: Mapping[str, PolicyValue]) -> None:

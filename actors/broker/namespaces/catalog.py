@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
+from heliograph.actors.broker.namespaces.policies import with_default_retention
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import (
     BadRequestError,
     NamespaceNotFoundError,
+    PolicyLimitError,
     ServiceNotReadyError,
     TopicExistsError,
     TopicNotFoundError,
@@ -44,10 +46,15 @@ CREATE_ROUNDS_MAX = 10  # of creating a topic while its namespace's policies cha
 
 
 class Catalog:
-    """Reads and writes the records of topics and partitioned topics, and reads those of namespaces."""
+    """Reads and writes the records of topics and partitioned topics, and reads those of namespaces.
 
-    def __init__(self, store: MetadataStore) -> None:
+    Args:
+        default_retention_seconds: the retention of namespaces that do not set their own, -1 without end.
+    """
+
+    def __init__(self, store: MetadataStore, default_retention_seconds: int = -1) -> None:
         self._store = store
+        self._default_retention_seconds = default_retention_seconds
 
     @staticmethod
     def topic_path(topic: TopicName) -> str:
@@ -82,7 +89,7 @@ class Catalog:
         with contextlib.suppress(NoNodeError), needs_session():
             found = await read(self._store, path, NamespacePolicies)
             if not found.record.is_deleted:
-                return found
+                return replace(found, record=with_default_retention(found.record, self._default_retention_seconds))
         raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
@@ -169,11 +176,13 @@ class Catalog:
 
         Raises:
             TopicExistsError, NamespaceNotFoundError.
+            PolicyLimitError: the namespace has as many topics as it may.
         """
-        await self.policies(topic)
+        policies = await self.policies(topic)
         if partitions == 0:
             if await self.partitions(topic):
                 raise TopicExistsError(f"{topic} exists and is partitioned", field="topic")
+            await self._check_room(topic, policies, 1)
             await self._create_record(topic, persistence)
             return
         if await self.exists(topic):
@@ -182,6 +191,7 @@ class Catalog:
         record = PartitionedTopicRecord(str(topic), partitions, wall_ms(), persistence)
         if await self._store.exists(path) is not None:
             raise TopicExistsError(f"{topic} exists", field="topic")
+        await self._check_room(topic, policies, partitions)
         await self._create_partitions(topic.partitions(partitions), persistence)
         try:  # last, so that a partitioned topic that is visible has all its partitions
             await self._create_node(topic, path, codec.encode(record))
@@ -201,6 +211,7 @@ class Catalog:
         record = await self._partitioned_record(topic)
         names = topic.partitions(upto or record.partitions)[first:]
         missing = [name for name in names if not await self.exists(name)]
+        await self._check_room(topic, await self.policies(topic), len(missing))
         await self._create_partitions(missing, record.persistence)
         return len(missing)
 
@@ -273,6 +284,7 @@ class Catalog:
             raise UnsupportedError(f"{topic} is partitioned; use its partitions", field="topic")
         if not (may_create and policies.auto_create_topics):
             raise TopicNotFoundError(f"there is no topic {topic}", field="topic")
+        await self._check_room(topic, policies, 1)
         with contextlib.suppress(TopicExistsError):
             await self._create_record(topic, persistence)
         return persistence
@@ -329,6 +341,23 @@ class Catalog:
                     await self._create_record(name, persistence)
 
         await asyncio.gather(*(create_partition(name) for name in names))
+
+    async def _check_room(self, topic: TopicName, policies: NamespacePolicies, count: int) -> None:
+        """Check that a namespace may have some more topics. Brokers that create topics at once may exceed the limit.
+
+        Raises:
+            PolicyLimitError: it may not.
+        """
+        limit = policies.max_topics
+        if not limit or not count:
+            return
+        domains = [replace(topic, domain=domain) for domain in DOMAINS]
+        existing = [name for domain in domains for name in await self._siblings(self.topic_path, domain)]
+        if topic not in existing and len(existing) + count > limit:
+            raise PolicyLimitError(
+                f"{topic.namespace} may have {limit} topics, and has {len(existing)}", field="max_topics",
+                limit=f"{limit} topics",
+            )  # fmt: skip
 
     async def _create_record(self, topic: TopicName, persistence: Persistence | None) -> None:
         properties = {NEVER_TRIMMED: "true"} if topic.is_persistent else {}

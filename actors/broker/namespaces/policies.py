@@ -14,8 +14,12 @@ from heliograph.metadata.model import NamespacePolicies, Persistence, Policies, 
 
 COPIES = ("ensemble_size", "write_quorum", "ack_quorum")
 
+SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+
+_QUOTA_ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 _CHOICES = {
-    "backlog_quota_action": ("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+    "backlog_quota_action": _QUOTA_ACTIONS,
+    "backlog_quota_seconds_action": ("", *_QUOTA_ACTIONS),
     "inactive_delete_mode": ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
     "schema_compatibility": (
         "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD",
@@ -33,7 +37,9 @@ _DEFAULTS = NamespacePolicies()
 _OF_TOPICS: dict[str, type] = {field.name: type(field.default) for field in fields(Policies)}
 del _OF_TOPICS["persistence"]
 _OF_TOPICS |= dict.fromkeys(COPIES, int)
-_OF_NAMESPACES: dict[str, type] = {**_OF_TOPICS, "auto_create_topics": bool, "auto_create_partitions": int}
+_OF_NAMESPACES: dict[str, type] = {
+    **_OF_TOPICS, "auto_create_topics": bool, "auto_create_partitions": int, "max_topics": int,
+}  # fmt: skip
 
 
 def effective(
@@ -65,6 +71,8 @@ def check_policies(values: Mapping[str, PolicyValue], *, of_namespace: bool = Fa
             raise BadRequestError(f"{name} is {value!r}", field=name, limit=f"a value of type {kind.__name__}")
         if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
             raise BadRequestError(f"{name} is {value!r}", field=name, limit=", ".join(_CHOICES[name]))
+        if name == "subscription_types":
+            _check_types(str(value))
         if kind is int and isinstance(value, int):
             _check_number(name, value)
     given = [name for name in COPIES if name in values]
@@ -80,13 +88,36 @@ def with_policies(namespace: NamespacePolicies, values: Mapping[str, PolicyValue
     copies = [changes.pop(name, None) for name in COPIES]
     if None not in copies:
         changes["persistence"] = Persistence(*copies)
-    return replace(namespace, **changes)
+    return replace(namespace, **changes, own=tuple(sorted({*own_policies(namespace), *values})))
 
 
 def without_policies(namespace: NamespacePolicies, names: Iterable[str]) -> NamespacePolicies:
-    """Return a namespace's record with some policies reset to their defaults."""
-    changed = {"persistence" if name in COPIES else name for name in names}
-    return replace(namespace, **{name: getattr(_DEFAULTS, name) for name in changed})
+    """Return a namespace's record with some policies reset to their defaults. The numbers of copies go together."""
+    removed = set(names)
+    if removed & set(COPIES):
+        removed |= set(COPIES)
+    changed = {"persistence" if name in COPIES else name for name in removed}
+    own = tuple(name for name in own_policies(namespace) if name not in removed)
+    return replace(namespace, **{name: getattr(_DEFAULTS, name) for name in changed}, own=own)
+
+
+def own_policies(namespace: NamespacePolicies) -> list[str]:
+    """Return the names of the policies that were set for a namespace itself, sorted."""
+    if namespace.own is not None:
+        return sorted(namespace.own)
+    defaults = flat(_DEFAULTS)
+    return sorted(name for name, value in flat(namespace).items() if value != defaults[name])
+
+
+def with_default_retention(namespace: NamespacePolicies, seconds: int) -> NamespacePolicies:
+    """Return a namespace's record with the retention of the cluster, unless the namespace sets its own.
+
+    Args:
+        seconds: how long acknowledged messages are kept; -1 without end, 0 not at all. Their size is not limited.
+    """
+    if seconds < 0 or {"retention_seconds", "retention_bytes"} & set(own_policies(namespace)):
+        return namespace
+    return replace(namespace, retention_seconds=seconds, retention_bytes=-1 if seconds else 0)
 
 
 def known_policies(names: Iterable[str], *, of_namespace: bool = False) -> list[str]:
@@ -109,6 +140,14 @@ def flat(policies: Policies) -> dict[str, PolicyValue]:
     copies = policies.persistence
     values: dict[str, PolicyValue] = {name: getattr(policies, name) for name in kinds if name not in COPIES}
     return {**values, **{name: getattr(copies, name) for name in COPIES}}
+
+
+def _check_types(names: str) -> None:
+    unknown = [name for name in names.split(",") if names and name not in SUBSCRIPTION_TYPES]
+    if unknown:
+        raise BadRequestError(
+            f"{unknown[0]!r} is no subscription type", field="subscription_types", limit=", ".join(SUBSCRIPTION_TYPES)
+        )
 
 
 def _check_number(name: str, value: int) -> None:

@@ -17,6 +17,7 @@ from heliograph.actors.broker.namespaces.policies import (
     effective,
     flat,
     known_policies,
+    own_policies,
     with_policies,
     without_policies,
 )
@@ -37,6 +38,8 @@ from heliograph.metadata.model import NamespacePolicies, PolicyValue, TenantReco
 from heliograph.metadata.recipes.update_loop import update
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
+
+PROPERTIES_BYTES_MAX = 64 * 1024  # of one namespace
 
 Json = dict[str, Any]
 Overrides = dict[str, PolicyValue]
@@ -175,14 +178,35 @@ class NamespaceRecords:
 
     # -- policies
 
-    async def policies(self, namespace: str) -> Json:
-        """Return every policy of a namespace by name, and its number of ``bundles``.
+    async def policies(self, namespace: str, own: bool = False) -> Json:
+        """Return every policy of a namespace by name, and its number of ``bundles``; with ``own`` only the policies
+        that were set for the namespace itself.
 
         Raises:
             NamespaceNotFoundError.
         """
         record = await self._catalog.policies(probe_of(namespace))
-        return {**flat(record), "bundles": record.bundles}
+        values = flat(record)
+        if own:
+            return {name: values[name] for name in own_policies(record) if name in values}
+        return {**values, "bundles": record.bundles}
+
+    async def properties(self, namespace: str) -> dict[str, str]:
+        """Return the properties of a namespace. Raises NamespaceNotFoundError."""
+        return dict((await self._catalog.policies(probe_of(namespace))).properties)
+
+    async def set_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a namespace.
+
+        Raises:
+            NamespaceNotFoundError.
+            BadRequestError: they are no texts, or too many.
+        """
+        _check_properties(properties)
+        wanted = dict(properties)
+        await self._change(
+            namespace, lambda record: None if record.properties == wanted else replace(record, properties=wanted)
+        )
 
     async def set_policies(self, namespace: str, values: Mapping[str, PolicyValue]) -> None:
         """Set some policies. Every broker soon applies them to its loaded topics.
@@ -300,6 +324,13 @@ def _checked_tenant(name: str) -> str:
         raise InvalidTopicNameError(
             f"{name!r} is not a valid tenant name", field="tenant", limit="letters, digits and any of - _ = : ."
         ) from error
+
+
+def _check_properties(properties: Mapping[str, str]) -> None:
+    if not all(isinstance(text, str) for pair in properties.items() for text in pair):
+        raise BadRequestError("properties must be texts", field="properties")
+    if sum(len(text.encode()) for pair in properties.items() for text in pair) > PROPERTIES_BYTES_MAX:
+        raise BadRequestError("the properties are too large", field="properties", limit=f"{PROPERTIES_BYTES_MAX} bytes")
 
 
 def _no_tenant(name: str) -> NotFoundError:

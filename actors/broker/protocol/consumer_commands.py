@@ -26,6 +26,7 @@ from heliograph.base.errors import (
     ConsumerBusyError,
     HeliographError,
     NotFoundError,
+    PolicyLimitError,
     ServiceNotReadyError,
     UnsupportedError,
 )
@@ -180,6 +181,7 @@ class ConsumerCommands(ConsumerChannel):
         consumer = self._new_consumer(wanted, topic)
         topic.check_consumers()
         kind = _TYPES[wanted.sub_type]
+        _check_type(kind, topic)
         try:
             subscription.add_consumer(consumer, kind)
         except (ConsumerBusyError, ConsumerAssignError):
@@ -392,3 +394,12 @@ async def _start_index(topic: BrokerTopic, chain: Chain, wanted: pb.CommandSubsc
         return _index_of(chain, from_unsigned(data.ledger_id, data.entry_id))
     is_earliest = wanted.initial_position == wanted.EARLIEST
     return chain.first if is_earliest else None
+
+
+def _check_type(kind: SubscriptionType, topic: BrokerTopic) -> None:
+    """Raise PolicyLimitError unless the topic's policies allow subscriptions of a type."""
+    allowed = topic.policies.subscription_types
+    if allowed and kind.value not in allowed.split(","):
+        raise PolicyLimitError(
+            f"{topic.name} does not allow {kind.value} subscriptions", field="subscription_types", limit=allowed
+        )

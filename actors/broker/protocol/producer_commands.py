@@ -20,6 +20,7 @@ from heliograph.base.errors import (
     ChecksumError,
     HeliographError,
     MessageTooLargeError,
+    PolicyLimitError,
     ProtocolError,
     ServiceNotReadyError,
     UnsupportedError,
@@ -163,6 +164,7 @@ class ProducerCommands(ProducerChannel):
         try:
             context = self.connection.context
             topic = await context.topics.get(TopicName.parse(wanted.topic), may_create=True)
+            _check_encryption(wanted.encrypted, topic)
             producer = self._new_producer(wanted)
             producer.schema_version = await producer_schema(context.schemas, topic, wanted)
             await _ensure_subscription(topic, wanted.initial_subscription_name)
@@ -228,7 +230,9 @@ class ProducerCommands(ProducerChannel):
         try:
             entry = TopicEntry.read(section, check=True)
             self._check_size(size, topic)
-        except (ChecksumError, MessageTooLargeError, ProtocolError) as error:
+            if not entry.is_marker:
+                _check_encryption(entry.is_encrypted, topic)
+        except (ChecksumError, MessageTooLargeError, PolicyLimitError, ProtocolError) as error:
             PublishRequest(producer, send.sequence_id, send.highest_sequence_id, 0, size).refuse(error)
             return
         topic.admission.send(
@@ -288,3 +292,9 @@ async def _ensure_subscription(topic: BrokerTopic, name: str) -> None:
             f"subscriptions of {topic.name} are not created automatically", field="initialSubscriptionName"
         )
     await topic.subscribe(name, start=topic.ledger.chain.first)
+
+
+def _check_encryption(is_encrypted: bool, topic: BrokerTopic) -> None:
+    """Raise PolicyLimitError if the topic requires encryption and a producer or its entry has none."""
+    if topic.policies.encryption_required and not is_encrypted:
+        raise PolicyLimitError(f"{topic.name} requires encrypted messages", field="encryption_required")

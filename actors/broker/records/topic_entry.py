@@ -23,6 +23,7 @@ class TopicEntry:
     publish_time_ms: int
     sticky_key: bytes  # the key that Key_Shared dispatches by: ordering key, key, or a unique value
     deliver_at_ms: int = 0  # delivery time on shared subscriptions; 0: at once
+    is_encrypted: bool = False  # by its producer, for its consumers
     live: int | None = None  # of a compacted batch: the messages that are left, one bit each
 
     @property
@@ -54,6 +55,7 @@ class TopicEntry:
             metadata.publish_time,
             _sticky_key(metadata),
             metadata.deliver_at_time,
+            bool(metadata.encryption_keys),
         )
 
 

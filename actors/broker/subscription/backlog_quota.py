@@ -16,6 +16,7 @@ from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, ProducerHeldError, QuotaExceededError
+from heliograph.metadata.model import Policies
 
 EVICTION_SHARE = 0.9  # of the quota: the backlog of a subscription after its oldest messages were evicted
 EVICTION = "consumer_backlog_eviction"
@@ -53,14 +54,15 @@ class BacklogQuota:
     def refusal(self) -> HeliographError | None:
         """Return the error for producers while the backlog exceeds the quota, else None."""
         policies = self._ledger.policies
-        if policies.backlog_quota_action == EVICTION:
-            return None
-        is_too_large = 0 <= policies.backlog_quota_bytes < self.backlog_bytes
-        if not is_too_large and not self._is_too_old:
-            return None
+        action = policies.backlog_quota_action
+        is_too_large = action != EVICTION and 0 <= policies.backlog_quota_bytes < self.backlog_bytes
+        if not is_too_large:
+            action = _age_action(policies)
+            if not self._is_too_old or action == EVICTION:
+                return None
         limit = f"{policies.backlog_quota_bytes} bytes, {policies.backlog_quota_seconds} seconds"
         text = f"the backlog of {self._ledger.name} is above its quota"
-        kind = ProducerHeldError if policies.backlog_quota_action == HOLD else QuotaExceededError
+        kind = ProducerHeldError if action == HOLD else QuotaExceededError
         return kind(text, field="backlog_quota", limit=limit)
 
     async def check(self) -> None:
@@ -80,17 +82,19 @@ class BacklogQuota:
         mark = self._slowest()
         if mark is None or mark >= self._ledger.chain.end:
             return False
-        is_evicting = policies.backlog_quota_action == EVICTION
-        if size >= 0 and is_evicting and backlog_bytes(self._sizes(), mark) > size:
+        evicts_by_size, evicts_by_age = (
+            action == EVICTION for action in (policies.backlog_quota_action, _age_action(policies))
+        )
+        if size >= 0 and evicts_by_size and backlog_bytes(self._sizes(), mark) > size:
             self._evict(mark_within(self._sizes(), int(size * EVICTION_SHARE)))
         if seconds < 0:
             return False
         before = wall_ms() - seconds * 1000
         if await self._published(mark) >= before:
             return False
-        if is_evicting:
+        if evicts_by_age:
             self._evict(await self._reader.index_at_time(before))
-        return not is_evicting
+        return not evicts_by_age
 
     def _slowest(self) -> int | None:
         marks = [s.topic_mark for s in self._subscriptions() if s.is_durable and not s.is_internal]
@@ -125,3 +129,7 @@ class BacklogQuota:
                     before - subscription.backlog,
                     subscription.name,
                 )
+
+
+def _age_action(policies: Policies) -> str:
+    return policies.backlog_quota_seconds_action or policies.backlog_quota_action

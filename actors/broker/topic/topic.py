@@ -34,10 +34,10 @@ from heliograph.base.errors import (
     ConflictError,
     ConsumerBusyError,
     HeliographError,
+    PolicyLimitError,
     ServiceNotReadyError,
     SubscriptionExistsError,
     SubscriptionNotFoundError,
-    UnsupportedError,
 )
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NodeExistsError
@@ -226,7 +226,7 @@ class BrokerTopic:
             BadRequestError: the name is reserved.
             SubscriptionExistsError: it exists with the other durability.
             SubscriptionNotFoundError: there is none, and it may not be created.
-            UnsupportedError: the topic has as many subscriptions as its policies allow.
+            PolicyLimitError: the topic has as many subscriptions as its policies allow.
             ServiceNotReadyError: the topic is being closed, or was compacted since ``view`` was returned.
             QuorumLostError, BookieError, CompactedLostError: it reads the compacted form, which cannot be read.
         """
@@ -443,7 +443,7 @@ class BrokerTopic:
     def _check_subscriptions(self) -> None:
         limit = self.policies.max_subscriptions
         if limit and self.users >= limit:
-            raise UnsupportedError(
+            raise PolicyLimitError(
                 f"{self.name} has {limit} subscriptions", field="max_subscriptions", limit=f"{limit} subscriptions"
             )
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from heliograph.base.errors import BadRequestError
 from heliograph.cli.admin.policies import NAMESPACE, policies_app, values_of
 from heliograph.cli.context import CommandContext, command, group
 
@@ -67,6 +68,24 @@ def delete(context: CommandContext, name: Name, force: Force = False) -> None:
     """Delete a namespace."""
     context.admin.namespaces.delete(name, force)
     context.report({"namespace": name, "deleted": True}, f"deleted {name}")
+
+
+@command(app)
+def properties(
+    context: CommandContext,
+    name: Name,
+    wanted: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value; replaces all properties. Repeatable.")
+    ] = None,
+) -> None:
+    """Show the properties of a namespace, or replace them."""
+    if wanted is not None:
+        pairs = [text.partition("=") for text in wanted]
+        if not all(separator for _, separator, _ in pairs):
+            raise BadRequestError("properties are given as name=value", field="set")
+        context.admin.namespaces.set_properties(name, {key: value for key, _, value in pairs})
+    found = context.admin.namespaces.properties(name)
+    context.show({"namespace": name, "properties": found}, ("property", "value"), sorted(found.items()), name)
 
 
 @command(app)

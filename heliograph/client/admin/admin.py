@@ -188,6 +188,8 @@ class NamespacesSync(_BlockingGroup):
     create = _blocking(NamespaceOperations.create)
     delete = _blocking(NamespaceOperations.delete)
     policies = _blocking(NamespaceOperations.policies)
+    properties = _blocking(NamespaceOperations.properties)
+    set_properties = _blocking(NamespaceOperations.set_properties)
     set_policies = _blocking(NamespaceOperations.set_policies)
     remove_policies = _blocking(NamespaceOperations.remove_policies)
     topic_policies = _blocking(NamespaceOperations.topic_policies)

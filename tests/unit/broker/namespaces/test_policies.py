@@ -13,6 +13,7 @@ from heliograph.actors.broker.namespaces.policies import (
     check_policies,
     effective,
     flat,
+    own_policies,
     with_policies,
     without_policies,
 )
@@ -25,6 +26,7 @@ from heliograph.base.errors import (
     InvalidTopicNameError,
     NamespaceNotFoundError,
     NotFoundError,
+    PolicyLimitError,
     TopicNotFoundError,
 )
 from heliograph.metadata import codec, paths
@@ -49,9 +51,70 @@ def test_setting_and_removing_policies() -> None:
     namespace = NamespacePolicies()
     changed = with_policies(namespace, {**COPIES, "auto_create_partitions": 4, "message_ttl_seconds": 60})
     assert (changed.persistence, changed.auto_create_partitions) == (Persistence(5, 3, 2), 4)
-    assert without_policies(changed, ["write_quorum", "auto_create_partitions", "message_ttl_seconds"]) == namespace
-    assert with_policies(NamespacePolicies(), flat(changed)) == changed
+    restored = without_policies(changed, ["write_quorum", "auto_create_partitions", "message_ttl_seconds"])
+    assert restored == replace(namespace, own=())
+    assert replace(with_policies(NamespacePolicies(), flat(changed)), own=changed.own) == changed
     check_policies(flat(changed), of_namespace=True)
+
+
+def test_a_namespace_knows_which_policies_it_sets_itself() -> None:
+    older = NamespacePolicies(message_ttl_seconds=60, persistence=Persistence(1, 1, 1))  # a record without `own`
+    assert own_policies(older) == ["ack_quorum", "ensemble_size", "message_ttl_seconds", "write_quorum"]
+    changed = with_policies(older, {"max_producers": 0})
+    assert own_policies(changed) == sorted([*own_policies(older), "max_producers"])
+    assert own_policies(without_policies(changed, ["max_producers", "ack_quorum"])) == ["message_ttl_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "expected"),
+    [
+        ({}, -1, (-1, -1)),
+        ({}, 0, (0, 0)),
+        ({}, 3600, (3600, -1)),
+        ({"retention_seconds": -1}, 0, (-1, -1)),
+        ({"retention_bytes": 1024}, 0, (-1, 1024)),
+        ({"message_ttl_seconds": 5}, 0, (0, 0)),
+    ],
+)
+def test_the_retention_of_the_cluster_holds_where_a_namespace_sets_none(
+    own: dict[str, Any], default: int, expected: tuple[int, int]
+) -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        catalog = Catalog(store, default)
+        records = NamespaceRecords(store, catalog)
+        await records.set_policies("public/default", own)
+        found = await catalog.policies(TopicName.parse("t"))
+        assert (found.retention_seconds, found.retention_bytes) == expected
+        assert set(await records.policies("public/default", own=True)) == set(own)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_namespace_has_as_many_topics_as_it_may(domain: str) -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        catalog = Catalog(store)
+        records = NamespaceRecords(store, catalog)
+        name = f"{domain}://public/default/"
+        await catalog.create(TopicName.parse(f"{name}a"))
+        await records.set_policies("public/default", {"max_topics": 3})
+        with pytest.raises(PolicyLimitError, match="may have 3 topics, and has 1"):
+            await catalog.create(TopicName.parse(f"{name}b"), 3)
+        await catalog.create(TopicName.parse(f"{name}b"), 2)
+        for refused in (catalog.create, catalog.ensure):
+            with pytest.raises(PolicyLimitError):
+                await refused(TopicName.parse(f"{name}c"))
+        with pytest.raises(PolicyLimitError):
+            await catalog.create_missing_partitions(TopicName.parse(f"{name}b"), upto=4)
+        await catalog.ensure(TopicName.parse(f"{name}a"))  # it exists
+        await records.remove_policies("public/default", ["max_topics"])
+        await catalog.create(TopicName.parse(f"{name}c"))
+
+    asyncio.run(scenario())
 
 
 def test_every_policy_can_be_set() -> None:
@@ -71,6 +134,7 @@ def test_every_policy_can_be_set() -> None:
         ({"message_ttl_seconds": True}, BadRequestError, "message_ttl_seconds"),
         ({"ledger_entries_max": 0}, BadRequestError, "ledger_entries_max"),
         ({"deduplication": 1}, BadRequestError, "deduplication"),
+        ({"subscription_types": "Shared,Loud"}, BadRequestError, "subscription_types"),
         ({"backlog_quota_action": "cry"}, BadRequestError, "backlog_quota_action"),
         ({"ensemble_size": 3}, BadRequestError, "ensemble_size"),
         ({**COPIES, "ack_quorum": 4}, InvalidQuorumError, "ensemble_size,write_quorum,ack_quorum"),
@@ -211,6 +275,6 @@ def test_a_topic_is_created_only_while_its_namespace_exists() -> None:
         await asyncio.gather(*changes, *creations)
         assert len(await catalog.topics("public", "default")) == 5
         record = (await catalog.namespace_of(TopicName.parse("t"))).record
-        assert replace(record, message_ttl_seconds=0) == NamespacePolicies()
+        assert replace(record, message_ttl_seconds=0, own=None) == NamespacePolicies()
 
     asyncio.run(scenario())

@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.errors import QuorumLostError
-from heliograph.base.errors import ProducerHeldError
+from heliograph.base.errors import ProducerHeldError, QuotaExceededError
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
@@ -52,6 +52,34 @@ def test_producers_are_not_let_in_while_the_age_of_a_backlog_is_looked_at() -> N
         billing.skip(None)
         await quota.check()
         assert quota.refusal() is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("by_size", "by_age", "left", "refusal"),
+    [
+        ("producer_exception", "", 3, QuotaExceededError),
+        ("producer_exception", "consumer_backlog_eviction", 0, None),
+        ("consumer_backlog_eviction", "producer_request_hold", 3, ProducerHeldError),
+    ],
+)
+def test_the_quota_by_age_may_have_its_own_action(
+    by_size: str, by_age: str, left: int, refusal: type[Exception] | None
+) -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(
+            world.policies,
+            backlog_quota_seconds=1,
+            backlog_quota_action=by_size,
+            backlog_quota_seconds_action=by_age,
+        )
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, *"abc", times=[1, 2, 3])
+        await topic.admission.quota.check()
+        found = topic.admission.quota.refusal()
+        assert (billing.backlog, found and type(found)) == (left, refusal)
 
     run(scenario)
 

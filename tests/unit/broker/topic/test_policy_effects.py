@@ -10,6 +10,7 @@ import pytest
 
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.entry import encode_entry, split
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
 from tests.unit.broker.world import turns
@@ -216,3 +217,43 @@ def test_topics_are_created_where_the_namespace_allows_it(lone: LoneBroker) -> N
             client.leave()
 
     lone.run(scenario())
+
+
+def test_only_the_subscription_types_that_are_enabled(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        topic = await with_policies(lone, {"subscription_types": "Exclusive,Failover"})
+        await subscribe(client)
+        assert last_error(client) == pb.NOT_ALLOWED_ERROR
+        await with_policies(lone, {"subscription_types": "Exclusive,Shared"})
+        await subscribe(client)
+        assert len(topic.subscriptions["billing"].consumers) == 1
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_producers_encrypt_where_that_is_required(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        plain, secret = Client(lone.broker), Client(lone.broker)
+        await with_policies(lone, {"encryption_required": True})
+        produce(plain)
+        await turns(lambda: plain.answer(T.ERROR))
+        assert last_error(plain) == pb.NOT_ALLOWED_ERROR
+        produce(secret, encrypted=True)
+        await turns(lambda: secret.answer(T.PRODUCER_SUCCESS))
+        for number, section in enumerate((ENTRY, encrypted(ENTRY))):
+            secret.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=number)), section)
+        await turns(lambda: answers(secret, T.SEND_RECEIPT) == 1)
+        assert answers(secret, T.SEND_ERROR) == 1
+        for client in (plain, secret):
+            client.leave()
+
+    lone.run(scenario())
+
+
+def encrypted(section: bytes) -> bytes:
+    """Return an entry whose metadata says that it is encrypted."""
+    metadata, payload = split(section)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    return encode_entry(metadata, bytes(payload))

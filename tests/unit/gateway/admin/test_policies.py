@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heliograph.actors.broker.namespaces.policies import flat, with_policies
+from heliograph.gateway.admin.not_offered import NOT_OFFERED
 from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, TOPIC_POLICIES
 from heliograph.metadata.model import NamespacePolicies
 from tests.unit.gateway.world import FLIGHTS, Gateway, run
@@ -28,7 +31,8 @@ EXAMPLES: list[tuple[str, Any]] = [
     ("maxConsumersPerSubscription", 3),
     ("maxSubscriptionsPerTopic", 7),
     ("deduplicationSnapshotInterval", 60),
-    ("delayedDelivery", {"active": False, "tickTime": 1000}),
+    ("delayedDelivery", {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}),
+    ("subscriptionTypesEnabled", ["Failover", "Shared"]),
     (
         "inactiveTopicPolicies",
         {
@@ -55,6 +59,9 @@ OF_NAMESPACES = [
     ("maxUnackedMessagesPerConsumer", 100),
     ("maxUnackedMessagesPerSubscription", 1000),
     ("isAllowAutoUpdateSchema", False),
+    ("schemaAutoUpdateCompatibilityStrategy", "AutoUpdateDisabled"),
+    ("encryptionRequired", True),
+    ("maxTopicsPerNamespace", 10),
     ("subscriptionExpirationTime", 30),
 ]
 OF_TOPICS = [
@@ -72,36 +79,106 @@ async def begin(gateway: Gateway) -> None:
     await gateway.world.namespaces.begin([FLIGHTS])
 
 
-def test_every_policy_of_a_namespace_is_set_shown_and_removed() -> None:
-    assert {name for name, _ in OF_NAMESPACES} == set(NAMESPACE_POLICIES) - {"persistence"}
+UNSET = {  # what a namespace answers that does not set the policy; the others answer nothing
+    "schemaCompatibilityStrategy": "UNDEFINED",
+    "schemaAutoUpdateCompatibilityStrategy": "Full",
+    "schemaValidationEnforced": False,
+    "isAllowAutoUpdateSchema": True,
+    "encryptionRequired": False,
+    "subscriptionTypesEnabled": [],
+}
+COPIES = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}
+OF_BOTH_SHOWN = ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": 0.0})
+
+
+async def check_unset(gateway: Gateway, url: str, name: str, *, of_namespace: bool) -> None:
+    answer = await gateway.http.get(f"{url}/{name}")
+    if of_namespace and name in UNSET:
+        assert (answer.status_code, answer.json()) == (200, UNSET[name]), name
+    else:
+        assert (answer.status_code, answer.content) == (204, b""), name
+
+
+def as_text(body: Any) -> Any:
+    """Return a body in which each number and flag is text, as some clients send it."""
+    if isinstance(body, dict):
+        return {name: as_text(value) for name, value in body.items()}
+    return json.dumps(body) if isinstance(body, bool | int) else body
+
+
+@pytest.mark.parametrize("of_namespace", [True, False])
+def test_every_policy_is_set_shown_and_removed(of_namespace: bool) -> None:
+    url, shapes = (NAMESPACE, NAMESPACE_POLICIES) if of_namespace else (TOPIC, TOPIC_POLICIES)
+    examples = [*(OF_NAMESPACES if of_namespace else OF_TOPICS), OF_BOTH_SHOWN]
+    assert {name for name, _ in examples} == set(shapes)
 
     async def scenario(gateway: Gateway) -> None:
         await begin(gateway)
-        for name, body in OF_NAMESPACES:
-            url = f"{NAMESPACE}/{name}"
-            before = (await gateway.http.get(url)).json()
-            assert (await gateway.http.post(url, json=body)).status_code == 204, name
-            assert (await gateway.http.get(url)).json() == body
-            assert (await gateway.http.delete(url)).status_code == 204
-            assert (await gateway.http.get(url)).json() == before
+        for name, body in examples:
+            http, policy = gateway.http, f"{url}/{name}"
+            await check_unset(gateway, url, name, of_namespace=of_namespace)
+            by_default = (await http.get(f"{policy}?applied=true")).json()
+            ways = [("POST", body), ("PUT", body), ("POST", as_text(body))]
+            removals: list[tuple[str, bytes | None]] = [("DELETE", None), ("POST", b"null"), ("POST", b"")]
+            for (method, sent), (removal, nothing) in zip(ways, removals, strict=True):
+                assert (await http.request(method, policy, json=sent)).status_code == 204, name
+                assert (await http.get(policy)).json() == body
+                assert (await http.get(f"{policy}?applied=true")).json() == body
+                assert (await http.request(removal, policy, content=nothing)).status_code == 204
+                await check_unset(gateway, url, name, of_namespace=of_namespace)
+                assert (await http.get(f"{policy}?applied=true")).json() == by_default
 
     run(scenario)
 
 
-def test_every_policy_of_a_topic_is_set_shown_and_removed() -> None:
-    assert {name for name, _ in OF_TOPICS} == set(TOPIC_POLICIES) - {"persistence"}
-
+@pytest.mark.parametrize("url", [NAMESPACE, TOPIC])
+def test_a_time_to_live_may_stand_in_the_query(url: str) -> None:
     async def scenario(gateway: Gateway) -> None:
         await begin(gateway)
-        for name, body in OF_TOPICS:
-            url = f"{TOPIC}/{name}"
-            assert (await gateway.http.get(url)).status_code == 204  # it overrides nothing
-            of_namespace = (await gateway.http.get(f"{url}?applied=true")).json()
-            assert (await gateway.http.put(url, json=body)).status_code == 204, name
-            assert (await gateway.http.get(url)).json() == body
-            assert (await gateway.http.get(f"{url}?applied=true")).json() == body
-            assert (await gateway.http.delete(url)).status_code == 204
-            assert (await gateway.http.get(f"{url}?applied=true")).json() == of_namespace
+        assert (await gateway.http.post(f"{url}/messageTTL?messageTTL=20")).status_code == 204
+        assert (await gateway.http.get(f"{url}/messageTTL")).json() == 20
+        assert (await gateway.http.delete(f"{url}/messageTTL?messageTTL=0")).status_code == 204
+        assert (await gateway.http.get(f"{url}/messageTTL")).status_code == 204
+        assert (await gateway.http.post(f"{url}/messageTTL?messageTTL=-2")).status_code == 412
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("url", [NAMESPACE, TOPIC])
+def test_a_policy_that_is_not_offered_is_never_set(url: str) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await begin(gateway)
+        for name in {*NOT_OFFERED, "persistence/bookieAffinity"} - {"bookieAffinity", "shadowTopics"}:
+            shown = await gateway.http.get(f"{url}/{name}")
+            if "/" in name and url == TOPIC:
+                continue  # only namespaces have it
+            assert shown.status_code in (200, 204), name
+            for method in ("POST", "PUT")[: 1 if "/" in name else 2]:
+                answer = await gateway.http.request(method, f"{url}/{name}", json={"some": "thing"})
+                assert answer.status_code == 501, name
+                assert "is not offered: " in answer.json()["reason"]
+            assert (await gateway.http.delete(f"{url}/{name}")).status_code == 204
+        assert (await gateway.http.post(f"{NAMESPACE}/subscriptionAuthMode", json="None")).status_code == 204
+        assert (await gateway.http.post(f"{NAMESPACE}/resourcegroup/gold")).status_code == 501
+
+    run(scenario)
+
+
+def test_the_one_cluster() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await begin(gateway)
+        for url in (NAMESPACE, TOPIC):
+            policy = f"{url}/replication"
+            assert (await gateway.http.get(f"{policy}?applied=true")).json() == ["standalone"]
+            assert (await gateway.http.post(policy, json=["standalone"])).status_code == 204
+            wrong = await gateway.http.post(policy, json=["standalone", "mars"])
+            assert (wrong.status_code, wrong.json()["limit"]) == (412, "standalone")
+            assert (await gateway.http.delete(policy)).status_code == 204
+        assert (await gateway.http.get(f"{NAMESPACE}/replication")).json() == ["standalone"]
+        assert (await gateway.http.get(f"{TOPIC}/replication")).status_code == 204
+        assert (await gateway.http.get(f"{NAMESPACE}/allowedClusters")).json() == []
+        assert (await gateway.http.post(f"{NAMESPACE}/allowedClusters", json=["mars"])).status_code == 412
+        assert (await gateway.http.post(f"{TOPIC}/retention?isGlobal=true", json=OF_TOPICS[0][1])).status_code == 501
 
     run(scenario)
 
@@ -121,15 +198,11 @@ def test_shapes_say_the_same_both_ways(name: str, data: st.DataObject) -> None:
     assert all(values[field] == value for field, value in parsed.items())
 
 
-def test_copies() -> None:
+def test_copies_that_contradict_each_other() -> None:
     async def scenario(gateway: Gateway) -> None:
         await begin(gateway)
-        body = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}
         for url in (NAMESPACE, TOPIC):
-            assert (await gateway.http.post(f"{url}/persistence", json=body)).status_code == 204
-            shown = (await gateway.http.get(f"{url}/persistence")).json()
-            assert shown == {**body, "managedLedgerMaxMarkDeleteRate": 0.0}
-            wrong = await gateway.http.post(f"{url}/persistence", json={**body, "bookkeeperAckQuorum": 4})
+            wrong = await gateway.http.post(f"{url}/persistence", json={**COPIES, "bookkeeperAckQuorum": 4})
             assert (wrong.status_code, wrong.json()["limit"]) == (412, "E >= Qw >= Qa >= 1")
 
     run(scenario)
@@ -142,11 +215,11 @@ def test_backlog_quotas_have_to_fit_into_retention() -> None:
         for url in (NAMESPACE, TOPIC):
             assert (await gateway.http.get(f"{url}/backlogQuotaMap")).json() == {}
             assert (await gateway.http.post(f"{url}/backlogQuota", json=quota)).status_code == 204
-            age = {"limitTime": 60, "policy": "producer_exception"}
+            age = {"limitTime": 60, "policy": "consumer_backlog_eviction"}
             assert (await gateway.http.post(f"{url}/backlogQuota?backlogQuotaType=message_age", json=age)).is_success
             shown = (await gateway.http.get(f"{url}/backlogQuotaMap")).json()
             assert shown["destination_storage"] == {**quota, "limit": 1 << 30, "limitTime": -1}
-            assert shown["message_age"]["limitTime"] == 60
+            assert (shown["message_age"]["limitTime"], shown["message_age"]["policy"]) == (60, age["policy"])
             small = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1024}
             answer = await gateway.http.post(f"{url}/retention", json=small)
             assert answer.status_code == 412
@@ -161,26 +234,30 @@ def test_backlog_quotas_have_to_fit_into_retention() -> None:
 
 
 REFUSED: list[tuple[str, Any, int]] = [
-    ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}, 422),
+    ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}, 412),
+    ("retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 5}, 412),
     ("retention", {"retentionTimeInMinutes": 5}, 422),
     ("retention", 5, 422),
-    ("messageTTL", -1, 422),
-    ("messageTTL", "5", 422),
+    ("messageTTL", -1, 412),
+    ("messageTTL", 1 << 63, 412),
+    ("messageTTL", "five", 422),
     ("messageTTL", True, 422),
-    ("messageTTL", None, 422),
+    ("messageTTL", {}, 422),
+    ("subscriptionTypesEnabled", "Shared", 422),
+    ("subscriptionTypesEnabled", ["Loud"], 400),
     ("dispatchRate", {"dispatchThrottlingRateInMsg": "many"}, 422),
     ("dispatchRate", {"relativeToPublishRate": True}, 422),
     ("schemaCompatibilityStrategy", "SOMEHOW", 400),
     ("schemaCompatibilityStrategy", 5, 422),
     ("delayedDelivery", {"active": "yes"}, 422),
-    ("inactiveTopicPolicies", {"maxInactiveDurationSeconds": 0, "deleteWhileInactive": True}, 422),
+    ("delayedDelivery", {"active": True, "maxDeliveryDelayInMillis": 5}, 501),
+    ("inactiveTopicPolicies", {"maxInactiveDurationSeconds": 0, "deleteWhileInactive": True}, 412),
     (
         "inactiveTopicPolicies",
         {"maxInactiveDurationSeconds": 5, "deleteWhileInactive": True, "inactiveTopicDeleteMode": "later"},
         400,
     ),
     ("offloadPolicies", {}, 501),
-    ("replication", [], 501),
     ("nothing", {}, 404),
 ]
 
