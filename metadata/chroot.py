@@ -23,6 +23,8 @@ from heliograph.metadata.store import (
 )
 from heliograph.metadata.znode import ROOT, check_operation, check_path
 
+REAPABLE_MAX = 1_000_000  # of one answer
+
 
 class ChrootStore(MetadataStore):
     """A MetadataStore that keeps everything below ``root`` of another store, whose session it owns."""
@@ -124,6 +126,13 @@ class ChrootStore(MetadataStore):
     @override
     async def sync(self, path: str = "/") -> None:
         await self._store.sync(self._inner(path))
+
+    @override
+    async def reapable(self, count_max: int) -> list[str]:
+        # All of the store's are asked for: those outside of the chroot do not count.
+        found = await self._store.reapable(REAPABLE_MAX)
+        inside = [self._outer(path) for path in found if path.startswith(self._root + "/")]
+        return inside[:count_max]
 
     @override
     async def end_session(self, token: str) -> None:

@@ -59,13 +59,17 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A node's stat: all but its value. ``czxid`` and ``mzxid`` order changes over the whole store."""
+    """A node's stat: all but its value. ``czxid`` and ``mzxid`` order changes over the whole store.
+
+    ``ephemeral_owner`` is the id of the session that an ephemeral lives with, 0 for a persistent node, and for a
+    container or a node with a time to live its ``kind`` (``Create``). ZooKeeper does not show kinds: there it is 0.
+    """
 
     czxid: int
     mzxid: int
     version: int
     cversion: int
-    ephemeral_owner: int  # session id, 0 when persistent
+    ephemeral_owner: int
     data_length: int
     num_children: int
     pzxid: int = 0  # the last change of the list of children
@@ -75,12 +79,17 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The operation of ``multi`` that creates a node."""
+    """The operation of ``multi`` that creates a node.
+
+    ``kind`` is 0, ``znode.CONTAINER`` or ``znode.ttl_kind(...)``; of an ephemeral it is 0. ``Reap`` deletes nodes of
+    the other kinds when their time has come.
+    """
 
     path: str
     value: bytes | None = b""
     ephemeral: bool = False
     sequence: bool = False
+    kind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,19 @@ class Check:
     version: int = ANY_VERSION
 
 
-Operation = Create | Set | Delete | Check
+@dataclass(frozen=True, slots=True)
+class Reap:
+    """The operation of ``multi`` that deletes a container or a node with a time to live if its time has come.
+
+    A container's has when it had children and has none; that of a node with a time to live when it has no children and
+    was not set for so long, by the clock of the writer. BadVersionError says that it has not, or that the node is of
+    another kind.
+    """
+
+    path: str
+
+
+Operation = Create | Set | Delete | Check | Reap
 Watcher = Callable[[WatchEvent], None]
 SessionListener = Callable[[SessionState], None]
 
@@ -223,6 +244,12 @@ class MetadataStore(Protocol):
 
     async def sync(self, path: str = "/") -> None:
         """Wait until this client sees every change that was complete before the call."""
+
+    async def reapable(self, count_max: int) -> list[str]:
+        """Return at most ``count_max`` paths of nodes that a ``Reap`` would delete now.
+
+        A store that reaps on its own, as ZooKeeper does, returns none.
+        """
 
     async def end_session(self, token: str) -> None:
         """End another session at once and remove its ephemerals. Nothing happens if it is over already.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from heliograph.metadata.errors import (
     BadVersionError,
@@ -20,8 +21,19 @@ from heliograph.metadata.errors import (
     NotEmptyError,
     SessionExpiredError,
 )
-from heliograph.metadata.store import ANY_VERSION, Check, Create, Delete, EventType, Operation, Set, Stat, WatchEvent
-from heliograph.metadata.znode import ROOT, Znode, check_operation, check_path, name_of, parent_of
+from heliograph.metadata.store import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    EventType,
+    Operation,
+    Reap,
+    Set,
+    Stat,
+    WatchEvent,
+)
+from heliograph.metadata.znode import ROOT, Znode, check_operation, check_path, is_due, name_of, parent_of
 
 Result = str | Stat | None
 
@@ -55,6 +67,7 @@ class ZnodeTree:
         self.zxid = 0
         self.nodes: dict[str, Znode] = {ROOT: Znode(b"", 0, 0, 0, 0, 0, 0, 0, 0)}
         self.sessions: dict[int, TreeSession] = {}
+        self._reaped: set[str] = set()  # the paths of containers and of nodes with a time to live
 
     @classmethod
     def restored(cls, zxid: int, nodes: Iterable[tuple[str, Znode]], sessions: Iterable[TreeSession]) -> ZnodeTree:
@@ -70,8 +83,10 @@ class ZnodeTree:
             if path == ROOT:
                 continue
             _add_child(tree.nodes[parent_of(path)], name_of(path))
-            if node.ephemeral_owner:
+            if node.is_ephemeral:
                 tree.sessions[node.ephemeral_owner].ephemerals.add(path)
+            elif node.ephemeral_owner:
+                tree._reaped.add(path)
         return tree
 
     def node(self, path: str) -> Znode:
@@ -104,6 +119,11 @@ class ZnodeTree:
             NoNodeError, InvalidPathError.
         """
         return sorted(self.node(path).children or ())
+
+    def reapable(self, wall_ms: int, count_max: int) -> list[str]:
+        """Return at most ``count_max`` paths of nodes that a ``Reap`` would delete at that time."""
+        due = (path for path in self._reaped if is_due(self.nodes[path].stat(), wall_ms))
+        return sorted(islice(due, count_max))
 
     def apply(self, session_id: int, operations: Sequence[Operation], wall_ms: int) -> TreeTransaction:
         """Apply all operations, in order, or none.
@@ -189,6 +209,8 @@ class _TreePlan:
                 return self._set(operation)
             case Delete():
                 self._delete(operation)
+            case Reap():
+                self._reap(operation)
             case Check():
                 self._checked(operation.path, operation.version)
         return None
@@ -215,16 +237,16 @@ class _TreePlan:
             path = f"{path}{parent.creations:010d}"
         if path in nodes:
             raise NodeExistsError(f"{path} exists")
-        if parent.ephemeral_owner:
+        if parent.is_ephemeral:
             raise NoChildrenForEphemeralsError(f"{parent_path} is ephemeral and cannot have children")
-        owner = self._session_id if operation.ephemeral else 0
+        owner = self._session_id if operation.ephemeral else operation.kind
         zxid, wall = self._zxid, self._wall_ms
         nodes[path] = Znode(operation.value, zxid, zxid, zxid, 0, 0, owner, wall, wall)
         self._undo.append(lambda: nodes.pop(path))
         if owner:
-            ephemerals = self._tree.sessions[owner].ephemerals
-            ephemerals.add(path)
-            self._undo.append(lambda: ephemerals.discard(path))
+            siblings = self._of_owner(owner)
+            siblings.add(path)
+            self._undo.append(lambda: siblings.discard(path))
         self._change_children(parent, name_of(path), created=True)
         self._note(EventType.CREATED, path, parent_path)
         return path
@@ -253,12 +275,23 @@ class _TreePlan:
         del nodes[path]
         self._undo.append(lambda: nodes.__setitem__(path, node))
         if node.ephemeral_owner:
-            ephemerals = self._tree.sessions[node.ephemeral_owner].ephemerals
-            ephemerals.discard(path)
-            self._undo.append(lambda: ephemerals.add(path))
+            siblings = self._of_owner(node.ephemeral_owner)
+            siblings.discard(path)
+            self._undo.append(lambda: siblings.add(path))
         parent_path = parent_of(path)
         self._change_children(nodes[parent_path], name_of(path), created=False)
         self._note(EventType.DELETED, path, parent_path)
+
+    def _reap(self, operation: Reap) -> None:
+        path = operation.path
+        node = self._checked(path, ANY_VERSION)
+        if not node.children and not is_due(node.stat(), self._wall_ms):
+            raise BadVersionError(f"the time of {path} has not come")
+        self._delete(Delete(path))
+
+    def _of_owner(self, owner: int) -> set[str]:
+        """Return the set of paths to which a node with that owner or kind belongs."""
+        return self._tree.sessions[owner].ephemerals if owner > 0 else self._tree._reaped
 
     def _checked(self, path: str, version: int) -> Znode:
         node = self._tree.node(path)

@@ -9,10 +9,11 @@ import socket
 
 from typing_extensions import override
 
-from heliograph.base.errors import ResourceError
+from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.metadata.endpoint.limits import CLOSE_MS_MAX, TICK_MS, EndpointLimits
 from heliograph.metadata.endpoint.serving.connection import EndpointConnection, Host
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
+from heliograph.metadata.endpoint.session.reaper import ContainerReaper
 from heliograph.metadata.endpoint.session.sessions import OpenStore, SessionTable
 from heliograph.metadata.endpoint.session.statistics import Facts, Statistics, answer
 from heliograph.metadata.endpoint.session.store_session import EndpointStoreSession
@@ -34,9 +35,11 @@ class ZooKeeperEndpoint(Host):
         self._connections: set[EndpointConnection] = set()
         self._listener: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
+        self._reaping: asyncio.Task[None] | None = None
         self._stopping = False
         self.address = ""
         self.directory = AclDirectory()
+        self.reaper = ContainerReaper(self.directory, self._limits)
         self.statistics = Statistics()
         self.sessions = SessionTable(open_store, self._limits, self.now_ms)
         self._store_session = EndpointStoreSession(open_store, self.directory, self._abort_connections)
@@ -49,6 +52,7 @@ class ZooKeeperEndpoint(Host):
         """
         await self._store_session.start()
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
+        self._reaping = asyncio.get_running_loop().create_task(self._reap_forever())
 
     async def listen(self, host: str, port: int) -> str:
         """Accept connections on a TCP port, 0 for a free one. Return the address, ``host:port``.
@@ -80,9 +84,11 @@ class ZooKeeperEndpoint(Host):
         self._stopping = True
         if self._listener is not None:
             self._listener.close()
-        if self._ticker is not None:
-            self._ticker.cancel()
-            await asyncio.wait([self._ticker])
+        tasks = [task for task in (self._ticker, self._reaping) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         connections = list(self._connections)
         self._abort_connections()
         try:
@@ -139,6 +145,16 @@ class ZooKeeperEndpoint(Host):
     def _abort_connections(self) -> None:
         for connection in list(self._connections):
             connection.abort()
+
+    async def _reap_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.container_check_ms / 1000)
+            if not self.is_ready:
+                continue
+            try:
+                await self.reaper.reap(self._store_session.store)
+            except HeliographError as error:
+                log.warning("containers were not looked for: %s", error)
 
     async def _tick_forever(self) -> None:
         last = self.now_ms()

@@ -32,6 +32,9 @@ DESCENDANTS_MAX = 100_000  # nodes that getAllChildrenNumber counts
 READS_AT_ONCE_MAX = 64  # records of ACLs, when all are read
 TICK_MS = 50  # between two checks of all deadlines
 RETRY_MS = 500  # after a failure of the endpoint's own session
+REAPS_AT_ONCE_MAX = 10_000  # nodes that are looked for at a time
+CONTAINER_CHECK_MS = 60_000  # between two searches for containers and nodes with a time to live
+CONTAINERS_PER_MINUTE_MAX = 10_000  # how many of them are deleted
 SWEEP_SECONDS = 600  # between two searches for ACLs whose nodes are deleted
 CLOSE_MS_MAX = 5_000  # for ending the sessions when the endpoint stops
 assert OUTPUT_BYTES_PAUSE < OUTPUT_BYTES_MAX
@@ -47,11 +50,15 @@ class EndpointLimits:
     session_timeout_ms_max: int = 60_000
     connections_max: int = CONNECTIONS_MAX
     handshake_ms_max: int = HANDSHAKE_MS_MAX
+    container_check_ms: int = CONTAINER_CHECK_MS
+    containers_per_minute_max: int = CONTAINERS_PER_MINUTE_MAX
 
     def __post_init__(self) -> None:
         assert 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max, "a range"
         assert self.connections_max > 0, "a bound"
         assert self.handshake_ms_max > 0, "a bound"
+        assert self.container_check_ms > 0, "an interval"
+        assert self.containers_per_minute_max > 0, "a bound"
 
     def negotiated(self, asked_ms: int) -> int:
         """Return the session timeout for a client that asks for ``asked_ms``."""

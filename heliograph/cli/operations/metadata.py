@@ -32,6 +32,10 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on. Anyone who can connect to it may use the store.")
     ] = "127.0.0.1",
+    container_check_seconds: Annotated[
+        float,
+        typer.Option(min=0.1, help="Time between two searches for containers and nodes whose time to live is over."),
+    ] = 60,
     as_json: Json = False,
 ) -> None:
     """Serve a metadata store in ZooKeeper's protocol until interrupted.
@@ -39,14 +43,18 @@ def serve(
     Stock kazoo, zkCli.sh and Java clients can read the store and coordinate through it. Their sessions end with this
     command.
     """
-    asyncio.run(_serve(url, host, zk_port, Output(as_json)))
+    asyncio.run(_serve(url, host, zk_port, round(container_check_seconds * 1000), Output(as_json)))
 
 
-async def _serve(url: str, host: str, port: int, output: Output) -> None:
+async def _serve(url: str, host: str, port: int, container_check_ms: int, output: Output) -> None:
     from heliograph.metadata.connect import connect_store
     from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
+    from heliograph.metadata.endpoint.limits import EndpointLimits
 
-    endpoint = ZooKeeperEndpoint(lambda timeout_ms: connect_store(url, session_timeout_ms=timeout_ms))
+    endpoint = ZooKeeperEndpoint(
+        lambda timeout_ms: connect_store(url, session_timeout_ms=timeout_ms),
+        limits=EndpointLimits(container_check_ms=container_check_ms),
+    )
     await endpoint.start()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -77,6 +77,10 @@ class EmbeddedStore(SessionStore):
         await self._session.call(EmbeddedOp.SYNC, path)
 
     @override
+    async def reapable(self, count_max: int) -> list[str]:
+        return list(await self._session.call(EmbeddedOp.REAPABLE, count_max))
+
+    @override
     async def end_session(self, token: str) -> None:
         await self._session.call(EmbeddedOp.END_SESSION, *parse_token(token))
 

@@ -9,6 +9,7 @@ HELD_BYTES_MAX = 64 << 20  # requests and answers not durable yet, all clients t
 WATCHES_PER_CONNECTION_MAX = 100_000
 CONNECTIONS_MAX = 10_000
 SESSIONLESS_MS_MAX = 10_000  # how long a connection may stay without a session
+REAPABLE_MAX = 10_000  # paths of nodes to be reaped, in one answer
 EXPIRY_TICK_MS = 50  # how often expired sessions are looked for
 
 # Client

@@ -25,7 +25,7 @@ from heliograph.metadata.errors import (
     SessionExpiredError,
     ValueTooLargeError,
 )
-from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Set, Stat
+from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Reap, Set, Stat
 
 MAGIC = "heliograph.metadata"
 PROTOCOL_VERSION = 1
@@ -49,6 +49,7 @@ class EmbeddedOp(enum.IntEnum):
     SYNC = 10  # path
     END_SESSION = 11  # session id, password
     CLOSE = 12
+    REAPABLE = 13  # count -> paths
 
 
 class Notice(enum.IntEnum):
@@ -63,6 +64,7 @@ class _Kind(enum.IntEnum):
     SET = 2
     DELETE = 3
     CHECK = 4
+    REAP = 5
 
 
 OK = 0
@@ -150,22 +152,28 @@ def decode_error(code: int, details: Any) -> HeliographError:
 def encode_operation(operation: Operation) -> list[Any]:
     """Return an operation as APPLY carries it."""
     match operation:
-        case Create(path, value, ephemeral, sequence):
+        case Create(path, value, ephemeral, sequence, 0):
             return [_Kind.CREATE, path, value, ephemeral, sequence]
+        case Create(path, value, ephemeral, sequence, kind):
+            return [_Kind.CREATE, path, value, ephemeral, sequence, kind]
         case Set(path, value, version):
             return [_Kind.SET, path, value, version]
         case Delete(path, version):
             return [_Kind.DELETE, path, version]
         case Check(path, version):
             return [_Kind.CHECK, path, version]
+        case Reap(path):
+            return [_Kind.REAP, path]
 
 
+_KIND_AT = 5  # in the items of a create
 _VALUE = (bytes, type(None))
 _BUILDERS: dict[int, tuple[type[Operation], tuple[type | tuple[type, ...], ...]]] = {
     _Kind.CREATE: (Create, (str, _VALUE, bool, bool)),
     _Kind.SET: (Set, (str, _VALUE, int)),
     _Kind.DELETE: (Delete, (str, int)),
     _Kind.CHECK: (Check, (str, int)),
+    _Kind.REAP: (Reap, (str,)),
 }
 
 
@@ -178,6 +186,8 @@ def decode_operation(items: Any) -> Operation:
     if not isinstance(items, list) or not items or items[0] not in _BUILDERS:
         raise MetadataProtocolError(f"{items!r} is not an operation")
     kind, types = _BUILDERS[items[0]]
+    if kind is Create and len(items) == _KIND_AT + 1:  # a container, or a node with a time to live
+        types = (*types, int)
     check_arguments(items[1:], types)
     return kind(*items[1:])
 

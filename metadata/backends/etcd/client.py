@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 
 from typing_extensions import override
 
+from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.backends.etcd.calls.calls import ReadKind, ReadResult
 from heliograph.metadata.backends.etcd.calls.event_loop import EtcdCallLoop
@@ -14,7 +16,7 @@ from heliograph.metadata.backends.etcd.session import EtcdSession
 from heliograph.metadata.backends.etcd.transactions.observed_revisions import stat_of
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
 from heliograph.metadata.backends.etcd.wire.connection import EtcdConnection
-from heliograph.metadata.backends.etcd.wire.keys import depth_of
+from heliograph.metadata.backends.etcd.wire.keys import after, depth_of
 from heliograph.metadata.backends.etcd.wire.limits import DEPTH_MAX
 from heliograph.metadata.backends.etcd.wire.record import decode_session
 from heliograph.metadata.errors import InvalidPathError, NoNodeError, SessionExpiredError
@@ -23,7 +25,9 @@ from heliograph.metadata.session.standing_watches import WatchHandle
 from heliograph.metadata.session.store import SessionStore, parse_token
 from heliograph.metadata.session.watches import WatchKind
 from heliograph.metadata.store import Operation, Stat, Watch, Watcher
-from heliograph.metadata.znode import ROOT, check_operation, check_path, parent_of
+from heliograph.metadata.znode import ROOT, check_operation, check_path, is_due, parent_of
+
+READS_AT_ONCE = 1_000  # of listed nodes
 
 
 class EtcdStore(SessionStore):
@@ -108,6 +112,26 @@ class EtcdStore(SessionStore):
             await self._calls.write((), is_barrier=True)
         else:
             await self._calls.read(ROOT, ReadKind.NODE)
+
+    @override
+    async def reapable(self, count_max: int) -> list[str]:
+        self._clock.check()
+        listed: list[str] = []
+
+        async def run(connection: EtcdConnection) -> None:
+            prefix = self._session.requests.keys.reaped
+            request = connection.api.RangeRequest(key=prefix, range_end=after(prefix), keys_only=True)
+            listed[:] = [kv.key[len(prefix) :].decode() for kv in (await connection.read(request)).kvs]
+
+        await self._calls.alone(run)
+        due: list[str] = []
+        for start in range(0, len(listed), READS_AT_ONCE):
+            paths = listed[start : start + READS_AT_ONCE]
+            stats = await asyncio.gather(*(self.exists(path) for path in paths))
+            due += [path for path, stat in zip(paths, stats, strict=True) if stat and is_due(stat, wall_ms())]
+            if len(due) >= count_max:
+                break
+        return due[:count_max]
 
     @override
     async def end_session(self, token: str) -> None:

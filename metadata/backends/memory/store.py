@@ -157,6 +157,13 @@ class MemoryStore(SessionStore):
         await asyncio.sleep(0)
 
     @override
+    async def reapable(self, count_max: int) -> list[str]:
+        self._check()
+        paths = self._server._tree.reapable(wall_ms(), count_max)
+        await asyncio.sleep(0)
+        return paths
+
+    @override
     async def end_session(self, token: str) -> None:
         self._check()
         self._server.end_session(token)

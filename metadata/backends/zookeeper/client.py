@@ -12,7 +12,7 @@ from kazoo.protocol.serialization import Sync
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from typing_extensions import override
 
-from heliograph.base.errors import BadRequestError
+from heliograph.base.errors import BadRequestError, UnsupportedError
 from heliograph.metadata.backends.zookeeper import requests
 from heliograph.metadata.backends.zookeeper.bridge import Bridge, Endpoint, Listener
 from heliograph.metadata.backends.zookeeper.limits import REQUEST_BYTES_MAX
@@ -22,7 +22,7 @@ from heliograph.metadata.session.limits import ANSWER_SECONDS_MAX, CONNECT_MS_MA
 from heliograph.metadata.session.standing_watches import WatchHandle
 from heliograph.metadata.session.store import SessionStore
 from heliograph.metadata.session.watches import WatchKind
-from heliograph.metadata.store import Operation, Stat, Watch, Watcher
+from heliograph.metadata.store import Operation, Reap, Stat, Watch, Watcher
 from heliograph.metadata.znode import check_operation, check_path
 
 OVERHEAD_BYTES = 128  # about what an operation adds to its path and its value
@@ -98,6 +98,8 @@ class ZooKeeperStore(SessionStore):
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         for index, operation in enumerate(operations):
             check_operation(operation, index)
+            if isinstance(operation, Reap):
+                raise UnsupportedError(f"{operation.path}: only ZooKeeper itself reaps nodes")
         if not operations:
             self._clock.check()
             return []
@@ -125,6 +127,11 @@ class ZooKeeperStore(SessionStore):
     async def sync(self, path: str = "/") -> None:
         check_path(path)
         await self._session.call(path, partial(Sync, path))
+
+    @override
+    async def reapable(self, count_max: int) -> list[str]:
+        self._clock.check()
+        return []  # ZooKeeper's leader reaps
 
     @override
     async def end_session(self, token: str) -> None:

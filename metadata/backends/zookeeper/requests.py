@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kazoo import exceptions as kazoo
-from kazoo.protocol.serialization import CheckVersion, Exists, GetChildren2, GetData, SetData, Transaction, write_string
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Exists,
+    GetChildren2,
+    GetData,
+    MultiHeader,
+    SetData,
+    Transaction,
+    read_string,
+    write_string,
+)
 from kazoo.protocol.serialization import Create as CreateRequest
 from kazoo.protocol.serialization import Delete as DeleteRequest
 
@@ -25,7 +35,8 @@ from heliograph.metadata.errors import (
     SessionExpiredError,
 )
 from heliograph.metadata.session.watches import WatchKind
-from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Set, Stat
+from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Reap, Set, Stat
+from heliograph.metadata.znode import ttl_ms_of
 
 EVENTS = {1: EventType.CREATED, 2: EventType.DELETED, 3: EventType.CHANGED, 4: EventType.CHILD}
 
@@ -34,6 +45,10 @@ _SEQUENCE = 2
 _PERSISTENT_RECURSIVE = 1
 _ANY_WATCHER = 3
 _INT = struct.Struct("!i")
+_LONG = struct.Struct("!q")
+_STAT_BYTES = 68
+_CREATE2, _CREATE_CONTAINER, _CREATE_TTL, _ERROR = 15, 19, 21, -1
+_CONTAINER_FLAG, _TTL_FLAG, _TTL_SEQUENCE_FLAG = 4, 5, 6
 _WATCHED = object()  # kazoo only looks whether there is a watcher; the watch table has the real ones
 
 _ERRORS: tuple[tuple[type[Exception], type[HeliographError]], ...] = (
@@ -76,6 +91,60 @@ class KazooAddWatch:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateOfKind:
+    """The request that creates a container, or a node with a time to live where the server allows that."""
+
+    path: str
+    value: bytes | None
+    acl: Sequence[Any]
+    kind: int
+    sequence: bool
+
+    @property
+    def type(self) -> int:
+        """The number of the operation."""
+        return _CREATE_TTL if ttl_ms_of(self.kind) else _CREATE_CONTAINER
+
+    def serialize(self) -> bytes:
+        """Return the body of the request."""
+        ttl_ms = ttl_ms_of(self.kind)
+        if not ttl_ms:
+            flags = _SEQUENCE if self.sequence else _CONTAINER_FLAG
+            return bytes(CreateRequest(self.path, self.value, self.acl, flags).serialize())
+        flags = _TTL_SEQUENCE_FLAG if self.sequence else _TTL_FLAG
+        return bytes(CreateRequest(self.path, self.value, self.acl, flags).serialize()) + _LONG.pack(ttl_ms)
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> str:
+        """Return the path in the answer; the stat after it is not needed."""
+        return str(read_string(data, offset)[0])
+
+
+class KazooMulti(Transaction):  # type: ignore[misc]
+    """kazoo's transaction, which also reads the answers to ``CreateOfKind``."""
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> list[Any]:
+        """Return the result of each operation, or its error."""
+        results: list[Any] = []
+        header, offset = MultiHeader.deserialize(data, offset)
+        while not header.done:
+            result: Any = True
+            if header.type in (CreateRequest.type, _CREATE2):
+                result, offset = read_string(data, offset)
+                offset += _STAT_BYTES if header.type == _CREATE2 else 0
+            elif header.type == SetData.type:
+                result = SetData.deserialize(data, offset)
+                offset += _STAT_BYTES
+            elif header.type == _ERROR:
+                result = kazoo.EXCEPTIONS[_INT.unpack_from(data, offset)[0]]()
+                offset += _INT.size
+            results.append(result)
+            header, offset = MultiHeader.deserialize(data, offset)
+        return results
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveWatches:
     """The request that removes every watch that the session has on exactly this path."""
 
@@ -108,6 +177,8 @@ def get(path: str, *, watched: bool) -> Any:
 def write(operation: Operation, acl: Sequence[Any]) -> Any:
     """Return the request that does one operation."""
     match operation:
+        case Create(path, value, _, sequence, kind) if kind:
+            return CreateOfKind(path, value, acl, kind, sequence)
         case Create(path, value, ephemeral, sequence):
             flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENCE if sequence else 0)
             return CreateRequest(path, value, acl, flags)
@@ -117,11 +188,13 @@ def write(operation: Operation, acl: Sequence[Any]) -> Any:
             return DeleteRequest(path, version)
         case Check(path, version):
             return CheckVersion(path, version)
+        case Reap():
+            raise AssertionError("the caller refuses it")
 
 
 def transaction(operations: Sequence[Operation], acl: Sequence[Any]) -> Any:
     """Return the request that does all operations or none."""
-    return Transaction([write(operation, acl) for operation in operations])
+    return KazooMulti([write(operation, acl) for operation in operations])
 
 
 def results_of(operations: Sequence[Operation], answers: Sequence[Any]) -> list[str | Stat | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.endpoint.limits import IDENTITIES_PER_CONNECTION_MAX
@@ -54,7 +55,9 @@ class Operations:
         self._handlers: dict[OpCode, _Handler] = {
             OpCode.PING: self._ping,
             OpCode.CREATE: self._create,
-            OpCode.CREATE2: self._create2,
+            OpCode.CREATE2: partial(self._create2, OpCode.CREATE2),
+            OpCode.CREATE_CONTAINER: partial(self._create2, OpCode.CREATE_CONTAINER),
+            OpCode.CREATE_TTL: partial(self._create2, OpCode.CREATE_TTL),
             OpCode.DELETE: self._delete,
             OpCode.EXISTS: self._exists,
             OpCode.GET_DATA: self._get_data,
@@ -112,11 +115,14 @@ class Operations:
 
     async def _create(self, body: Body) -> bytes:
         assert isinstance(body, CreateNode)
-        return jute.string(await self._writes.create(body))
+        return jute.string(await self._writes.create(OpCode.CREATE, body))
 
-    async def _create2(self, body: Body) -> bytes:
+    async def _create2(self, op: OpCode, body: Body) -> bytes:
         assert isinstance(body, CreateNode)
-        path = await self._writes.create(body)
+        return await self._created(await self._writes.create(op, body), body)
+
+    async def _created(self, path: str, body: CreateNode) -> bytes:
+        """Return path and stat of a node that was just created."""
         # The present stat or, when the node is already deleted, the stat that it had when it was created.
         stat = await self._session.store.exists(path)
         if stat is None:
@@ -188,13 +194,16 @@ class Operations:
                 raise
             return replies.multi(_failed(len(body.operations), error.operation_index, code_of(error)))
         found = zip(body.operations, results, strict=True)
-        return replies.multi([self._multi_result(op, result) for (op, _), result in found])
+        return replies.multi([await self._multi_result(op, operation, result) for (op, operation), result in found])
 
-    def _multi_result(self, op: OpCode, result: Result) -> tuple[OpCode, bytes]:
+    async def _multi_result(self, op: OpCode, operation: Body, result: Result) -> tuple[OpCode, bytes]:
         if isinstance(result, Stat):
             return op, replies.stat(self._session.saw(result))
-        if isinstance(result, str):  # create2 too, as ZooKeeper 3.8 answers it here
-            return OpCode.CREATE, jute.string(result)
+        if isinstance(result, str) and op is OpCode.CREATE:
+            return op, jute.string(result)
+        if isinstance(result, str):  # as ZooKeeper 3.9 answers it; 3.8 left the stat out
+            assert isinstance(operation, CreateNode), "a path is the result of a create"
+            return OpCode.CREATE2, await self._created(result, operation)
         return op, b""
 
     async def _multi_read(self, body: Body) -> bytes:

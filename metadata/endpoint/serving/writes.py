@@ -21,10 +21,12 @@ from heliograph.metadata.endpoint.wire.requests import Body, CreateNode, Multi, 
 from heliograph.metadata.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
 from heliograph.metadata.paths import ENDPOINT_ACLS, endpoint_acl
 from heliograph.metadata.store import ANY_VERSION, Check, Create, Delete, Operation, Set, Stat
-from heliograph.metadata.znode import check_path, parent_of
+from heliograph.metadata.znode import CONTAINER, TTL_MS_MAX, check_path, parent_of, ttl_kind
 
 RECORD_ATTEMPTS_MAX = 5  # of one transaction whose ACL records others change
-_SEQUENTIAL = (CreateFlags.PERSISTENT_SEQUENTIAL, CreateFlags.EPHEMERAL_SEQUENTIAL)
+_SEQUENTIAL = (CreateFlags.PERSISTENT_SEQUENTIAL, CreateFlags.EPHEMERAL_SEQUENTIAL, CreateFlags.TTL_SEQUENTIAL)
+_TTL = (CreateFlags.TTL, CreateFlags.TTL_SEQUENTIAL)
+_CREATES = (OpCode.CREATE, OpCode.CREATE2, OpCode.CREATE_CONTAINER, OpCode.CREATE_TTL)
 _EPHEMERAL = (CreateFlags.EPHEMERAL, CreateFlags.EPHEMERAL_SEQUENTIAL)
 
 Result = str | Stat | None
@@ -84,23 +86,27 @@ class Writes:
             case VersionedRequest():  # a deletion needs the parent's ACL, a check the node's own
                 return find(body.path) is None and find(parent_of(body.path)) is None
             case Multi():
-                return all(self.is_one_call(operation) for _, operation in body.operations)
+                # create2 and its like are answered with a stat, which is read after the transaction.
+                return all(
+                    self.is_one_call(operation) and (op is OpCode.CREATE or op not in _CREATES)
+                    for op, operation in body.operations
+                )
         return False
 
-    async def create(self, body: CreateNode) -> str:
+    async def create(self, op: OpCode, body: CreateNode) -> str:
         """Create a node and return its path."""
-        step = await self._create_step(body)
+        step = await self._create_step(op, body)
         operation = step.operation
         assert isinstance(operation, Create), "a create"
-        if step.record is None:
+        if step.record is None and not operation.kind:
             path = await self._session.store.create(
                 operation.path, operation.value, ephemeral=operation.ephemeral, sequence=operation.sequence
             )
             self._note(operation, path)
         else:
-            (result,) = await self._run([(OpCode.CREATE, body)])
+            (result,) = await self._run([(op, body)])
             assert isinstance(result, str), "create answers with a path"
-            path = result
+            return result
         if step.later_acl is not None:
             await self._store_acl(path, step.later_acl)
         return path
@@ -204,8 +210,8 @@ class Writes:
 
     async def _step(self, op: OpCode, body: Body) -> _Step:
         match body:
-            case CreateNode() if op in (OpCode.CREATE, OpCode.CREATE2):
-                return await self._create_step(body)
+            case CreateNode() if op in _CREATES:
+                return await self._create_step(op, body)
             case SetData():
                 check_path(body.path)
                 await self._guard.require(body.path, Permission.WRITE)
@@ -218,17 +224,16 @@ class Writes:
                 return _Step(Check(body.path, body.version))
         raise WireError(f"{op.name} is not supported in a multi", ErrorCode.UNIMPLEMENTED)
 
-    async def _create_step(self, body: CreateNode) -> _Step:
-        if body.flags in (CreateFlags.CONTAINER, CreateFlags.TTL, CreateFlags.TTL_SEQUENTIAL):
-            raise WireError("containers and nodes with a time to live are not supported", ErrorCode.UNIMPLEMENTED)
+    async def _create_step(self, op: OpCode, body: CreateNode) -> _Step:
         if body.flags not in CreateFlags.__members__.values():
             raise WireError(f"unknown kind of node {body.flags}", ErrorCode.BAD_ARGUMENTS)
+        kind = _kind(op, body)
         sequential = body.flags in _SEQUENTIAL
         check_path(body.path + "0" if sequential else body.path)
         check_visible(body.path)
         await self._guard.require(parent_of(body.path), Permission.CREATE)
         acl = resolved(body.acl, self._guard.identities)
-        operation = Create(body.path, body.value, body.flags in _EPHEMERAL, sequential)
+        operation = Create(body.path, body.value, body.flags in _EPHEMERAL and not kind, sequential, kind)
         if acl == OPEN_ACL:
             return _Step(operation)
         if self._directory.find(body.path) is None:
@@ -262,7 +267,9 @@ class Writes:
             if stat is None:
                 return
             record = NodeAcl.of(path, stat.czxid, 0, acl)
-            step = _Step(Check(path), self._record_operation(record, ephemeral=stat.ephemeral_owner != 0))
+            step = _Step(
+                Check(path), self._record_operation(record, ephemeral=stat.ephemeral_owner == store.session_id)
+            )
             try:
                 if await self._attempt([step]) is not None:
                     return
@@ -275,6 +282,19 @@ class Writes:
             self._session.deleted(operation.path)
         elif isinstance(operation, Create) and operation.ephemeral and isinstance(result, str):
             self._session.made_ephemeral(result)
+
+
+def _kind(op: OpCode, body: CreateNode) -> int:
+    """Return the kind of node that a client asks for: as in ZooKeeper, the operation decides between them.
+
+    Raises:
+        WireError: BAD_ARGUMENTS, a time to live without such flags, or the other way round, or out of range.
+    """
+    if (body.flags in _TTL) != (0 < body.ttl_ms <= TTL_MS_MAX) or (body.flags not in _TTL and body.ttl_ms >= 0):
+        raise WireError(f"the time to live {body.ttl_ms} does not fit flags {body.flags}", ErrorCode.BAD_ARGUMENTS)
+    if op is OpCode.CREATE_CONTAINER:
+        return CONTAINER
+    return ttl_kind(body.ttl_ms) if op is OpCode.CREATE_TTL else 0
 
 
 def check_visible(path: str) -> None:

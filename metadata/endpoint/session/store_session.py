@@ -46,6 +46,12 @@ class EndpointStoreSession:
             raise
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
+    @property
+    def store(self) -> MetadataStore:
+        """The present session with the store."""
+        assert self._store is not None, "opened"
+        return self._store
+
     async def stop(self) -> None:
         """End the session."""
         self.is_ready = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.base.errors import BadRequestError, HeliographError, UnsupportedError
 from heliograph.metadata.errors import (
     BadVersionError,
     InvalidPathError,
@@ -98,6 +98,7 @@ _CODES: dict[type[HeliographError], ErrorCode] = {
     BadRequestError: ErrorCode.BAD_ARGUMENTS,
     SessionExpiredError: ErrorCode.SESSION_EXPIRED,
     MetadataProtocolError: ErrorCode.MARSHALLING_ERROR,
+    UnsupportedError: ErrorCode.UNIMPLEMENTED,
 }
 
 

@@ -8,6 +8,7 @@ from heliograph.metadata.endpoint.wire import jute
 from heliograph.metadata.endpoint.wire.acl import AclEntry
 from heliograph.metadata.endpoint.wire.codes import EVENT_CODES, NO_ZXID, STATE_CONNECTED, XID_EVENT, ErrorCode, OpCode
 from heliograph.metadata.store import Stat, WatchEvent
+from heliograph.metadata.znode import is_kind
 
 PASSWORD_BYTES = 16
 NO_PASSWORD = bytes(PASSWORD_BYTES)
@@ -41,7 +42,8 @@ def event(watched: WatchEvent) -> bytes:
 
 
 def stat(found: Stat, acl_version: int = 0) -> bytes:
-    """Return the stat of a node."""
+    """Return the stat of a node. As from ZooKeeper, it does not show what is neither persistent nor ephemeral."""
+    owner = 0 if is_kind(found.ephemeral_owner) else found.ephemeral_owner
     return b"".join(
         (
             jute.int64(found.czxid),
@@ -51,7 +53,7 @@ def stat(found: Stat, acl_version: int = 0) -> bytes:
             jute.int32(found.version),
             jute.int32(found.cversion),
             jute.int32(acl_version),
-            jute.int64(found.ephemeral_owner),
+            jute.int64(owner),
             jute.int32(found.data_length),
             jute.int32(found.num_children),
             jute.int64(found.pzxid),

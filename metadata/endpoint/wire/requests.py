@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heliograph.metadata.endpoint.limits import ACL_ENTRIES_MAX
 from heliograph.metadata.endpoint.wire.acl import AclEntry
@@ -54,12 +54,13 @@ class VersionedRequest:
 
 @dataclass(frozen=True, slots=True)
 class CreateNode:
-    """The body of create and create2."""
+    """The body of create, create2, createContainer and createTTL; only the last has a time to live."""
 
     path: str
     value: bytes | None
     acl: tuple[AclEntry, ...]
     flags: int
+    ttl_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +202,7 @@ def _create(reader: JuteReader) -> CreateNode:
 
 
 def _create_ttl(reader: JuteReader) -> CreateNode:
-    body = _create(reader)
-    reader.int64()
-    return body
+    return replace(_create(reader), ttl_ms=reader.int64())
 
 
 def _set_data(reader: JuteReader) -> SetData:

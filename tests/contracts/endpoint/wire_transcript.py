@@ -153,7 +153,7 @@ class Transcript:
     async def _multis(self, one: WireClient) -> None:
         m, n = self._root + "/m", self._root + "/n"
         good = multi(
-            (O.CREATE, create(m)), (O.CREATE2, create(m + "/a", b"q", 1)), (O.SET_DATA, set_data(m, b"2", 0)),
+            (O.CREATE, create(m)), (O.CREATE, create(m + "/a", b"q", 1)), (O.SET_DATA, set_data(m, b"2", 0)),
             (O.CHECK, path_and_version(m, 1)), (O.CREATE, create(m + "/s-", b"", 2)),
             (O.DELETE, path_and_version(m + "/a")),
         )  # fmt: skip

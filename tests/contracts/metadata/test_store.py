@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from heliograph.base.errors import BadRequestError, UnsupportedError
 from heliograph.metadata.errors import (
     BadVersionError,
     InvalidPathError,
@@ -17,7 +18,8 @@ from heliograph.metadata.errors import (
     NotEmptyError,
     ValueTooLargeError,
 )
-from heliograph.metadata.store import VALUE_BYTES_MAX, Check, Create, Delete, Operation, Set, Stat, WatchEvent
+from heliograph.metadata.store import VALUE_BYTES_MAX, Check, Create, Delete, Operation, Reap, Set, Stat, WatchEvent
+from heliograph.metadata.znode import CONTAINER, TTL_MS_MAX, ttl_kind
 from tests.contracts.metadata.backends import Backend, Run
 
 
@@ -69,6 +71,83 @@ def test_null_is_a_value_of_its_own(run: Run) -> None:
         assert [(await other.get(path))[0] for path in ("/null", "/empty")] == [None, None]
         assert (await other.set("/empty", b"")).data_length == 0
         assert (await other.get("/empty"))[0] == b""
+
+    run(scenario)
+
+
+def test_containers_are_reaped_once_they_had_children(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store, container = await backend.open(), Create("/c", b"v", kind=CONTAINER)
+        assert await store.multi([container]) == ["/c"]
+        stat = await store.exists("/c")
+        assert stat is not None
+        kinds = (CONTAINER, 0)  # ZooKeeper, and the endpoint like it, shows no kinds
+        assert stat.ephemeral_owner in kinds
+        await store.multi([Create("/c/child", b""), Create("/c/inner-", b"", sequence=True, kind=CONTAINER)])
+        assert await store.children("/c") == ["child", "inner-0000000001"]
+        await store.set("/c", None)
+        value, stat = await store.get("/c")
+        assert (value, stat.ephemeral_owner in kinds, stat.version) == (None, True, 1)
+        assert await store.reapable(10) == []
+        try:
+            await store.multi([Reap("/c/inner-0000000001")])
+        except UnsupportedError:
+            return  # ZooKeeper's leader reaps
+        except BadVersionError:
+            pass  # it never had children
+        with pytest.raises(NotEmptyError):
+            await store.multi([Reap("/c")])
+        with pytest.raises(BadVersionError):
+            await store.multi([Create("/plain"), Reap("/plain")])
+        with pytest.raises(NoNodeError):
+            await store.multi([Reap("/plain")])
+        await store.delete("/c/child")
+        await store.multi([Create("/c/inner-0000000001/x"), Delete("/c/inner-0000000001/x")])
+        restart = getattr(backend, "restart", None)
+        if restart is not None:
+            await restart()
+        other = await backend.open()
+        assert await other.reapable(10) == ["/c/inner-0000000001"]
+        await other.multi([Reap("/c/inner-0000000001")])
+        assert await other.reapable(10) == ["/c"]
+        assert await other.reapable(0) == []
+        await other.multi([Reap("/c"), container, Delete("/c"), container])
+        assert await other.reapable(10) == []
+        with pytest.raises(BadVersionError):
+            await other.multi([Reap("/c")])
+        await other.multi([Create("/c/x"), Delete("/c/x"), Delete("/c"), Create("/c")])
+        assert await other.reapable(10) == []
+
+    run(scenario)
+
+
+def test_nodes_with_a_time_to_live_are_reaped_when_it_is_over(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        try:
+            await store.multi(
+                [Create("/short", b"", kind=ttl_kind(1)), Create("/long", None, kind=ttl_kind(TTL_MS_MAX))]
+            )
+        except UnsupportedError:
+            return  # a ZooKeeper that was not told to allow them
+        stats = [await store.exists(path) for path in ("/short", "/long")]
+        shown = [stat.ephemeral_owner & (1 << 64) - 1 for stat in stats if stat]
+        assert shown in ([0xFF00_0000_0000_0001, 0xFF00_00FF_FFFF_FFFF], [0, 0])
+        await store.create("/short/child")
+        await asyncio.sleep(0.02)
+        assert await store.reapable(10) == []
+        await store.delete("/short/child")
+        due = await store.reapable(10)
+        if due:  # otherwise the endpoint reaps
+            assert due == ["/short"]
+            with pytest.raises(BadVersionError) as caught:
+                await store.multi([Reap("/short"), Reap("/long")])
+            assert caught.value.operation_index == 1
+            await store.multi([Reap("/short")])
+            assert await store.exists("/short") is None
+        for operation in (Create("/none", ephemeral=True, kind=ttl_kind(1)), Create("/none", kind=-1)):
+            with pytest.raises(BadRequestError):
+                await store.multi([operation])
 
     run(scenario)
 

@@ -13,7 +13,7 @@ from heliograph.metadata.tree import TreeSession
 from heliograph.metadata.znode import Znode
 
 RECORD_VERSION = 1
-FLAGGED_NODE_VERSION = 2  # a node whose value follows a byte of flags; written only where a flag is set
+FLAGGED_NODE_VERSION = 2  # a node with flags before its value; written only where the value is null, or for a kind
 NODE_PREFIX = b"n"
 SESSION_PREFIX = b"s"
 STATE_KEY = b"mstate"
@@ -41,8 +41,9 @@ def encode_node(key: bytes, node: Znode) -> bytes:
         node.czxid, node.mzxid, node.pzxid, node.version, node.creations, node.ephemeral_owner, node.created_ms,
         node.modified_ms,
     )  # fmt: skip
-    if node.value is None:
-        return sealed(key, numbers + bytes((_IS_NULL,)), FLAGGED_NODE_VERSION)
+    if node.value is None or node.ephemeral_owner < 0:
+        flags = _IS_NULL if node.value is None else 0
+        return sealed(key, numbers + bytes((flags,)) + (node.value or b""), FLAGGED_NODE_VERSION)
     return sealed(key, numbers + node.value, RECORD_VERSION)
 
 
@@ -55,9 +56,11 @@ def decode_node(key: bytes, value: bytes) -> tuple[str, Znode]:
     version, body = opened_any(key, value, (RECORD_VERSION, FLAGGED_NODE_VERSION), _NODE.size)
     kept: bytes | None = body[_NODE.size :]
     if version == FLAGGED_NODE_VERSION:
-        if body[_NODE.size :] != bytes((_IS_NULL,)):
+        flags, kept = body[_NODE.size : _NODE.size + 1], body[_NODE.size + 1 :]
+        if flags == bytes((_IS_NULL,)):
+            kept = None
+        elif flags != b"\0":
             raise RecordError(f"the record of {key!r} has flags that this program does not know: upgrade it")
-        kept = None
     return key[1:].decode(), Znode(kept, *_NODE.unpack_from(body))
 
 

@@ -12,6 +12,7 @@ from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.metadata.backends.embedded.limits import (
     CONNECTIONS_MAX,
     HELD_BYTES_MAX,
+    REAPABLE_MAX,
     SESSIONLESS_MS_MAX,
     WATCHES_PER_CONNECTION_MAX,
     ServerLimits,
@@ -73,6 +74,7 @@ class Service:
             EmbeddedOp.SYNC: ((str,), self._sync),
             EmbeddedOp.END_SESSION: ((int, str), self._end_session),
             EmbeddedOp.CLOSE: ((), self._close),
+            EmbeddedOp.REAPABLE: ((int,), self._reapable),
         }
 
     @property
@@ -232,6 +234,9 @@ class Service:
     def _sync(self, connection: EmbeddedConnection, path: str) -> Answer:
         check_path(path)
         return None, self.tree.zxid
+
+    def _reapable(self, connection: EmbeddedConnection, count: int) -> Answer:
+        return self.tree.reapable(wall_ms(), max(0, min(count, REAPABLE_MAX))), self.tree.zxid
 
     def _end_session(self, connection: EmbeddedConnection, session_id: int, password: str) -> Answer:
         session = self.tree.sessions.get(session_id)

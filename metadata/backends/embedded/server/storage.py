@@ -18,7 +18,7 @@ from heliograph.metadata.backends.embedded.server.record import (
 )
 from heliograph.metadata.errors import RecordError
 from heliograph.metadata.tree import TreeSession, ZnodeTree
-from heliograph.metadata.znode import ROOT, Znode, parent_of
+from heliograph.metadata.znode import ROOT, Znode, is_kind, parent_of
 
 Change = tuple[bytes, bytes | None]  # key, and value or None to delete
 
@@ -105,7 +105,9 @@ def _check_links(zxid: int, nodes: dict[str, Znode], sessions: set[int]) -> None
     for path, node in nodes.items():
         if path != ROOT and parent_of(path) not in nodes and parent_of(path) != ROOT:
             raise RecordError(f"the parent of {path} is missing")
-        if node.ephemeral_owner and node.ephemeral_owner not in sessions:
+        if node.is_ephemeral and node.ephemeral_owner not in sessions:
             raise RecordError(f"the session of {path} is missing")
+        if not node.is_ephemeral and not is_kind(node.ephemeral_owner):
+            raise RecordError(f"{path} is of a kind that this program does not know: upgrade it")
         if node.last_zxid > zxid:
             raise RecordError(f"{path} is newer than the store's last transaction")

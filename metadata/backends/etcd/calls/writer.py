@@ -41,9 +41,14 @@ from heliograph.metadata.backends.etcd.wire.limits import (
 from heliograph.metadata.backends.etcd.wire.record import Family, SessionRecord
 from heliograph.metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError, ValueTooLargeError
 from heliograph.metadata.session.clock import now
-from heliograph.metadata.store import Create, Delete, Operation, Set
+from heliograph.metadata.store import Create, Delete, Operation, Reap, Set
 
-_OPERATIONS_OF: dict[type[Operation], int] = {Create: 3, Set: 3, Delete: 4}  # of etcd, at most; a check takes one
+_OPERATIONS_OF: dict[type[Operation], int] = {
+    Create: 3,
+    Set: 3,
+    Delete: 4,
+    Reap: 5,
+}  # of etcd, at most; a check takes one
 
 
 @dataclass(frozen=True, slots=True)

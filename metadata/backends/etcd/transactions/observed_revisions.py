@@ -23,15 +23,22 @@ class ObservedNode:
     version: int = 0
     created_ms: int = 0
     modified_ms: int = 0
-    owner: int = 0
+    owner: int = 0  # the session of an ephemeral, or the kind of a node that is reaped
     data_length: int = 0
 
     @classmethod
     def of(cls, head: NodeHead, data_length: int, mod_revision: int, create_revision: int, owner: int) -> ObservedNode:
-        """Return a node as it was read."""
+        """Return a node as it was read; ``owner`` is its lease."""
         czxid = head.czxid or mod_revision
         return cls(
-            mod_revision, create_revision, czxid, head.version, head.created_ms, head.modified_ms, owner, data_length
+            mod_revision,
+            create_revision,
+            czxid,
+            head.version,
+            head.created_ms,
+            head.modified_ms,
+            owner or head.kind,
+            data_length,
         )
 
 

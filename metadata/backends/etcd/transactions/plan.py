@@ -11,7 +11,7 @@ events, which the keys then do not tell, are written down (``record_events``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from heliograph.metadata.backends.etcd.transactions.observed_revisions import (
@@ -29,8 +29,19 @@ from heliograph.metadata.errors import (
     NoNodeError,
     NotEmptyError,
 )
-from heliograph.metadata.store import ANY_VERSION, Check, Create, Delete, EventType, Operation, Set, Stat, WatchEvent
-from heliograph.metadata.znode import ROOT, parent_of
+from heliograph.metadata.store import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    EventType,
+    Operation,
+    Reap,
+    Set,
+    Stat,
+    WatchEvent,
+)
+from heliograph.metadata.znode import ROOT, is_due, parent_of
 
 Result = str | Stat | None
 NEVER = -1
@@ -94,6 +105,7 @@ class _Layer:
     events: list[WatchEvent] = field(default_factory=list)
     touches: int = 0  # of nodes; more than there are nodes: one was touched twice
     sets: int = 0
+    listings: int = 0  # at most so many nodes to be reaped are listed or taken off the list
 
 
 class TransactionPlan:
@@ -119,6 +131,15 @@ class TransactionPlan:
         self.record_events = False
         self.value_bytes = 0
         self.sets = 0
+        self._listings = 0
+
+    def listings(self) -> Iterator[tuple[str, bool]]:
+        """Yield the nodes that begin or cease to be of a kind that is reaped: path, and whether it is listed now."""
+        for path, node in self.nodes.items():
+            was_listed = self.looked_nodes[path].owner < 0
+            is_listed = node.exists and node.observed.owner < 0
+            if was_listed != is_listed:
+                yield path, is_listed
 
     def run(self, operations: Sequence[Operation]) -> list[PlannedResult] | MetadataError | None:
         """Plan one call: its results, the error of its first operation that cannot be done, or None.
@@ -152,7 +173,7 @@ class TransactionPlan:
     @property
     def size(self) -> int:
         """Operations of the etcd transaction, counted on its longer side."""
-        changes = len(self.nodes) + len(self.families) + 2 * self.sets + self.record_events
+        changes = len(self.nodes) + len(self.families) + 2 * self.sets + self.record_events + self._listings
         return 1 + max(changes, len(self.looked_nodes) + len(self.looked_families))
 
     @property
@@ -169,6 +190,7 @@ class TransactionPlan:
         self.record_events = self.record_events or layer.touches > len(layer.nodes)
         self.value_bytes += sum(len(node.value or b"") for node in layer.nodes.values())
         self.sets += layer.sets
+        self._listings += layer.listings
         self._layer = _Layer()
 
     def _run(self, operation: Operation) -> PlannedResult:
@@ -179,6 +201,8 @@ class TransactionPlan:
                 return self._set(operation)
             case Delete():
                 self._delete(operation)
+            case Reap():
+                self._reap(operation)
             case Check():
                 self._checked(operation.path, operation.version)
         return None
@@ -196,15 +220,16 @@ class TransactionPlan:
             path = f"{path}{family.creations:010d}"
         if self._node(path).exists:
             raise NodeExistsError(f"{path} exists")
-        if parent.observed.owner:
+        if parent.observed.owner > 0:
             raise NoChildrenForEphemeralsError(f"{parent_path} is ephemeral and cannot have children")
         observed = ObservedNode(
             created_ms=self._wall_ms,
             modified_ms=self._wall_ms,
-            owner=self._session_id if operation.ephemeral else 0,
+            owner=self._session_id if operation.ephemeral else operation.kind,
             data_length=len(operation.value or b""),
         )
         self._put(path, PlannedNode(observed, exists=True, fresh=True, value=operation.value, is_written=True))
+        self._layer.listings += operation.kind != 0
         self._layer.families[parent_path] = replace(family, creations=family.creations + 1, pzxid=0)
         self._note(EventType.CREATED, path)
         return path
@@ -235,10 +260,19 @@ class TransactionPlan:
             raise NotEmptyError(f"{path} has {count} children")
         parent_path = parent_of(path)
         family = self._family(parent_path)
+        self._layer.listings += node.observed.owner < 0
         self._put(path, replace(node, exists=False, fresh=False, value=None, is_written=False))
         self._layer.families[path] = Family()
         self._layer.families[parent_path] = replace(family, removals=family.removals + 1, pzxid=0)
         self._note(EventType.DELETED, path)
+
+    def _reap(self, operation: Reap) -> None:
+        path = operation.path
+        node = self._checked(path, ANY_VERSION)
+        stat = stat_of(node.observed, ObservedFamily(0, self._family(path)), self._count(path))
+        if not stat.num_children and not is_due(stat, self._wall_ms):
+            raise BadVersionError(f"the time of {path} has not come")
+        self._delete(Delete(path))
 
     def _checked(self, path: str, version: int) -> PlannedNode:
         node = self._node(path)
@@ -299,9 +333,9 @@ def looks_at(
         is_named_later = isinstance(operation, Create) and operation.sequence
         if not is_named_later:
             add_node(path)
-        if isinstance(operation, Delete):
+        if isinstance(operation, Delete | Reap):
             add_family(path)
         if isinstance(operation, Create) and (is_named_later or path != ROOT):
             add_node(parent_of(path))
-        if isinstance(operation, Create | Delete) and (is_named_later or path != ROOT):
+        if isinstance(operation, Create | Delete | Reap) and (is_named_later or path != ROOT):
             add_family(parent_of(path))

@@ -215,9 +215,13 @@ class EtcdTransaction:
             assert node.is_written, "a plan writes the whole value of a node that it changes"
             observed = node.observed
             head = NodeHead(
-                0 if node.fresh else observed.czxid, observed.version, observed.created_ms, observed.modified_ms
-            )
-            operations.append(requests.put(key, encode_node(key, head, node.value), observed.owner))
+                0 if node.fresh else observed.czxid, observed.version, observed.created_ms, observed.modified_ms,
+                min(0, observed.owner),
+            )  # fmt: skip
+            operations.append(requests.put(key, encode_node(key, head, node.value), max(0, observed.owner)))
+        for path, is_listed in plan.listings():
+            key = keys.reaped_node(path)
+            operations.append(requests.put(key, b"") if is_listed else requests.delete(key))
         for path, family in plan.families.items():
             key = keys.family(path)
             if family != Family():

@@ -24,7 +24,12 @@ class Keys:
         self.events = self.tree + b"e"
         self._family = self.tree + b"c"
         self._node = self.tree + b"n"
+        self.reaped = base + b"x"
         self._path_at = len(self._node) + 4
+
+    def reaped_node(self, path: str) -> bytes:
+        """Return the key that lists a container or a node with a time to live; it lies outside of the tree."""
+        return self.reaped + path.encode()
 
     def session(self, session_id: int) -> bytes:
         """Return the key of a session's record."""

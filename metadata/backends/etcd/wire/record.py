@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgpack
 
 from heliograph.metadata.errors import RecordError
 from heliograph.metadata.session.sealing import opened, opened_any, sealed
 from heliograph.metadata.store import EventType, WatchEvent
+from heliograph.metadata.znode import is_kind
 
 RECORD_VERSION = 1
 FLAGGED_NODE_VERSION = 2  # a node whose value follows its kind and flags; written only where one of them is set
 LAYOUT = b"heliograph metadata in etcd, layout 1"
 
 _NODE = struct.Struct("<4q")  # czxid or 0, version, created ms, modified ms
-_EXTENSION = struct.Struct("<qB")  # kind, 0 for now; flags
+_EXTENSION = struct.Struct("<qB")  # kind, flags
 _IS_NULL = 1  # the flag of a node that has null instead of a value
 _FAMILY = struct.Struct("<3q")  # creations, removals, pzxid or 0
 _SESSION = struct.Struct("<q")  # number of the latest transaction; the password follows
@@ -31,12 +32,16 @@ _EVENT_TYPES = {code: kind for kind, code in _EVENT_CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class NodeHead:
-    """The head of a node's value. ``czxid`` 0: the revision that wrote this value also created the node."""
+    """The head of a node's value. ``czxid`` 0: the revision that wrote this value also created the node.
+
+    ``kind`` is that of a container or of a node with a time to live (``Create``).
+    """
 
     czxid: int
     version: int
     created_ms: int
     modified_ms: int
+    kind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,9 @@ def check_layout(key: bytes, stored: bytes) -> None:
 def encode_node(key: bytes, head: NodeHead, value: bytes | None) -> bytes:
     """Return the value of a node's key."""
     numbers = _NODE.pack(head.czxid, head.version, head.created_ms, head.modified_ms)
-    if value is None:
-        return sealed(key, numbers + _EXTENSION.pack(0, _IS_NULL), FLAGGED_NODE_VERSION)
+    if value is None or head.kind:
+        extension = _EXTENSION.pack(head.kind, _IS_NULL if value is None else 0)
+        return sealed(key, numbers + extension + (value or b""), FLAGGED_NODE_VERSION)
     return sealed(key, numbers + value, RECORD_VERSION)
 
 
@@ -93,9 +99,12 @@ def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes | None]:
     head, value = NodeHead(*_NODE.unpack_from(body)), body[_NODE.size :]
     if version == RECORD_VERSION:
         return head, value
-    if value != _EXTENSION.pack(0, _IS_NULL):
+    if len(value) < _EXTENSION.size:
+        raise RecordError(f"the record of {key!r} is cut short")
+    kind, flags = _EXTENSION.unpack_from(value)
+    if flags not in (0, _IS_NULL) or not is_kind(kind):
         raise RecordError(f"the record of {key!r} has flags that this program does not know: upgrade it")
-    return head, None
+    return replace(head, kind=kind), None if flags == _IS_NULL else value[_EXTENSION.size :]
 
 
 def encode_family(key: bytes, family: Family) -> bytes:
