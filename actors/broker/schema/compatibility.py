@@ -14,8 +14,8 @@ from typing import Any
 
 import avro.errors
 import avro.schema
-from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
+from heliograph.actors.broker.schema.avro_compatibility import avro_can_read
 from heliograph.actors.broker.schema.protobuf_compatibility import check_protobuf, protobuf_can_read
 from heliograph.base.errors import IncompatibleSchemaError
 from heliograph.protocol.schema import SchemaInfo, SchemaType
@@ -70,7 +70,7 @@ def _cannot_read(reader: SchemaInfo, writer: SchemaInfo) -> str:
     if reader.type is not writer.type:
         return f"the type is {reader.type.name} on one side and {writer.type.name} on the other"
     if reader.type in _AVRO_TYPES:
-        return _avro_can_read(reader.data, writer.data)
+        return avro_can_read(_avro(reader.data), _avro(writer.data))
     if reader.type is SchemaType.PROTOBUF_NATIVE:
         return protobuf_can_read(reader.data, writer.data)
     if reader.type is SchemaType.KEY_VALUE:
@@ -80,21 +80,11 @@ def _cannot_read(reader: SchemaInfo, writer: SchemaInfo) -> str:
     return ""
 
 
-def _avro_can_read(reader: bytes, writer: bytes) -> str:
-    checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]  # its constructor lacks types
-    result = checker.get_compatibility(_avro(reader), _avro(writer))
-    if result.compatibility is SchemaCompatibilityType.compatible:
-        return ""
-    places = sorted(result.locations)
-    reasons = sorted(result.messages)
-    return f"at {', '.join(places) or '/'}: {'; '.join(reasons) or 'they differ'}"
-
-
 def _avro(data: bytes) -> avro.schema.Schema:
     try:
         definition = json.loads(data)
         _check_nesting(definition)
-        return avro.schema.parse(json.dumps(definition))
+        return avro.schema.parse(json.dumps(definition), validate_names=False)  # older Java clients have "$" in names
     except (ValueError, avro.errors.AvroException, RecursionError) as error:
         raise IncompatibleSchemaError(f"the Avro schema is invalid: {error}", field="schema") from error
 
