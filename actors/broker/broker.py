@@ -22,6 +22,7 @@ from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.actors.broker.namespaces.topic_lists import TopicLists
 from heliograph.actors.broker.protocol.server import PulsarServer
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.schema.registry import SchemaRegistry
@@ -66,6 +67,7 @@ class Broker:
         self._publish_budget = PublishBudget(config.publish_bytes_max)
         self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
         self._catalog = Catalog(store, config.default_retention_seconds)
+        self._topic_lists = TopicLists(store, self._catalog)
         self._ownership: Ownership | None = None
         self._topics: Topics | None = None
         self._admin: AdminService | None = None
@@ -161,7 +163,14 @@ class Broker:
         self._load = LoadWatch(self._store, ownership, topics, changes, config)
         prefix = f"{config.broker_id}-{self._started_ms:x}"
         context = BrokerContext(
-            config, self._catalog, ownership, topics, SchemaRegistry(self._store), self._publish_budget, prefix
+            config,
+            self._catalog,
+            ownership,
+            topics,
+            SchemaRegistry(self._store),
+            self._publish_budget,
+            self._topic_lists,
+            prefix,
         )
         duties = BrokerDuties(config, topics, ownership, leader, changes)
         brokers = BrokerAdminService(self._store, self._catalog, ownership, leader, duties, self._peer)
@@ -179,6 +188,7 @@ class Broker:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._housekeeper
             self._housekeeper = None
+        self._topic_lists.stop()
         for part in (self._load, self._leader, self._policy_watch):
             if part is not None:
                 await part.stop()

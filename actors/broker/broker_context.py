@@ -8,6 +8,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.actors.broker.namespaces.topic_lists import TopicLists
 from heliograph.actors.broker.schema.registry import SchemaRegistry
 from heliograph.actors.broker.topic.topics import Topics
 
@@ -22,4 +23,5 @@ class BrokerContext:
     topics: Topics
     schemas: SchemaRegistry
     publish_budget: PublishBudget
+    topic_lists: TopicLists
     producer_prefix: str  # makes the producer names that the broker generates unique over restarts

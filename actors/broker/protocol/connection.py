@@ -37,6 +37,13 @@ CPP_CLIENT = "Pulsar-CPP-v"  # the beginning of the client version of the C++ cl
 STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
 PROBE_SECONDS = 2.0  # for the answer to a PING that is sent because another client asks for this client's place
 
+# What clients may use; docs/formats-pulsar.md says why the other flags are not set.
+FEATURES = pb.FeatureFlags(
+    supports_topic_watchers=True,
+    supports_get_partitioned_metadata_without_auto_creation=True,
+    supports_topic_watcher_reconcile=True,
+)
+
 Handler = Callable[[BaseCommand, memoryview | None], Coroutine[Any, Any, None] | None]
 _PING = encode_command(BaseCommand(type=BaseCommand.PING, ping=pb.CommandPing()))
 _PONG = encode_command(BaseCommand(type=BaseCommand.PONG, pong=pb.CommandPong()))
@@ -270,7 +277,6 @@ class PulsarConnection(asyncio.Protocol):
         self.protocol_version = min(max(connect.protocol_version, 1), PROTOCOL_VERSION)
         if self.state is ConnectionState.HANDSHAKE:
             self._move(ConnectionState.CONNECTED)
-        # No feature flags: a client that sees none asks for no topic watchers and no transactions.
         self.send(
             BaseCommand(
                 type=BaseCommand.CONNECTED,
@@ -278,6 +284,7 @@ class PulsarConnection(asyncio.Protocol):
                     server_version=SERVER_VERSION,
                     protocol_version=self.protocol_version,
                     max_message_size=self.context.config.max_message_bytes,
+                    feature_flags=FEATURES,
                 ),
             )
         )

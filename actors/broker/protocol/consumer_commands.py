@@ -9,16 +9,22 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.protocol.active_consumer import ActiveConsumerChanges
 from heliograph.actors.broker.protocol.connection import CPP_CLIENT, PulsarConnection
 from heliograph.actors.broker.protocol.schema_commands import check_consumer_schema
-from heliograph.actors.broker.records.position import EARLIEST, LATEST, Position, from_unsigned, to_unsigned
+from heliograph.actors.broker.protocol.subscribe_options import (
+    TYPES,
+    check_type,
+    index_of,
+    set_key_sharing,
+    start_index,
+)
+from heliograph.actors.broker.records.position import Position, from_unsigned, to_unsigned
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
-from heliograph.base.clock import wall_ms
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -26,7 +32,6 @@ from heliograph.base.errors import (
     ConsumerBusyError,
     HeliographError,
     NotFoundError,
-    PolicyLimitError,
     ServiceNotReadyError,
     UnsupportedError,
 )
@@ -37,14 +42,6 @@ from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
 CONSUMERS_MAX = 10_000  # of one connection
-ACTIVE_CHANGE_VERSION = 12  # of the protocol; older clients do not know ACTIVE_CONSUMER_CHANGE
-
-_TYPES = {
-    pb.CommandSubscribe.EXCLUSIVE: SubscriptionType.EXCLUSIVE,
-    pb.CommandSubscribe.SHARED: SubscriptionType.SHARED,
-    pb.CommandSubscribe.FAILOVER: SubscriptionType.FAILOVER,
-    pb.CommandSubscribe.KEY_SHARED: SubscriptionType.KEY_SHARED,
-}
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +61,7 @@ class ConsumerCommands(ConsumerChannel):
         self.connection = connection
         self.consumers: dict[int, Subscribed] = {}
         self._subscribing: dict[int, bool] = {}  # consumer id -> whether its client closed it meanwhile
+        self._active = ActiveConsumerChanges(connection)
         handlers = connection.handlers
         handlers[BaseCommand.SUBSCRIBE] = self._subscribe
         handlers[BaseCommand.FLOW] = self._flow
@@ -121,7 +119,7 @@ class ConsumerCommands(ConsumerChannel):
         found = self.consumers.get(consumer.consumer_id)
         if found is None or found.consumer is not consumer:
             return
-        del self.consumers[consumer.consumer_id]
+        self._forget(consumer.consumer_id)
         self._tell_closed(consumer.consumer_id)
 
     @override
@@ -133,9 +131,9 @@ class ConsumerCommands(ConsumerChannel):
 
     @override
     def active_changed(self, consumer: SubscriptionConsumer, is_active: bool) -> None:
-        if self.connection.protocol_version >= ACTIVE_CHANGE_VERSION:
-            change = pb.CommandActiveConsumerChange(consumer_id=consumer.consumer_id, is_active=is_active)
-            self.connection.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+        found = self.consumers.get(consumer.consumer_id)
+        if found is not None and found.consumer is consumer:
+            self._active.changed(consumer.consumer_id, is_active)
 
     # -- subscribing and closing
 
@@ -158,6 +156,8 @@ class ConsumerCommands(ConsumerChannel):
             found = await self._connect(wanted) or await self._connect(wanted, is_last=True)
             assert found is not None, "the last attempt succeeds or raises"
             self.consumers[wanted.consumer_id] = found
+            if found.subscription.kind is SubscriptionType.FAILOVER:
+                self._active.subscribed(wanted.consumer_id)
             self.connection.send_success(wanted.request_id)
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
@@ -180,8 +180,8 @@ class ConsumerCommands(ConsumerChannel):
             raise ServiceNotReadyError("the consumer was closed while it was being created")
         consumer = self._new_consumer(wanted, topic)
         topic.check_consumers()
-        kind = _TYPES[wanted.sub_type]
-        _check_type(kind, topic)
+        kind = TYPES[wanted.sub_type]
+        check_type(kind, topic)
         try:
             subscription.add_consumer(consumer, kind)
         except (ConsumerBusyError, ConsumerAssignError):
@@ -204,7 +204,7 @@ class ConsumerCommands(ConsumerChannel):
         consumer.state.is_writable = self.connection.is_writable
         if wanted.HasField("consumer_epoch"):
             consumer.epoch = wanted.consumer_epoch
-        _set_key_sharing(consumer, wanted)
+        set_key_sharing(consumer, wanted)
         return consumer
 
     async def _subscription_for(self, wanted: pb.CommandSubscribe) -> tuple[BrokerTopic, Subscription]:
@@ -220,7 +220,7 @@ class ConsumerCommands(ConsumerChannel):
         chain, reader = await topic.view(wanted.read_compacted)
         subscription = await topic.subscribe(
             wanted.subscription,
-            start=await _start_index(topic, chain, wanted),
+            start=await start_index(topic, chain, wanted),
             view=(chain, reader) if wanted.read_compacted else None,
             is_durable=wanted.durable,
             properties={pair.key: pair.value for pair in wanted.subscription_properties},
@@ -241,7 +241,7 @@ class ConsumerCommands(ConsumerChannel):
             consumer, subscription, topic = self._find(wanted.consumer_id)
             if len(subscription.consumers) > 1 and not wanted.force:
                 raise ConflictError("the subscription has other consumers; close them or force the unsubscription")
-            del self.consumers[wanted.consumer_id]
+            self._forget(wanted.consumer_id)
             subscription.remove_consumer(consumer)
             topic.drop_if_idle(subscription)
             is_gone = True
@@ -263,16 +263,21 @@ class ConsumerCommands(ConsumerChannel):
             self._remove(consumer_id)
 
     def _remove(self, consumer_id: int) -> None:
-        found = self.consumers.pop(consumer_id, None)
+        found = self._forget(consumer_id)
         if found is not None:
             found.subscription.remove_consumer(found.consumer)
             found.topic.drop_if_idle(found.subscription)
+
+    def _forget(self, consumer_id: int) -> Subscribed | None:
+        self._active.forget(consumer_id)
+        return self.consumers.pop(consumer_id, None)
 
     # -- permits and redelivery
 
     def _flow(self, command: BaseCommand, section: memoryview | None) -> None:
         found = self.consumers.get(command.flow.consumer_id)
         if found is not None:
+            self._active.listens(command.flow.consumer_id)
             found.subscription.flow(found.consumer, command.flow.message_permits)
 
     def _redeliver(self, command: BaseCommand, section: memoryview | None) -> None:
@@ -295,7 +300,7 @@ class ConsumerCommands(ConsumerChannel):
             bits = None
             if wanted.HasField("message_id"):
                 position = from_unsigned(wanted.message_id.ledger_id, wanted.message_id.entry_id)
-                mark = _index_of(subscription.chain, position)
+                mark = index_of(subscription.chain, position)
                 if subscription.chain.find(position) is not None:  # the bits are of this entry only
                     bits = bits_of(wanted.message_id.ack_set)
             elif wanted.HasField("message_publish_time"):
@@ -361,45 +366,3 @@ def _fill_message_id(data: pb.MessageIdData, position: Position, partition: int)
     data.entry_id = to_unsigned(position.entry_id)
     if partition >= 0:
         data.partition = partition
-
-
-def _set_key_sharing(consumer: SubscriptionConsumer, wanted: pb.CommandSubscribe) -> None:
-    if wanted.sub_type != wanted.KEY_SHARED or not wanted.HasField("key_shared_meta"):
-        return
-    sharing = wanted.key_shared_meta
-    consumer.state.allow_out_of_order = sharing.allow_out_of_order_delivery
-    if sharing.mode == pb.STICKY:
-        if not sharing.hash_ranges:
-            raise ConsumerAssignError("a consumer with fixed key ranges needs at least one", field="hashRanges")
-        consumer.state.key_ranges = tuple((one.start, one.end) for one in sharing.hash_ranges)
-
-
-def _index_of(chain: Chain, position: Position) -> int:
-    if position == LATEST:
-        return chain.end
-    return chain.first if position == EARLIEST else chain.at_or_after(position)
-
-
-async def _start_index(topic: BrokerTopic, chain: Chain, wanted: pb.CommandSubscribe) -> int | None:
-    """Return the index at which a new subscription starts, None for after the last entry.
-
-    A reader starts at the entry that it names. Its client knows whether it wants the named message itself, and drops
-    the messages of the batch that it does not want.
-    """
-    if not wanted.durable and wanted.HasField("start_message_id"):
-        if wanted.start_message_rollback_duration_sec:
-            before = wall_ms() - 1_000 * wanted.start_message_rollback_duration_sec
-            return chain.from_base(await topic.index_at_time(before))
-        data = wanted.start_message_id
-        return _index_of(chain, from_unsigned(data.ledger_id, data.entry_id))
-    is_earliest = wanted.initial_position == wanted.EARLIEST
-    return chain.first if is_earliest else None
-
-
-def _check_type(kind: SubscriptionType, topic: BrokerTopic) -> None:
-    """Raise PolicyLimitError unless the topic's policies allow subscriptions of a type."""
-    allowed = topic.policies.subscription_types
-    if allowed and kind.value not in allowed.split(","):
-        raise PolicyLimitError(
-            f"{topic.name} does not allow {kind.value} subscriptions", field="subscription_types", limit=allowed
-        )

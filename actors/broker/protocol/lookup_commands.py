@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import re
-import zlib
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+
+import crc32c
 
 from heliograph.actors.broker.namespaces.catalog import NON_PERSISTENT, PERSISTENT
 from heliograph.actors.broker.protocol.connection import PulsarConnection
-from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.actors.broker.protocol.refused_commands import NO_TRANSACTIONS, is_coordinator
+from heliograph.actors.broker.protocol.topics_pattern import TopicsPattern
+from heliograph.base.errors import BadRequestError, HeliographError, NamespaceNotFoundError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
-PATTERN_CHARACTERS_MAX = 1_000
+NAMES_BETWEEN_TURNS = 50  # that are matched in one turn of the loop
 _DOMAINS_OF = {
     pb.CommandGetTopicsOfNamespace.PERSISTENT: (PERSISTENT,),
     pb.CommandGetTopicsOfNamespace.NON_PERSISTENT: (NON_PERSISTENT,),
     pb.CommandGetTopicsOfNamespace.ALL: DOMAINS,
 }
+
+log = logging.getLogger(__name__)
 
 
 class LookupCommands:
@@ -39,6 +47,8 @@ class LookupCommands:
         try:
             context = self.connection.context
             topic = TopicName.parse(wanted.topic)
+            if is_coordinator(topic):
+                raise UnsupportedError(NO_TRANSACTIONS)
             owner = await context.ownership.resolve(topic, authoritative=wanted.authoritative)
             answer.url = owner.service_url
             if owner.service_url_tls:
@@ -54,7 +64,10 @@ class LookupCommands:
         try:
             catalog = self.connection.context.catalog
             topic = TopicName.parse(wanted.topic)
-            answer.partitions = await catalog.auto_partitions(topic, may_create=wanted.auto_creation)
+            if is_coordinator(topic):
+                answer.partitions = 0
+            else:
+                answer.partitions = await catalog.auto_partitions(topic, may_create=wanted.auto_creation)
             answer.response = answer.SUCCESS
         except HeliographError as error:
             answer.response, answer.error, answer.message = answer.FAILED, code_of(error), str(error)
@@ -64,23 +77,25 @@ class LookupCommands:
 
     async def _topics(self, wanted: pb.CommandGetTopicsOfNamespace) -> None:
         try:
-            tenant, separator, namespace = wanted.namespace.partition("/")
-            if not separator or not tenant or not namespace:
-                raise BadRequestError(f"{wanted.namespace!r} is not of the form tenant/namespace", field="namespace")
-            catalog, names = self.connection.context.catalog, []
-            for domain in _DOMAINS_OF[wanted.mode]:
-                names += [str(name) for name in await catalog.topics(tenant, namespace, domain)]
-            if wanted.topics_pattern:
-                names = _matching(names, wanted.topics_pattern)
+            tenant, namespace = namespace_parts(wanted.namespace)
+            names: list[str] = []
+            with contextlib.suppress(NamespaceNotFoundError):  # it has no topics, as clients expect
+                for domain in _DOMAINS_OF[wanted.mode]:
+                    names += [
+                        str(name) for name in await self.connection.context.catalog.topics(tenant, namespace, domain)
+                    ]
+            pattern = _pattern_of(wanted)
+            if pattern is not None:
+                names = await matching(names, pattern)
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
             return
-        digest = f"{zlib.crc32(','.join(names).encode()):08x}"
+        digest = topics_hash(names)
         is_same = wanted.topics_hash == digest
         answer = pb.CommandGetTopicsOfNamespaceResponse(
             request_id=wanted.request_id,
             topics=[] if is_same else names,
-            filtered=bool(wanted.topics_pattern),
+            filtered=pattern is not None,
             topics_hash=digest,
             changed=not is_same,
         )
@@ -89,12 +104,38 @@ class LookupCommands:
         )
 
 
-def _matching(names: list[str], pattern: str) -> list[str]:
-    """Return the names that a pattern matches. It is applied to the names without their domain."""
-    if len(pattern) > PATTERN_CHARACTERS_MAX:
-        raise BadRequestError("the pattern is too long", field="topicsPattern", limit=f"{PATTERN_CHARACTERS_MAX}")
+def namespace_parts(name: str) -> tuple[str, str]:
+    """Return the tenant and the local name of a namespace; raise BadRequestError if it has another form."""
+    tenant, separator, namespace = name.partition("/")
+    if not separator or not tenant or not namespace or "/" in namespace:
+        raise BadRequestError(f"{name!r} is not of the form tenant/namespace", field="namespace")
+    return tenant, namespace
+
+
+def topics_hash(names: Sequence[str]) -> str:
+    """Return the hash by which clients recognise a list of topics, which they compute themselves, too: the bytes of the
+    CRC-32C of the sorted names, lowest first, in hexadecimal."""
+    return crc32c.crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex()
+
+
+async def matching(names: Sequence[str], pattern: TopicsPattern) -> list[str]:
+    """Return the names that a pattern matches. It sees names without their domain and without the suffix of a
+    partition. Other work of the event loop goes on in between."""
+    found = []
+    for number, name in enumerate(names):
+        if number % NAMES_BETWEEN_TURNS == 0:
+            await asyncio.sleep(0)
+        if pattern.matches(TopicName.parse(name).partitioned_name.partition("://")[2]):
+            found.append(name)
+    return found
+
+
+def _pattern_of(wanted: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
+    """Return the pattern of a question, None if the client has to apply it: it knows more kinds of expressions."""
+    if not wanted.topics_pattern:
+        return None
     try:
-        expression = re.compile(pattern.partition("://")[2] or pattern)
-    except re.error as error:
-        raise BadRequestError(f"{pattern!r} is not a regular expression: {error}", field="topicsPattern") from error
-    return [name for name in names if expression.fullmatch(name.partition("://")[2])]
+        return TopicsPattern(wanted.topics_pattern)
+    except UnsupportedError as error:
+        log.debug("a client filters the topics of %s itself: %s", wanted.namespace, error)
+        return None

@@ -7,13 +7,25 @@ from typing import Any
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.topic_name import TopicName
 
+NO_TRANSACTIONS = "transactions are not offered by this version of Heliograph: build the client without them"
+_COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign"
 _TRANSACTIONS = {
     BaseCommand.NEW_TXN: "new_txn",
     BaseCommand.ADD_PARTITION_TO_TXN: "add_partition_to_txn",
     BaseCommand.ADD_SUBSCRIPTION_TO_TXN: "add_subscription_to_txn",
     BaseCommand.END_TXN: "end_txn",
 }
+
+
+def is_coordinator(topic: TopicName) -> bool:
+    """Return whether a topic is the one by which clients find the coordinators of transactions.
+
+    It has no partitions here: the Go client takes that for a broker without transactions, and the Java client looks the
+    topic up, which is refused in words.
+    """
+    return topic.partitioned_name == _COORDINATOR
 
 
 class RefusedCommands:
@@ -29,7 +41,7 @@ class RefusedCommands:
         answer = pb.TransactionCoordinatorRefusal(
             request_id=command.tc_client_connect_request.request_id,
             error=pb.NOT_ALLOWED_ERROR,
-            message="transactions are not offered by this version",
+            message=NO_TRANSACTIONS,
         )
         self.connection.send(
             BaseCommand(type=BaseCommand.TC_CLIENT_CONNECT_RESPONSE, tc_client_connect_response=answer)
@@ -40,7 +52,7 @@ class RefusedCommands:
         refusal = pb.TransactionRefusal(
             request_id=getattr(command, name).request_id,
             error=pb.NOT_ALLOWED_ERROR,
-            message="transactions are not offered by this version",
+            message=NO_TRANSACTIONS,
         )
         fields: dict[str, Any] = {"type": f"{name}_response".upper(), f"{name}_response": refusal}
         self.connection.send(BaseCommand(**fields))

@@ -14,6 +14,7 @@ from heliograph.actors.broker.protocol.lookup_commands import LookupCommands
 from heliograph.actors.broker.protocol.producer_commands import ProducerCommands
 from heliograph.actors.broker.protocol.refused_commands import RefusedCommands
 from heliograph.actors.broker.protocol.schema_commands import SchemaCommands
+from heliograph.actors.broker.protocol.watch_commands import WatchCommands
 from heliograph.actors.broker.tls import ServerTls
 from heliograph.base.errors import ResourceError
 
@@ -114,6 +115,7 @@ class PulsarServer:
         ProducerCommands(connection)
         AckCommands(connection, ConsumerCommands(connection))
         SchemaCommands(connection)
+        WatchCommands(connection)
         RefusedCommands(connection)
         return connection
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from avro.schema import ArraySchema, EnumSchema, FixedSchema, MapSchema, NamedSchema, RecordSchema, Schema, UnionSchema
 
@@ -23,11 +23,11 @@ _PROMOTIONS = {
 
 
 @dataclass(slots=True, eq=False)
-class _Step:
+class _Reading:
     """How one part of the writer's schema is read: not at all, with an ``error``, or by reading its parts."""
 
     error: str = ""
-    parts: list[tuple[str, _Step]] = field(default_factory=list)
+    parts: list[tuple[str, _Reading]] = field(default_factory=list)
 
 
 def avro_can_read(reader: Schema, writer: Schema) -> str:
@@ -46,10 +46,10 @@ class _Resolution:
     def __init__(self, reader: Schema) -> None:
         self._names: dict[str, str] = {}  # alias -> full name
         self._fields: dict[str, dict[str, str]] = {}  # full name or alias of a record -> alias -> field
-        self._records: dict[tuple[int, int], _Step] = {}
+        self._records: dict[tuple[int, int], _Reading] = {}
         self._collect_aliases(reader, set())
 
-    def resolve(self, writer: Schema, reader: Any) -> _Step:
+    def resolve(self, writer: Schema, reader: Any) -> _Reading:
         """Return how the writer's schema is read with the reader's."""
         kind = _kind(writer)
         if isinstance(writer, UnionSchema):
@@ -58,43 +58,43 @@ class _Resolution:
             if isinstance(writer, FixedSchema):
                 return self._of_fixed(writer, reader)
             if isinstance(writer, ArraySchema):
-                return _Step(parts=[("items", self.resolve(writer.items, reader.items))])
+                return _Reading(parts=[("items", self.resolve(writer.items, reader.items))])
             if isinstance(writer, MapSchema):
-                return _Step(parts=[("values", self.resolve(writer.values, reader.values))])
+                return _Reading(parts=[("values", self.resolve(writer.values, reader.values))])
             if isinstance(writer, EnumSchema):
                 return self._of_names(writer, reader)
             if isinstance(writer, RecordSchema):
                 return self._of_record(writer, reader)
-            return _Step()
+            return _Reading()
         if isinstance(reader, UnionSchema):
             branch = self._branch_for(writer, reader)
             if branch is None:
-                return _Step(f"no type of the reader's union reads {kind}")
-            return _Step(parts=[("", self.resolve(writer, branch))])
+                return _Reading(f"no type of the reader's union reads {kind}")
+            return _Reading(parts=[("", self.resolve(writer, branch))])
         if kind in _PROMOTIONS.get(_kind(reader), ()):
-            return _Step()
-        return _Step(f"{_kind(reader)} cannot read {kind}")
+            return _Reading()
+        return _Reading(f"{_kind(reader)} cannot read {kind}")
 
-    def _of_union(self, writer: UnionSchema, reader: Schema) -> _Step:
+    def _of_union(self, writer: UnionSchema, reader: Schema) -> _Reading:
         if _is_same(writer, reader, self._name, {}):
-            return _Step()
-        return _Step(parts=[(_kind(branch), self.resolve(branch, reader)) for branch in writer.schemas])
+            return _Reading()
+        return _Reading(parts=[(_kind(branch), self.resolve(branch, reader)) for branch in writer.schemas])
 
-    def _of_fixed(self, writer: FixedSchema, reader: Any) -> _Step:
+    def _of_fixed(self, writer: FixedSchema, reader: Any) -> _Reading:
         step = self._of_names(writer, reader)
         if not step.error and writer.size != reader.size:
-            return _Step(f"{reader.size} bytes cannot read {writer.size} bytes")
+            return _Reading(f"{reader.size} bytes cannot read {writer.size} bytes")
         return step
 
-    def _of_names(self, writer: NamedSchema, reader: Any) -> _Step:
+    def _of_names(self, writer: NamedSchema, reader: Any) -> _Reading:
         name = _last(self._name(writer))
-        return _Step() if name == reader.name else _Step(f"{reader.name} cannot read {name}")
+        return _Reading() if name == reader.name else _Reading(f"{reader.name} cannot read {name}")
 
-    def _of_record(self, writer: RecordSchema, reader: Any) -> _Step:
+    def _of_record(self, writer: RecordSchema, reader: Any) -> _Reading:
         pair = (id(writer), id(reader))
         if pair in self._records:
             return self._records[pair]
-        step = self._records[pair] = _Step()  # also for references to the record within itself
+        step = self._records[pair] = _Reading()  # also for references to the record within itself
         aliases = self._fields.get(self._name(writer), {})
         written = {aliases.get(one.name, one.name): one for one in writer.fields}
         read = {one.name: one for one in reader.fields}
@@ -109,8 +109,9 @@ class _Resolution:
 
     def _branch_for(self, writer: Schema, reader: UnionSchema) -> Schema | None:
         """Return the first type of the reader's union that matches: by name, then by structure, then by promotion."""
+        branches: list[Schema] = list(reader.schemas)
         similar: Schema | None = None
-        for branch in reader.schemas:
+        for branch in branches:
             if _kind(branch) != _kind(writer):
                 continue
             if not isinstance(branch, NamedSchema) or not isinstance(writer, NamedSchema):
@@ -123,10 +124,7 @@ class _Resolution:
                 similar = branch if similar is None or is_namesake else similar
         if similar is not None:
             return similar
-        for branch in reader.schemas:
-            if _kind(writer) in _PROMOTIONS.get(_kind(branch), ()):
-                return cast(Schema, branch)
-        return None
+        return next((one for one in branches if _kind(writer) in _PROMOTIONS.get(_kind(one), ())), None)
 
     def _differs(self, writer: RecordSchema, reader: Schema) -> bool:
         step = self._of_record(writer, reader)
@@ -181,7 +179,7 @@ def _is_same(writer: Any, reader: Any, name_of: Any, seen: dict[tuple[int, int],
     )
 
 
-def _first_error(top: _Step) -> str:
+def _first_error(top: _Reading) -> str:
     """Return the first error of the steps, and where it is."""
     seen, waiting = {id(top)}, [("", top)]
     while waiting:

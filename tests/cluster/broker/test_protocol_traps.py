@@ -31,13 +31,17 @@ def peer(cluster: BrokerCluster) -> Iterator[RawPeer]:
         yield connected
 
 
-def test_the_handshake_takes_the_lower_version_and_offers_no_features(cluster: BrokerCluster) -> None:
+def test_the_handshake_takes_the_lower_version_and_names_the_features(cluster: BrokerCluster) -> None:
     for version in (6, 17, 99):
         with RawPeer(cluster.service_url, version) as peer:
             assert peer.connected.protocol_version == min(version, PROTOCOL_VERSION)
             assert peer.connected.server_version
             assert peer.connected.max_message_size > 0
-            assert not peer.connected.HasField("feature_flags")
+            assert {field.name for field, _ in peer.connected.feature_flags.ListFields()} == {
+                "supports_topic_watchers",
+                "supports_get_partitioned_metadata_without_auto_creation",
+                "supports_topic_watcher_reconcile",
+            }
     assert PROTOCOL_VERSION >= 17
 
 
@@ -210,6 +214,7 @@ def test_failover_consumers_are_told_which_is_active_if_they_know_the_command(cl
     failover = pb.CommandSubscribe.FAILOVER
     with RawPeer(cluster.service_url) as first, RawPeer(cluster.service_url, 11) as old:
         first.subscribe("heard", sub_type=failover, consumer_name="a", priority_level=1)
+        first.flow(1)
         assert first.answer(_T.ACTIVE_CONSUMER_CHANGE).active_consumer_change.is_active
         old.subscribe("heard", sub_type=failover, consumer_name="b")  # priority 0 is better
         assert not first.answer(_T.ACTIVE_CONSUMER_CHANGE).active_consumer_change.is_active

@@ -40,7 +40,8 @@ PRELUDE: tuple[tuple[pb.BaseCommand, bytes | None], ...] = (
 _kinds = [value.number for value in T.Type.DESCRIPTOR.values]
 _busy = [T.PRODUCER, T.SEND, T.CLOSE_PRODUCER, T.SUBSCRIBE, T.FLOW, T.ACK, T.REDELIVER_UNACK, T.SEEK, T.UNSUBSCRIBE,
          T.CLOSE_CONSUMER, T.LOOKUP, T.PARTITIONED_METADATA, T.GET_TOPICS_OF_NAMESPACE, T.GET_LAST_MESSAGE_ID,
-         T.CONSUMER_STATS, T.GET_SCHEMA, T.GET_OR_CREATE_SCHEMA, T.NEW_TXN]  # fmt: skip
+         T.CONSUMER_STATS, T.GET_SCHEMA, T.GET_OR_CREATE_SCHEMA, T.NEW_TXN,
+         T.WATCH_TOPIC_LIST, T.WATCH_TOPIC_LIST_CLOSE]  # fmt: skip
 
 
 async def suffer(lone: LoneBroker, script: list[tuple[pb.BaseCommand, bytes | None]]) -> None:

@@ -1,0 +1,75 @@
+"""The expressions that clients choose topics by: as Python's ``re`` has them, but in linear time."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heliograph.actors.broker.protocol.topics_pattern import TopicsPattern
+from heliograph.base.errors import UnsupportedError
+
+ATOMS = st.sampled_from(
+    ["a", "b", "-", ".", r"\.", "[ab]", "[^a]", "[a-c]", r"\d", r"\w", r"\W", "0", "^", "$", r"[\d-]", "[]a]", "é"]
+)
+PATTERNS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.builds(lambda one, other: one + other, inner, inner),
+        st.builds(lambda one, other: f"({one}|{other})", inner, inner),
+        st.builds(lambda one, how: f"(?:{one}){how}", inner, st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "*?"])),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(pattern=PATTERNS, name=st.text("ab-.0cé", max_size=6))
+def test_it_agrees_with_python(pattern: str, name: str) -> None:
+    expected = re.fullmatch(pattern.replace("$", r"\Z"), name, re.ASCII) is not None
+    assert TopicsPattern(pattern).matches(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        ("persistent://public/default/or.*", "public/default/orders", True),
+        ("^non-persistent://public/default/orders$", "public/default/orders", True),
+        (r"public/default/\Qa.b\E", "public/default/a.b", True),
+        (r"public/default/\Qa.b\E", "public/default/axb", False),
+        ("(?P<tenant>public)/(?<ns>default)/x", "public/default/x", True),
+        ("", "", True),
+        ("x{0}", "", True),
+        ("[a-]", "-", True),
+        (r"[\-\]]", "]", True),
+        (r"\t", "\t", True),
+    ],
+)
+def test_forms(pattern: str, name: str, expected: bool) -> None:
+    assert TopicsPattern(pattern).matches(name) is expected
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?!a).*", "(?=a)a", "(?<=a)b", "(?<!a)b", r"(a)\1", "(?i)a", r"\bword", r"\p{L}", "a++", "a**", "[[:alpha:]]",
+        "[a&&b]", "(", ")", "[a", "a{", "a{x}", "a{2,1}", "a{9999}", "*", "a" * 1_001, "(" * 50 + ")" * 50,
+        "((a{100}){100}){100}", "\\", "[z-a]",
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_said(pattern: str) -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        TopicsPattern(pattern)
+    assert raised.value.field == "topicsPattern"
+
+
+def test_no_expression_takes_long() -> None:
+    """Python's ``re`` would not come to an end here, and would stop every other client of the broker."""
+    started = time.monotonic()
+    for pattern in ("(a*)*b", "(a|a)*b", "(a|aa)+b", "(.*a){20}", "(a?){400}a{400}"):
+        for length in (100, 255):
+            TopicsPattern(pattern).matches("a" * length + "c")
+    assert time.monotonic() - started < 20
