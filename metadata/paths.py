@@ -27,6 +27,9 @@ UNDERREPLICATION_LOCKS = "/underreplication/locks"
 UNDERREPLICATION_DISABLED = "/underreplication/disabled"
 ELECTIONS = "/elections"
 LOCKS = "/locks"
+ZOOKEEPER = "/zookeeper"  # ZooKeeper's own nodes, which its clients expect
+ZOOKEEPER_CONFIG = f"{ZOOKEEPER}/config"
+ZOOKEEPER_QUOTA = f"{ZOOKEEPER}/quota"
 ENDPOINT_ACLS = "/endpoint-acls"
 
 PERSISTENT_NODES = (

@@ -106,7 +106,7 @@ class ZooKeeperEndpoint(Host):
             is_ready=self._store_session.is_ready,
             address=self.address,
             zxid=max((session.zxid for session in sessions), default=0),
-            connections=tuple((connection.peer, connection.waiting) for connection in self._connections),
+            connections=tuple(connection.facts() for connection in self._connections),
             sessions=len(sessions),
             expired_sessions=self.sessions.expired,
             watches=sum(len(session.watches) for session in sessions),

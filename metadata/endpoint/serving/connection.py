@@ -29,7 +29,7 @@ from heliograph.metadata.endpoint.serving.pipeline import Pipeline, RequestOutco
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
 from heliograph.metadata.endpoint.session.session import WireSession
 from heliograph.metadata.endpoint.session.sessions import SessionTable
-from heliograph.metadata.endpoint.session.statistics import Statistics
+from heliograph.metadata.endpoint.session.statistics import ConnectionFacts, Statistics
 from heliograph.metadata.endpoint.wire import replies
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode, code_of
 from heliograph.metadata.endpoint.wire.frames import FrameCutter
@@ -75,6 +75,7 @@ class EndpointConnection(asyncio.Protocol):
         self._requests: deque[EndpointRequest] = deque()  # not begun
         self._request_bytes = 0  # of all that are not answered
         self._unanswered = 0
+        self._received = self._sent = 0
         self._connect: ConnectRequest | None = None
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
@@ -87,10 +88,17 @@ class EndpointConnection(asyncio.Protocol):
         self.opened_ms = 0
         self.peer = "in-process:0"
 
-    @property
-    def waiting(self) -> int:
-        """Return the number of requests that were read and not answered."""
-        return self._unanswered
+    def facts(self) -> ConnectionFacts:
+        """Return the present state of the connection."""
+        session = self.session
+        return ConnectionFacts(
+            self.peer,
+            self._unanswered,
+            self._received,
+            self._sent,
+            session.session_id if session is not None else 0,
+            session.timeout_ms if session is not None else 0,
+        )
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -114,6 +122,7 @@ class EndpointConnection(asyncio.Protocol):
                 return
             for frame in frames:
                 counts.frames_in += 1
+                self._received += 1
                 self._take(frame)
         except MetadataProtocolError as error:
             log.warning("closing the connection of %s: %s", self.peer, error)
@@ -307,6 +316,7 @@ class EndpointConnection(asyncio.Protocol):
         if self._transport is None or self._closing:
             return
         self._host.statistics.frames_out += 1
+        self._sent += 1
         self._transport.write(frame)
         if self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:  # I15
             log.warning("closing the connection of %s, which does not read its answers", self.peer)

@@ -78,6 +78,8 @@ class Operations:
             OpCode.GET_EPHEMERALS: self._get_ephemerals,
             OpCode.GET_ALL_CHILDREN_NUMBER: self._get_all_children_number,
             OpCode.WHO_AM_I: self._who_am_i,
+            OpCode.RECONFIG: self._reconfig,
+            OpCode.SASL: self._sasl,
         }
 
     def may_overlap(self, request: EndpointRequest) -> bool:
@@ -264,6 +266,12 @@ class Operations:
         users = [("ip", self._peer)]
         users += [("digest", identity.partition(":")[0]) for identity in sorted(self.guard.identities)]
         return jute.vector(jute.string(scheme) + jute.string(user) for scheme, user in users)
+
+    async def _reconfig(self, body: Body) -> bytes:
+        raise WireError("there is no ensemble to configure", ErrorCode.RECONFIG_DISABLED)
+
+    async def _sasl(self, body: Body) -> bytes:
+        return jute.buffer(None)  # as a ZooKeeper that no login was configured for: the client's login fails
 
 
 def _failed(count: int, index: int, code: ErrorCode) -> Sequence[tuple[OpCode, bytes]]:

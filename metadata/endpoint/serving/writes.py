@@ -19,7 +19,7 @@ from heliograph.metadata.endpoint.wire.acl import OPEN_ACL, Acl, allows, resolve
 from heliograph.metadata.endpoint.wire.codes import CreateFlags, ErrorCode, OpCode, Permission, WireError
 from heliograph.metadata.endpoint.wire.requests import Body, CreateNode, Multi, SetAcl, SetData, VersionedRequest
 from heliograph.metadata.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
-from heliograph.metadata.paths import ENDPOINT_ACLS, endpoint_acl
+from heliograph.metadata.paths import ENDPOINT_ACLS, ZOOKEEPER, ZOOKEEPER_CONFIG, ZOOKEEPER_QUOTA, endpoint_acl
 from heliograph.metadata.store import ANY_VERSION, Check, Create, Delete, Operation, Set, Stat
 from heliograph.metadata.znode import CONTAINER, TTL_MS_MAX, check_path, parent_of, ttl_kind
 
@@ -27,6 +27,7 @@ RECORD_ATTEMPTS_MAX = 5  # of one transaction whose ACL records others change
 _SEQUENTIAL = (CreateFlags.PERSISTENT_SEQUENTIAL, CreateFlags.EPHEMERAL_SEQUENTIAL, CreateFlags.TTL_SEQUENTIAL)
 _TTL = (CreateFlags.TTL, CreateFlags.TTL_SEQUENTIAL)
 _CREATES = (OpCode.CREATE, OpCode.CREATE2, OpCode.CREATE_CONTAINER, OpCode.CREATE_TTL)
+_SPECIAL = (ZOOKEEPER, ZOOKEEPER_CONFIG, ZOOKEEPER_QUOTA)
 _EPHEMERAL = (CreateFlags.EPHEMERAL, CreateFlags.EPHEMERAL_SEQUENTIAL)
 
 Result = str | Stat | None
@@ -52,7 +53,7 @@ class Guard:
     async def require(self, path: str, wanted: Permission) -> None:
         """Raise WireError NO_AUTH unless the client has any permission of ``wanted`` on the node."""
         check_visible(path)
-        if self.directory.find(path) is None:
+        if self.directory.is_open(path):
             return
         acl, _ = await self.directory.of(path, self.session.store)
         if not allows(acl, wanted, self.identities):
@@ -77,14 +78,14 @@ class Writes:
 
         It does where no ACL has to be checked or stored. The answer holds only for a write that begins immediately.
         """
-        find = self._directory.find
+        is_open = self._directory.is_open
         match body:
             case CreateNode():
-                return body.acl == OPEN_ACL and find(parent_of(body.path)) is None
+                return body.acl == OPEN_ACL and is_open(parent_of(body.path))
             case SetData():
-                return find(body.path) is None
+                return is_open(body.path)
             case VersionedRequest():  # a deletion needs the parent's ACL, a check the node's own
-                return find(body.path) is None and find(parent_of(body.path)) is None
+                return is_open(body.path) and is_open(parent_of(body.path))
             case Multi():
                 # create2 and its like are answered with a stat, which is read after the transaction.
                 return all(
@@ -246,6 +247,8 @@ class Writes:
     async def _delete_step(self, body: VersionedRequest) -> _Step:
         check_path(body.path)
         check_visible(body.path)
+        if body.path in _SPECIAL:
+            raise WireError(f"{body.path} cannot be deleted", ErrorCode.BAD_ARGUMENTS)
         await self._guard.require(parent_of(body.path), Permission.DELETE)
         operation = Delete(body.path, body.version)
         if self._directory.find(body.path) is None:

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 
 from heliograph.metadata import codec
 from heliograph.metadata.endpoint.limits import ACL_RECORDS_MAX, READS_AT_ONCE_MAX, RETRY_MS
-from heliograph.metadata.endpoint.wire.acl import OPEN_ACL, Acl, AclEntry
+from heliograph.metadata.endpoint.wire.acl import OPEN_ACL, READ_ACL, Acl, AclEntry
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, WireError
 from heliograph.metadata.errors import BadVersionError, MetadataError, NoNodeError, RecordError
-from heliograph.metadata.paths import ENDPOINT_ACLS, endpoint_acl, last_part
+from heliograph.metadata.paths import ENDPOINT_ACLS, ZOOKEEPER_CONFIG, endpoint_acl, last_part
 from heliograph.metadata.store import EventType, MetadataStore, Stat, Watch, WatchEvent
 from heliograph.metadata.znode import parent_of
 
+_FIXED = {ZOOKEEPER_CONFIG: READ_ACL}  # as in ZooKeeper, whose reconfiguration alone writes that node
 SAME_TRANSACTION = 0  # the czxid of a record that was written in one transaction with its node
 
 log = logging.getLogger(__name__)
@@ -135,6 +136,10 @@ class AclDirectory:
             self._refresher = None
         self._changed.clear()
 
+    def is_open(self, path: str) -> bool:
+        """Return whether every client may do everything with the node, as far as is known without asking the store."""
+        return path not in self._records and path not in _FIXED
+
     def find(self, path: str) -> StoredAcl | None:
         """Return the record for a path, or None."""
         return self._records.get(path)
@@ -143,7 +148,7 @@ class AclDirectory:
         """Return the present ACL of a path and its version; the open ACL for a node without a record."""
         stored = self._records.get(path)
         if stored is None:
-            return OPEN_ACL, 0
+            return (_FIXED[path], -1) if path in _FIXED else (OPEN_ACL, 0)
         node = await store.exists(path)
         if node is None or not stored.is_for(node):
             return OPEN_ACL, 0

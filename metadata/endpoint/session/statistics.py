@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from importlib import metadata as distribution
 
-PROTOCOL_OF = "3.8.0"  # the ZooKeeper whose protocol is spoken
+PROTOCOL_OF = "3.9.3"  # the ZooKeeper whose protocol is spoken
 DISTRIBUTION = "heliograph-ray"
 
 
@@ -40,13 +40,25 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionFacts:
+    """The state of a connection at one time; the session's id and timeout are 0 while it has none."""
+
+    peer: str
+    waiting: int  # requests that are not answered
+    received: int = 0
+    sent: int = 0
+    session_id: int = 0
+    timeout_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The state of an endpoint at one time."""
 
     is_ready: bool
     address: str
     zxid: int
-    connections: tuple[tuple[str, int], ...]  # for each: its peer, and the number of its unanswered requests
+    connections: tuple[ConnectionFacts, ...]
     sessions: int
     expired_sessions: int
     watches: int
@@ -58,7 +70,7 @@ class Facts:
     @property
     def outstanding(self) -> int:
         """Return the number of unanswered requests."""
-        return sum(waiting for _, waiting in self.connections)
+        return sum(connection.waiting for connection in self.connections)
 
 
 def version() -> str:
@@ -77,6 +89,8 @@ def answer(word: bytes, facts: Facts, counts: Statistics) -> str:
             return _served(facts, counts, clients=False)
         case b"stat":
             return _served(facts, counts, clients=True)
+        case b"cons":
+            return "".join(_connection(each) for each in facts.connections) + "\n"
         case b"mntr":
             return _monitored(facts, counts)
         case b"conf":
@@ -90,7 +104,14 @@ def answer(word: bytes, facts: Facts, counts: Statistics) -> str:
 def _served(facts: Facts, counts: Statistics, *, clients: bool) -> str:
     lines = [f"Zookeeper version: {version()}"]
     if clients:
-        lines += ["Clients:", *(f" /{peer}(queued={waiting})" for peer, waiting in facts.connections), ""]
+        lines += [
+            "Clients:",
+            *(
+                f" /{each.peer}(queued={each.waiting},recved={each.received},sent={each.sent})"
+                for each in facts.connections
+            ),
+            "",
+        ]
     lines += [
         f"Latency min/avg/max: {counts.latency_ms_min:.0f}/{counts.latency_ms_mean:.4f}/{counts.latency_ms_max:.0f}",
         f"Received: {counts.frames_in}",
@@ -101,6 +122,11 @@ def _served(facts: Facts, counts: Statistics, *, clients: bool) -> str:
         "Mode: standalone",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _connection(each: ConnectionFacts) -> str:
+    session = f",sid={each.session_id & (1 << 64) - 1:#x},to={each.timeout_ms}" if each.session_id else ""
+    return f" /{each.peer}[1](queued={each.waiting},recved={each.received},sent={each.sent}{session})\n"
 
 
 def _monitored(facts: Facts, counts: Statistics) -> str:

@@ -6,13 +6,15 @@ While this session is not connected the ACLs may change without notice, so no cl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
 from heliograph.metadata.endpoint.limits import RETRY_MS, SWEEP_SECONDS
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
 from heliograph.metadata.endpoint.session.sessions import OpenStore
-from heliograph.metadata.errors import MetadataError
+from heliograph.metadata.errors import MetadataError, NodeExistsError
+from heliograph.metadata.paths import ZOOKEEPER, ZOOKEEPER_CONFIG, ZOOKEEPER_QUOTA
 from heliograph.metadata.store import MetadataStore, SessionState
 
 OWN_TIMEOUT_MS = 10_000
@@ -69,6 +71,9 @@ class EndpointStoreSession:
     async def _load(self) -> None:
         assert self._store is not None, "opened"
         self._moved.clear()
+        for path in (ZOOKEEPER, ZOOKEEPER_CONFIG, ZOOKEEPER_QUOTA):
+            with contextlib.suppress(NodeExistsError):
+                await self._store.create(path)
         await self._directory.load(self._store)
         is_connected = self._store.state is SessionState.CONNECTED
         self.is_ready = is_connected and not self._moved.is_set()

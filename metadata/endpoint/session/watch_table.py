@@ -28,19 +28,19 @@ from heliograph.metadata.znode import ROOT, parent_of
 T = TypeVar("T")
 Key = tuple[WatchKind, str]
 Tell = Callable[[WatchEvent], None]
+_MODES: dict[WatcherType, tuple[AddWatchMode, ...]] = {
+    WatcherType.PERSISTENT: (AddWatchMode.PERSISTENT,),
+    WatcherType.PERSISTENT_RECURSIVE: (AddWatchMode.PERSISTENT_RECURSIVE,),
+    WatcherType.ANY: tuple(AddWatchMode),
+}
 
 
 @dataclass(eq=False, slots=True)
 class _EndpointWatch:
-    """A persistent watch; it is active from its first event or its confirmation, whichever comes first.
-
-    As in ZooKeeper it has two halves, which can be removed separately; a deletion is sent while either exists.
-    """
+    """A persistent watch; it is active from its first event or its confirmation, whichever comes first."""
 
     mode: AddWatchMode
     path: str
-    data: bool = True
-    children: bool = True
     active: bool = False
     watch: Watch | None = None
 
@@ -51,9 +51,7 @@ class _EndpointWatch:
         is_recursive = self.mode is AddWatchMode.PERSISTENT_RECURSIVE
         if not (self.covers(event.path) if is_recursive else event.path == self.path):
             return False
-        if event.type is EventType.DELETED:
-            return self.data or self.children
-        return self.children and not is_recursive if event.type is EventType.CHILD else self.data
+        return event.type is not EventType.CHILD or not is_recursive
 
 
 class EndpointWatchTable:
@@ -142,7 +140,6 @@ class EndpointWatchTable:
         """
         standing = self._standing.get((mode, path))
         if standing is not None:
-            standing.data = standing.children = True
             return
         if len(self._standing) >= STANDING_WATCHES_MAX:
             raise WireError(f"a session has at most {STANDING_WATCHES_MAX} standing watches", ErrorCode.SYSTEM_ERROR)
@@ -168,20 +165,17 @@ class EndpointWatchTable:
 
     def has(self, path: str, kind: WatcherType) -> bool:
         """Return whether the client has a watch of this kind on the path."""
-        return bool(self._one_shots(path, kind)) or any(self._halves(path, kind))
+        return bool(self._one_shots(path, kind)) or any(self._standing_at(path, kind))
 
     def remove(self, path: str, kind: WatcherType) -> bool:
         """Remove the client's watches of this kind on the path. Return False if there were none."""
-        one_shots, halves = self._one_shots(path, kind), list(self._halves(path, kind))
+        one_shots, persistent = self._one_shots(path, kind), list(self._standing_at(path, kind))
         self._wanted -= one_shots
-        for standing in halves:
-            standing.data = standing.data and kind is WatcherType.CHILDREN
-            standing.children = standing.children and kind is WatcherType.DATA
-            if not standing.data and not standing.children:
-                del self._standing[standing.mode, path]
-                if standing.watch is not None:
-                    standing.watch.cancel()
-        return bool(one_shots or halves)
+        for standing in persistent:
+            del self._standing[standing.mode, path]
+            if standing.watch is not None:
+                standing.watch.cancel()
+        return bool(one_shots or persistent)
 
     def missed(self, event: WatchEvent) -> None:
         """Send an event that happened while the client was disconnected; it uses up the matching one-shot watches."""
@@ -191,20 +185,17 @@ class EndpointWatchTable:
 
     def _one_shots(self, path: str, kind: WatcherType) -> set[Key]:
         keys: set[Key] = set()
-        if kind is not WatcherType.CHILDREN:
+        if kind in (WatcherType.DATA, WatcherType.ANY):
             keys.add((WatchKind.DATA, path))
-        if kind is not WatcherType.DATA:
+        if kind in (WatcherType.CHILDREN, WatcherType.ANY):
             keys.add((WatchKind.CHILD, path))
         return keys & self._wanted
 
-    def _halves(self, path: str, kind: WatcherType) -> Iterator[_EndpointWatch]:
-        """Yield the persistent watches on the path that have a half of this kind."""
-        for mode in AddWatchMode:
+    def _standing_at(self, path: str, kind: WatcherType) -> Iterator[_EndpointWatch]:
+        """Yield the persistent watches of this kind on the path: as in ZooKeeper 3.9, DATA and CHILDREN are none."""
+        for mode in _MODES.get(kind, ()):
             standing = self._standing.get((mode, path))
-            if standing is not None and (
-                (standing.data and kind is not WatcherType.CHILDREN)
-                or (standing.children and kind is not WatcherType.DATA)
-            ):
+            if standing is not None:
                 yield standing
 
     def _on_shot(self, key: Key, token: object, event: WatchEvent) -> None:

@@ -26,22 +26,13 @@ class AclEntry:
 
 Acl = tuple[AclEntry, ...]
 OPEN_ACL: Acl = (AclEntry(int(Permission.ALL), "world", "anyone"),)
+READ_ACL: Acl = (AclEntry(int(Permission.READ), "world", "anyone"),)
 
 
 def digest_identity(credential: bytes) -> str:
-    """Return the ``user:hash`` of the credential ``user:password``.
-
-    Raises:
-        WireError: AUTH_FAILED, the credential does not have that form.
-    """
-    user, colon, _ = credential.partition(b":")
-    try:
-        name = user.decode()
-    except UnicodeDecodeError:
-        colon = b""
-    if not colon:
-        raise WireError("a digest credential must have the form 'user:password'", ErrorCode.AUTH_FAILED)
-    return f"{name}:{base64.b64encode(hashlib.sha1(credential).digest()).decode()}"
+    """Return the ``user:hash`` of the credential ``user:password``; as in ZooKeeper, it need not have a colon."""
+    text = credential.decode(errors="replace")
+    return f"{text.partition(':')[0]}:{base64.b64encode(hashlib.sha1(text.encode()).digest()).decode()}"
 
 
 def resolved(asked: Sequence[AclEntry], identities: Collection[str]) -> Acl:

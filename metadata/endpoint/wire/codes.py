@@ -76,6 +76,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_ACL = -114
     AUTH_FAILED = -115
     NO_WATCHER = -121
+    RECONFIG_DISABLED = -123
     QUOTA_EXCEEDED = -125
 
 
@@ -151,6 +152,8 @@ class WatcherType(enum.IntEnum):
     CHILDREN = 1
     DATA = 2
     ANY = 3
+    PERSISTENT = 4
+    PERSISTENT_RECURSIVE = 5
 
 
 class AddWatchMode(enum.IntEnum):

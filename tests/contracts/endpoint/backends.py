@@ -32,7 +32,7 @@ class EndpointOverMemory:
         self.address = await self.endpoint.listen("127.0.0.1", 0)
 
     async def open(self, timeout_ms: int = 10_000) -> MetadataStore:
-        store = await connect_store(f"zk://{self.address}", session_timeout_ms=timeout_ms)
+        store = await connect_store(f"zk://{self.address}/contract", session_timeout_ms=timeout_ms)
         self.stores.append(store)
         return store
 

@@ -75,7 +75,9 @@ class RandomConversation(Transcript):
                 return O.ADD_WATCH, add_watch(f"{below}/p", 0)
             return O.ADD_WATCH, add_watch(chance.choice((self._root, f"{below}/r")), 1)
         # Not checkWatches: in ZooKeeper 3.8 it also finds the watches of other clients.
-        return O.REMOVE_WATCHES, watch_query(path, chance.choice((1, 2, 3)))
+        # Only of any kind where persistent watches are: in ZooKeeper 3.8 those also count as data and child watches.
+        has_standing = path == self._root or path[-1] in "pr"
+        return O.REMOVE_WATCHES, watch_query(path, 3 if has_standing else chance.choice((1, 2, 3)))
 
     def _change(self, *, in_multi: bool = False) -> tuple[O, bytes]:
         chance = self._chance

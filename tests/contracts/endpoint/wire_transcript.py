@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.metadata.endpoint.wire.codes import OpCode as O
-from heliograph.metadata.endpoint.wire.jute import JuteReader, string
+from heliograph.metadata.endpoint.wire.jute import JuteReader, int64, string
 from tests.contracts.endpoint.wire_client import (
     OPEN,
     Event,
@@ -47,6 +47,7 @@ class Transcript:
         await self._one_shot_watches(one)
         await self._standing_watches(one)
         await self._multis(one)
+        await self._own_nodes(await WireClient.begin(self._address))
         await self._refusals(one)
         await self._acls(one, other)
         await self._watches_again(one)
@@ -125,7 +126,7 @@ class Transcript:
         for what, op, body in (
             ("no such mode", O.ADD_WATCH, add_watch(p, 7)),
             ("persistent", O.ADD_WATCH, add_watch(p, 0)),
-            *((f"check {kind}", O.CHECK_WATCHES, watch_query(p, kind)) for kind in (1, 2, 3)),
+            ("check any", O.CHECK_WATCHES, watch_query(p, 3)),
             ("create", O.CREATE, create(p)),
             ("create a child", O.CREATE, create(p + "/x")),
             ("set", O.SET_DATA, set_data(p, b"1")),
@@ -133,11 +134,11 @@ class Transcript:
             ("watch the child", O.GET_DATA, path_and_watch(p + "/x", True)),
             ("delete the child", O.DELETE, path_and_version(p + "/x")),
             ("delete", O.DELETE, path_and_version(p)),
-            *((f"remove {kind}", O.REMOVE_WATCHES, watch_query(p, kind)) for kind in (2, 2, 3, 3)),
+            *(("remove any", O.REMOVE_WATCHES, watch_query(p, 3)) for _ in range(2)),
             ("create unseen", O.CREATE, create(p)),
             ("a node", O.CREATE, create(q)),
             ("recursive", O.ADD_WATCH, add_watch(q, 1)),
-            *((f"check {kind}", O.CHECK_WATCHES, watch_query(q, kind)) for kind in (1, 2)),
+            ("check any", O.CHECK_WATCHES, watch_query(q, 3)),
             ("create below", O.CREATE, create(q + "/y")),
             ("watch below", O.GET_DATA, path_and_watch(q + "/y", True)),
             ("watch children", O.GET_CHILDREN, path_and_watch(q + "/y", True)),
@@ -170,6 +171,21 @@ class Transcript:
             ("nothing has happened", O.EXISTS, path_and_watch(n)),
             ("reads", O.MULTI_READ, reads),
         ):  # fmt: skip
+            await self._say(one, what, op, body)
+
+    async def _own_nodes(self, one: WireClient) -> None:
+        config, quota = "/zookeeper/config", "/zookeeper/quota"
+        for what, op, body in (
+            ("config", O.GET_DATA, path_and_watch(config)),
+            ("its ACL", O.GET_ACL, string(config)),
+            ("set config", O.SET_DATA, set_data(config, b"x")),
+            ("below config", O.CREATE, create(config + "/x")),
+            ("own nodes", O.GET_CHILDREN, path_and_watch("/zookeeper")),
+            *(("delete", O.DELETE, path_and_version(path)) for path in (config, quota, "/zookeeper")),
+            ("delete in a multi", O.MULTI, multi((O.DELETE, path_and_version(quota)))),
+            ("reconfig", O.RECONFIG, string("") * 3 + int64(-1)),
+            ("a user without a colon", O.AUTH, auth("digest", b"nocolon")),
+        ):
             await self._say(one, what, op, body)
 
     async def _refusals(self, one: WireClient) -> None:

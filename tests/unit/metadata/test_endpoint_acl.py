@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+
 import pytest
 from kazoo.security import make_digest_acl_credential
 
 from heliograph.metadata.endpoint.limits import EndpointLimits
 from heliograph.metadata.endpoint.session.acl_directory import SAME_TRANSACTION, NodeAcl, StoredAcl, is_reserved
-from heliograph.metadata.endpoint.session.statistics import Facts, Statistics, answer
+from heliograph.metadata.endpoint.session.statistics import ConnectionFacts, Facts, Statistics, answer
 from heliograph.metadata.endpoint.wire.acl import OPEN_ACL, AclEntry, allows, digest_identity, masked, resolved
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, Permission, WireError
 from heliograph.metadata.store import Stat
@@ -17,10 +20,10 @@ WORLD_READS = AclEntry(Permission.READ, "world", "anyone")
 
 def test_a_digest_identity_is_kazoos() -> None:
     assert digest_identity(b"user:pass:word") == make_digest_acl_credential("user", "pass:word")
-    for credential in (b"nobody", b"", b"\xff:x"):
-        with pytest.raises(WireError) as caught:
-            digest_identity(credential)
-        assert caught.value.code is ErrorCode.AUTH_FAILED
+    # As in ZooKeeper, a credential without a colon is a user without a password.
+    assert digest_identity(b"nobody") == "nobody:" + base64.b64encode(hashlib.sha1(b"nobody").digest()).decode()
+    assert digest_identity(b"").startswith(":")
+    assert digest_identity(b"\xff:x").startswith("\ufffd:")
 
 
 def test_auth_stands_for_every_identity_and_nothing_is_kept_twice() -> None:
@@ -78,14 +81,18 @@ def test_the_timeout_is_kept_within_bounds() -> None:
 
 
 def test_words_tell_when_the_store_is_out_of_reach_and_how_long_answers_take() -> None:
-    facts = Facts(False, "[::1]:2181", 255, (("10.0.0.1:5", 2),), 1, 0, 0, 0, 1_000, 60_000, 10)
+    facts = Facts(
+        False, "[::1]:2181", 255, (ConnectionFacts("10.0.0.1:5", 2, 7, 5, -1, 9_000),), 1, 0, 0, 0, 1_000, 60_000, 10
+    )
     counts = Statistics()
     for latency in (3.0, 1.0, 5.0):
         counts.answered_after(latency)
     assert answer(b"ruok", facts, counts) != "imok"
     served = answer(b"stat", facts, counts)
     assert "Latency min/avg/max: 1/3.0000/5\n" in served
-    assert " /10.0.0.1:5(queued=2)\n" in served
+    assert " /10.0.0.1:5(queued=2,recved=7,sent=5)\n" in served
     assert "Zxid: 0xff\n" in served
     assert "clientPort=2181\nclientPortAddress=[::1]\n" in answer(b"conf", facts, counts)
+    shown = " /10.0.0.1:5[1](queued=2,recved=7,sent=5,sid=0xffffffffffffffff,to=9000)\n"
+    assert shown in answer(b"cons", facts, counts)
     assert answer(b"wchp", facts, counts).startswith("wchp is not executed")

@@ -220,17 +220,21 @@ def test_a_standing_watch_is_told_of_nothing_before_its_answer() -> None:
     run(scenario)
 
 
-def test_removing_takes_the_halves_of_a_persistent_watch_one_by_one() -> None:
+@pytest.mark.parametrize("mode", list(AddWatchMode))
+def test_a_persistent_watch_is_removed_by_its_own_kind_or_any(mode: AddWatchMode) -> None:
+    kinds = [WatcherType.PERSISTENT, WatcherType.PERSISTENT_RECURSIVE]
+    own, foreign = kinds[mode], kinds[1 - mode]
+
     async def scenario(world: World) -> None:
-        await world.stand(AddWatchMode.PERSISTENT, "/p", "p")
-        assert world.watches.remove("/p", WatcherType.DATA)
-        assert not world.watches.remove("/p", WatcherType.DATA)
-        assert world.watches.has("/p", WatcherType.CHILDREN)
-        world.stream(0, CHANGED, "/p")
-        world.stream(0, CREATED, "/p/x")
-        assert world.sent == ["p", (CHILD, "/p")]
-        assert world.watches.remove("/p", WatcherType.ANY)
+        await world.stand(mode, "/p", "p")
+        for kind in (WatcherType.DATA, WatcherType.CHILDREN, foreign):
+            assert not world.watches.has("/p", kind)
+            assert not world.watches.remove("/p", kind)
+        assert world.watches.has("/p", own)
+        assert world.watches.has("/p", WatcherType.ANY)
+        assert world.watches.remove("/p", own)
         assert world.streams[0].cancelled
+        assert not world.watches.remove("/p", WatcherType.ANY)
         assert len(world.watches) == 0
 
     run(scenario)
