@@ -61,6 +61,8 @@ _TREES = {
     "/admin/v2/resource-quotas": "bundles are balanced by their measured load, not by quotas",
     "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies": "any broker may serve any namespace",
     "/admin/v2/clusters/{cluster}/failureDomains": "bundles are spread over brokers by load alone",
+    "/admin/v2/namespaces/{tenant}/{namespace}/permissions": _NO_ROLES,
+    "/admin/v2/persistent/{tenant}/{namespace}/{topic}/permissions": _NO_ROLES,
     "/admin/v2/metadata/migration": "the metadata store of a running cluster cannot be changed",
 }
 _METHODS = ["GET", "POST", "PUT", "DELETE"]

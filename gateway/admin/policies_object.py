@@ -77,7 +77,7 @@ def policies_parsed(body: Values, cluster: str) -> dict[str, Any]:
     for field, policy in _FIELDS.items():
         shape = NAMESPACE_POLICIES[policy]
         given = body.get(field)
-        if given is not None and given not in (shape.unset, UNDEFINED):
+        if given is not None and given not in (shape.unset, UNDEFINED, ""):
             values |= shape.parsed(given)
     for field, policy in _BY_CLUSTER.items():
         given = object_of(body.get(field) or {}, field).get(cluster)

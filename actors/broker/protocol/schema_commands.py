@@ -32,11 +32,14 @@ class SchemaCommands:
             found = await self.connection.context.schemas.get(TopicName.parse(wanted.topic), version)
             answer.schema.CopyFrom(to_wire(found.schema))
             answer.schema_version = version_bytes(found.version)
+        except SchemaNotFoundError as error:
+            if wanted.HasField("schema_version") and not wanted.schema_version:
+                # The Go client asks by the empty version of messages that were sent with `NewBytesSchema`.
+                answer.schema.CopyFrom(to_wire(SchemaInfo(SchemaType.NONE)))
+            else:  # clients take this code as "no schema", and any other one as a failure
+                answer.error_code, answer.error_message = pb.TOPIC_NOT_FOUND, str(error)
         except HeliographError as error:
-            # Clients take TOPIC_NOT_FOUND as "no schema", and any other code as a failure.
-            is_missing = isinstance(error, SchemaNotFoundError)
-            answer.error_code = pb.TOPIC_NOT_FOUND if is_missing else code_of(error)
-            answer.error_message = str(error)
+            answer.error_code, answer.error_message = code_of(error), str(error)
         self.connection.send(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, get_schema_response=answer))
 
     async def _get_or_create(self, wanted: pb.CommandGetOrCreateSchema) -> None:

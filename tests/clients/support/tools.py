@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = {"java": "default-jdk-headless", "javac": "default-jdk-headless", "mvn": "maven"}
+PACKAGES = {
+    "java": "default-jdk-headless",
+    "javac": "default-jdk-headless",
+    "mvn": "maven",
+    "go": "golang-go",
+    "node": "nodejs",
+    "npm": "npm",
+}
 
 
 def need(name: str) -> str:

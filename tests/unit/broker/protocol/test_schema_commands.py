@@ -38,6 +38,14 @@ async def get_or_create(lone: LoneBroker, schema: pb.Schema, topic: str = TOPIC)
     return client.transport.answers[-1].get_or_create_schema_response
 
 
+async def get_schema(lone: LoneBroker, version: bytes | None) -> pb.CommandGetSchemaResponse:
+    client = Client(lone.broker)
+    client.say(T(type=T.GET_SCHEMA, get_schema=pb.CommandGetSchema(request_id=1, topic=TOPIC, schema_version=version)))
+    await turns(lambda: client.answer(T.GET_SCHEMA_RESPONSE))
+    client.leave()
+    return client.transport.answers[-1].get_schema_response
+
+
 async def produce(lone: LoneBroker, schema: pb.Schema) -> pb.BaseCommand:
     client = Client(lone.broker)
     wanted = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, schema=schema)
@@ -128,3 +136,16 @@ def test_a_topic_that_does_not_exist_has_no_versions(lone: LoneBroker) -> None:
         assert (await get_or_create(lone, NONE, "nowhere")).error_code == pb.TOPIC_NOT_FOUND
 
     lone.run(scenario())
+
+
+def test_the_empty_version_of_a_topic_without_a_schema_is_the_schema_none(lone: LoneBroker) -> None:
+    """The Go client decodes by it what it published with ``NewBytesSchema``."""
+
+    async def check() -> None:
+        assert (await get_schema(lone, None)).error_code == pb.TOPIC_NOT_FOUND
+        found = await get_schema(lone, b"")
+        assert not found.HasField("error_code")
+        assert found.schema.type == pb.Schema.NONE
+        assert found.schema_version == b""
+
+    lone.run(check())

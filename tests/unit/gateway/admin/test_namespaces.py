@@ -75,6 +75,19 @@ OF_GO: dict[str, Any] = {
     "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
     "subscription_auth_mode": "None",
 }
+# Go's CreateNsWithNumBundles leaves every field at its empty value.
+OF_GO_EMPTY: dict[str, Any] = {
+    "bundles": {"boundaries": None, "numBundles": 4},
+    "persistence": None,
+    "offload_threshold": 0,
+    "replication_clusters": None,
+    "latency_stats_sample_rate": None,
+    "topicDispatchRate": None,
+    "autoTopicCreationOverride": None,
+    "schema_auto_update_compatibility_strategy": "",
+    "schema_compatibility_strategy": "",
+    "subscription_auth_mode": "",
+}
 SET: dict[str, Any] = {
     "bundles": {"numBundles": 2},
     "replication_clusters": ["standalone"],
@@ -94,7 +107,7 @@ SET: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("body", [OF_JAVA, OF_GO])
+@pytest.mark.parametrize("body", [OF_JAVA, OF_GO, OF_GO_EMPTY])
 def test_a_namespace_is_created_from_a_whole_object_that_sets_nothing(body: dict[str, Any]) -> None:
     async def scenario(gateway: Gateway) -> None:
         await gateway.world.namespaces.begin([FLIGHTS])
@@ -184,6 +197,8 @@ def test_properties_of_a_namespace() -> None:
         "/admin/v2/worker/cluster",
         "/admin/v2/clusters/standalone/namespaceIsolationPolicies",
         "/admin/v2/clusters/standalone/namespaceIsolationPolicies/brokers",
+        "/admin/v2/namespaces/public/default/permissions/seller",
+        "/admin/v2/persistent/public/default/orders/permissions/seller",
     ],
 )
 def test_what_is_not_offered_says_why(path: str) -> None:

@@ -1,0 +1,59 @@
+"""A client that is not of the C++ family: npm's pulsar-flex, which waits for every acknowledgement."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.support.npm import install_package
+from tests.clients.support.program import run_program
+from tests.clients.support.report import ClientMatrix
+from tests.clients.support.stack import ClientsStack, running_stack
+from tests.clients.support.tools import need
+
+CLIENT, PACKAGE, VERSION = "JavaScript, pulsar-flex", "pulsar-flex", "1.1.1"
+RUN_SECONDS_MAX = 120.0
+SCRIPT = Path(__file__).with_name("pulsar_flex.js")
+SHOWN = (
+    "produce_consume", "batching", "exclusive", "failover", "shared", "key_shared", "cumulative_ack", "negative_ack",
+)  # fmt: skip
+
+
+@pytest.mark.timeout(400)
+def test_pulsar_flex_publishes_consumes_and_acknowledges(tmp_path: Path, matrix: ClientMatrix) -> None:
+    modules = install_package(PACKAGE, VERSION)
+    # Of several brokers it asks one and stays with it, even if another one serves the topic.
+    with running_stack(tmp_path, brokers=1) as stack:
+        server = stack.service_url.removeprefix("pulsar://")
+        run = run_program(
+            PACKAGE,
+            [need("node"), str(SCRIPT), server],
+            seconds=RUN_SECONDS_MAX,
+            environment={"NODE_PATH": str(modules)},
+        )
+        run.check_end()
+        found = json.loads(run.lines[-1])
+        check(stack, found)
+    for feature in SHOWN:
+        matrix.note(CLIENT, VERSION, feature)
+
+
+def check(stack: ClientsStack, found: dict[str, Any]) -> None:
+    """Compare what the program received by the type of its subscription: text, property and redelivery count."""
+    whole = [[f"m{n}", str(n), 0] for n in range(33)]
+    assert found["exclusive"] == whole
+    assert found["failover"] == whole
+    assert sorted(found["keyshared"]) == sorted(whole)
+    again = [["m7", "7", 1]]
+    assert sorted(found["shared"]) == sorted([one for one in whole if one[0] != "m7"] + again)
+    for name in found:
+        assert backlog(stack, f"flex-{name}") == 0, "an acknowledgement was answered when it was durable"
+
+
+def backlog(stack: ClientsStack, topic: str) -> int:
+    stats = stack.cluster.run(stack.cluster.admin.topic_stats(topic))
+    found: int = stats["subscriptions"]["sub"]["msgBacklog"]
+    return found
