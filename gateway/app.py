@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket
 
 from heliograph.base.errors import Advice, BadRequestError, HeliographError
 from heliograph.base.version import heliograph_version
+from heliograph.gateway.admin import backlogs as admin_backlogs
 from heliograph.gateway.admin import brokers as admin_brokers
 from heliograph.gateway.admin import cluster as admin_cluster
 from heliograph.gateway.admin import namespaces as admin_namespaces
@@ -60,6 +61,7 @@ _ROUTERS = (
     admin_topics.router,
     admin_schemas.router,
     admin_subscriptions.router,
+    admin_backlogs.router,
     admin_cluster.router,
     admin_brokers.router,
     admin_namespaces.router,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from heliograph.base.errors import BadRequestError
 from heliograph.gateway.errors import MalformedJsonError
 from heliograph.gateway.shapes.bodies import ADMIN_BODY_BYTES_MAX, json_body
 from heliograph.gateway.shapes.url_segments import decoded
+from heliograph.protocol.topic_name import TopicName
 
+HASH_MAX = 0xFFFFFFFF  # the highest hash of a topic
 TENANT = "/admin/v2/tenants/{tenant}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 NO_CONTENT: dict[str, Any] = {"status_code": 204, "response_class": Response}
@@ -30,6 +34,56 @@ def web_scheme(request: Request) -> str:
 def full_name(tenant: str, namespace: str) -> str:
     """Return ``tenant/namespace`` of two URL segments."""
     return f"{decoded(tenant)}/{decoded(namespace)}"
+
+
+def hash_range(bundle: str) -> range:
+    """Return the hashes of a bundle's name, such as ``0x40000000_0x80000000``; the last bundle includes its end.
+
+    Raises:
+        BadRequestError: the name is malformed.
+    """
+    low, separator, high = decoded(bundle).partition("_")
+    try:
+        first, end = int(low, 16), int(high, 16)
+    except ValueError:
+        separator, first, end = "", 0, 0
+    if not separator or not 0 <= first < end <= HASH_MAX:
+        raise BadRequestError(
+            f"{decoded(bundle)!r} is not the name of a bundle", field="bundle", limit="such as 0x40000000_0x80000000"
+        )
+    return range(first, HASH_MAX + 1 if end == HASH_MAX else end)
+
+
+def hash_of(topic: str) -> int:
+    """Return the hash that places a topic in a bundle."""
+    return TopicName.parse(topic).bundle_hash
+
+
+def number_in_text(value: Any) -> Any:
+    """Return the number that a text such as ``"3"`` holds, and any other value as it is."""
+    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
+        return int(value)
+    return value
+
+
+def is_excluded(body: dict[str, Any]) -> bool:
+    """Return whether a body with a message id says to begin behind it; Pulsar's tools write either name."""
+    return body.get("isExcluded") is True or body.get("excluded") is True
+
+
+def text_values(found: Any) -> dict[str, str]:
+    """Return properties whose values are texts; numbers and truth values become texts.
+
+    Raises:
+        BadRequestError: a value is an object or a list, or the properties are no object.
+    """
+    if not isinstance(found, dict) or any(isinstance(value, dict | list) for value in found.values()):
+        raise BadRequestError("properties are an object of texts", field="properties")
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 async def json_object(request: Request, bytes_max: int = ADMIN_BODY_BYTES_MAX) -> dict[str, Any]:

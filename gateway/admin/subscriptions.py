@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heliograph.base.errors import BadRequestError, NotFoundError
-from heliograph.gateway.admin.routes import NO_CONTENT, json_object
+from heliograph.gateway.admin.routes import NO_CONTENT, is_excluded, json_object, number_in_text, text_values
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
-from heliograph.gateway.shapes.bodies import ErrorBody
+from heliograph.gateway.shapes.bodies import ErrorBody, json_body
 from heliograph.gateway.shapes.json_forms import iso_time
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
 from heliograph.operations.table import PEEK_MAX
@@ -101,7 +101,42 @@ async def set_properties(
     request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
 ) -> None:
     """Replace the properties; the body is an object of text values."""
-    await services.admin.cursors.set_properties(str(topic), subscription, await json_object(request))
+    found = text_values(await json_object(request))
+    await services.admin.cursors.set_properties(str(topic), subscription, found)
+
+
+@router.post(f"{SUBSCRIPTION}/analyzeBacklog", summary="Count what is in a backlog", openapi_extra=_position_body)
+async def analyze(
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
+) -> dict[str, Any]:
+    """Read the backlog, from the message in the optional body on, and count entries and messages.
+
+    `aborted` says that a limit on entries, bytes or time was reached before the end.
+    """
+    await _refuse_partitioned(services, topic)
+    body = await json_body(request)
+    start = None if body is None else _message_id(_object(body))[0]
+    found = await services.admin.cursors.analyze_backlog(str(topic), subscription, start)
+    entries, messages = found["entries"], found["messages"]
+    kinds = ("filterRejected", "filterRescheduled")
+    return {
+        "entries": entries,
+        "messages": messages,
+        "filterAcceptedEntries": entries,
+        "filterAcceptedMessages": messages,
+        **{f"{kind}{what}": 0 for kind in kinds for what in ("Entries", "Messages")},
+        "aborted": found["is_cut"],
+        "firstMessageId": found["first"],
+        "lastMessageId": found["last"],
+    }
+
+
+@router.put(f"{TOPIC}/backlogSize", summary="Bytes from a message on", openapi_extra=_position_body)
+async def backlog_size(request: Request, services: ServicesDep, topic: TopicInUrl) -> int:
+    """Return the bytes from the message `{"ledgerId", "entryId"}` on to the end of the topic, estimated."""
+    await _refuse_partitioned(services, topic)
+    message_id, _ = _message_id(await json_object(request))
+    return await services.admin.cursors.backlog_size(str(topic), message_id)
 
 
 @router.get(f"{SUBSCRIPTION}/position/{{number}}", summary="Peek at a message")
@@ -157,13 +192,20 @@ async def _refuse_partitioned(services: Services, topic: TopicName) -> None:
         raise MethodNotAllowedError(f"{topic} is partitioned: ask for one of its partitions", field="topic")
 
 
+def _object(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise BadRequestError("the body names ledgerId and entryId", field="body")
+    return body
+
+
 def _message_id(body: dict[str, Any]) -> tuple[str, bool]:
     """Return the id in a body as text, and whether it is excluded."""
-    numbers = [body.get("ledgerId"), body.get("entryId"), body.get("partitionIndex", -1), body.get("batchIndex", -1)]
+    given = [body.get("ledgerId"), body.get("entryId"), body.get("partitionIndex", -1), body.get("batchIndex", -1)]
+    numbers = [number_in_text(number) for number in given]
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
         raise BadRequestError("the body names ledgerId and entryId", field="body")
     ledger_id, entry_id, partition, batch_index = (int(number or 0) for number in numbers)
-    excluded = body.get("isExcluded") is True
+    excluded = is_excluded(body)
     if ledger_id < 0:
         return "earliest", excluded
     if ledger_id == 2**63 - 1:

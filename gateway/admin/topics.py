@@ -6,19 +6,38 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
-from heliograph.base.errors import BadRequestError, ConflictError, TopicBusyError, TopicNotFoundError
+from heliograph.base.errors import (
+    BadRequestError,
+    ConflictError,
+    SubscriptionNotFoundError,
+    TopicBusyError,
+    TopicNotFoundError,
+    UnsupportedError,
+)
 from heliograph.gateway.admin.policy_shapes import PERSISTENCE_FIELDS
-from heliograph.gateway.admin.routes import NO_CONTENT
+from heliograph.gateway.admin.routes import (
+    NO_CONTENT,
+    hash_of,
+    hash_range,
+    is_excluded,
+    json_object,
+    number_in_text,
+    text_values,
+)
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
+from heliograph.gateway.shapes.json_forms import iso_time
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl, topic_names_in, topics_in
-from heliograph.operations.table import PARTITIONS_MAX
+from heliograph.operations.table import PARTITIONS_MAX, Answer
 from heliograph.protocol.topic_name import TopicName
 
 TOPIC = ADMIN_TOPIC
+SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"  # property by which Pulsar's tools create a shadow topic
+NO_SHADOWS = "shadow topics are not offered: subscribe to the topic itself"
+NOT_REPLICATED = "replicated subscriptions are not offered: there is one cluster"
 
 router = APIRouter(
     tags=["topics"],
@@ -36,9 +55,16 @@ _properties_body = {
 
 
 @router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}", summary="List topics")
-async def list_topics(services: ServicesDep, domain: str, tenant: str, namespace: str) -> list[str]:
+async def list_topics(
+    services: ServicesDep,
+    domain: str,
+    tenant: str,
+    namespace: str,
+    bundle: Annotated[str | None, Query(description="Only topics of this bundle")] = None,
+) -> list[str]:
     """Return the full names of the namespace's topics, with every partition of a partitioned topic."""
-    return await topic_names_in(services.admin, tenant, namespace, domain)
+    names = await topic_names_in(services.admin, tenant, namespace, domain)
+    return names if bundle is None else [name for name in names if hash_of(name) in hash_range(bundle)]
 
 
 @router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/partitioned", summary="List partitioned topics")
@@ -52,17 +78,21 @@ async def list_partitioned_topics(services: ServicesDep, domain: str, tenant: st
 async def create_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> None:
     """Create a topic without partitions.
 
-    The optional body sets copies: `{"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}`.
+    The optional body has its properties. Three of them set copies instead:
+    `{"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}`.
     """
     body = await json_body(request)
-    await services.admin.create_topic(str(topic), persistence=_persistence(body))
+    await services.admin.create_topic(str(topic), persistence=_persistence(body), properties=_properties(body))
 
 
 @router.put(f"{TOPIC}/partitions", **NO_CONTENT, summary="Create a partitioned topic", openapi_extra=_integer_body)
 async def create_partitioned_topic(request: Request, services: ServicesDep, topic: TopicInUrl) -> None:
     """Create a partitioned topic; the body is the number, or `{"partitions": n, "properties": {...}}`."""
     body = await json_body(request)
-    await services.admin.create_topic(str(topic), _partitions(body), persistence=_persistence(body))
+    count, persistence = _partitions(body), None
+    if isinstance(body, dict):
+        persistence = _persistence(body)
+    await services.admin.create_topic(str(topic), count, persistence, _properties(body))
 
 
 @router.post(f"{TOPIC}/partitions", **NO_CONTENT, summary="Add partitions", openapi_extra=_integer_body)
@@ -142,6 +172,58 @@ async def partitioned_stats(
     return JSONResponse(body)
 
 
+@router.get(f"{TOPIC}/partitioned-internalStats", summary="Ledgers and cursors of a partitioned topic")
+async def partitioned_internal_stats(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+    """Return the ledgers and cursors of each partition."""
+    count = await services.admin.partitions(str(topic))
+    if count == 0:
+        raise TopicNotFoundError(f"{topic} is not partitioned", field="topic")
+    found = dict(await services.admin.topic_internal_stats(str(topic)))
+    return JSONResponse({**found, "metadata": {"partitions": count, "deleted": False}})
+
+
+@router.get(f"{TOPIC}/internal-info", summary="What is stored of a topic")
+async def internal_info(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+    """Return the stored records of the topic and its cursors, or those of each partition. Nothing is loaded."""
+    count = await services.admin.partitions(str(topic))
+    if count == 0:
+        return JSONResponse(_info(await services.admin.topic_record(str(topic))))
+    parts = {str(name): _info(await services.admin.topic_record(str(name))) for name in topic.partitions(count)}
+    return JSONResponse({"version": 0, "partitions": parts})
+
+
+@router.get(f"{TOPIC}/properties", summary="Properties of a topic")
+async def properties(services: ServicesDep, topic: TopicInUrl) -> dict[str, str]:
+    """Return the properties of the topic, partitioned or not."""
+    return dict(await services.admin.topic_properties(str(topic)))
+
+
+@router.put(f"{TOPIC}/properties", **NO_CONTENT, summary="Set properties of a topic", openapi_extra=_properties_body)
+async def update_properties(request: Request, services: ServicesDep, topic: TopicInUrl) -> None:
+    """Set some properties; the others stay. The body is an object of text values."""
+    await services.admin.update_topic_properties(str(topic), text_values(await json_object(request)))
+
+
+@router.delete(f"{TOPIC}/properties", **NO_CONTENT, summary="Remove a property of a topic")
+async def remove_property(
+    services: ServicesDep, topic: TopicInUrl, key: Annotated[str, Query(description="Name of the property")]
+) -> None:
+    """Remove one property; nothing happens where the topic does not have it."""
+    await services.admin.remove_topic_properties(str(topic), [key])
+
+
+@router.delete(f"{TOPIC}/truncate", **NO_CONTENT, summary="Delete all messages of a topic")
+async def truncate(services: ServicesDep, topic: TopicInUrl) -> None:
+    """Move all subscriptions to the end, and delete all messages whatever retention says."""
+    await services.admin.truncate_topic(str(topic))
+
+
+@router.post(f"{TOPIC}/trim", **NO_CONTENT, summary="Delete messages that nothing needs")
+async def trim(services: ServicesDep, topic: TopicInUrl) -> None:
+    """Delete the ledgers that neither a subscription nor retention needs, now."""
+    await services.admin.trim_topic(str(topic))
+
+
 @router.post(f"{TOPIC}/terminate", summary="End a topic")
 async def terminate(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """End the topic: it can be read, and nothing can be published to it. Returns the id of the last message."""
@@ -189,14 +271,22 @@ async def subscriptions(services: ServicesDep, topic: TopicInUrl) -> list[str]:
 
 @router.put(f"{TOPIC}/subscription/{{subscription}}", **NO_CONTENT, openapi_extra=_position_body)
 async def create_subscription(
-    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
+    request: Request,
+    services: ServicesDep,
+    topic: TopicInUrl,
+    subscription: SubscriptionInUrl,
+    replicated: Annotated[bool, Query(description="Refused: there is one cluster only")] = False,
 ) -> None:
     """Create a durable subscription that starts at `"latest"` (default), `"earliest"`, or with a message.
 
-    A message is `{"ledgerId": l, "entryId": e}`; with `"isExcluded": true` the subscription starts after it.
+    A message is `{"ledgerId": l, "entryId": e}`; with `"excluded": true` the subscription starts after it. The object
+    may have `properties`, of the subscription.
     """
-    position = _position(await json_body(request))
-    await services.admin.create_subscription(str(topic), subscription, position)
+    if replicated:
+        raise UnsupportedError(NOT_REPLICATED, field="replicated")
+    body = await json_body(request)
+    attached = text_values(body.get("properties") or {}) if isinstance(body, dict) else None
+    await services.admin.create_subscription(str(topic), subscription, _position(body), attached)
 
 
 @router.delete(f"{TOPIC}/subscription/{{subscription}}", **NO_CONTENT)
@@ -213,6 +303,59 @@ async def delete_subscription(
         raise TopicBusyError(str(error), field="subscription") from error
 
 
+# -- what a cluster by itself does not have
+
+
+@router.get(f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus", summary="Replicated: never")
+async def replicated_status(
+    services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
+) -> dict[str, bool]:
+    """Return `{topic: false}`, for each partition."""
+    if subscription not in await services.admin.subscriptions(str(topic)):
+        raise SubscriptionNotFoundError(f"{topic} has no subscription {subscription}", field="subscription")
+    return {str(part): False for part in topic.partitions(await services.admin.partitions(str(topic)))}
+
+
+@router.post(f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus", **NO_CONTENT,
+             summary="Refused: replicate a subscription")  # fmt: skip
+async def set_replicated_status(
+    request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
+) -> None:
+    """Refuse `true`; `false` is what every subscription has."""
+    if await json_body(request) not in (False, "false", None):
+        raise UnsupportedError(NOT_REPLICATED, field="subscription")
+    await replicated_status(services, topic, subscription)
+
+
+@router.get(f"{TOPIC}/shadowTopics", summary="Shadow topics: none")
+async def shadow_topics(services: ServicesDep, topic: TopicInUrl) -> list[str]:
+    """Return an empty list."""
+    await services.admin.partitions(str(topic))
+    return []
+
+
+@router.put(f"{TOPIC}/shadowTopics", **NO_CONTENT, summary="Refused: shadow topics")
+@router.delete(f"{TOPIC}/shadowTopics", **NO_CONTENT, include_in_schema=False)
+async def change_shadow_topics(topic: TopicInUrl) -> None:
+    """Refuse: topics have no shadows."""
+    raise UnsupportedError(NO_SHADOWS, field="shadowTopics")
+
+
+@router.get(f"{TOPIC}/offload", response_class=Response, summary="Refused: the state of offloading")
+@router.put(f"{TOPIC}/offload", response_class=Response, include_in_schema=False)
+async def offload(topic: TopicInUrl) -> Response:
+    """Refuse: ledgers stay on bookies."""
+    raise UnsupportedError("offloading is not offered: all ledgers of a topic stay on bookies", field="topic")
+
+
+@router.get(f"{TOPIC}/permissions", response_class=Response, summary="Refused: permissions")
+@router.post(f"{TOPIC}/permissions/{{role}}", response_class=Response, include_in_schema=False)
+@router.delete(f"{TOPIC}/permissions/{{role}}", response_class=Response, include_in_schema=False)
+async def permissions(topic: TopicInUrl) -> Response:
+    """Refuse: nothing would enforce them."""
+    raise UnsupportedError("permissions are not offered: clients are not authenticated", field="topic")
+
+
 async def _delete(services: Services, topic: TopicName, force: bool) -> None:
     await services.producers.drop(str(topic))  # the gateway's own producer would make the topic look busy
     if force:
@@ -225,8 +368,55 @@ def _last_message(position: str, partition: int) -> dict[str, int]:
     return {"ledgerId": int(ledger_id), "entryId": int(entry_id), "partitionIndex": partition}
 
 
+def _info(record: Answer) -> dict[str, Any]:
+    """Return the stored record of a topic in Pulsar's shape."""
+    end = record["terminated_at"]
+    return {
+        "version": record["version"],
+        "creationDate": iso_time(record["created_ms"]),
+        "modificationDate": iso_time(record["modified_ms"]),
+        "ledgers": [
+            {
+                "ledgerId": one["ledger_id"],
+                "entries": one["entries"],
+                "size": one["size"],
+                "timestamp": one["closed_ms"],
+                "isOffloaded": False,
+            }
+            for one in record["ledgers"]
+        ],
+        "terminatedPosition": None if end is None else {"ledgerId": end[0], "entryId": end[1]},
+        "properties": record["properties"],
+        "cursors": {
+            name: {
+                "version": 0,
+                "cursorsLedgerId": one["ledger_id"],
+                "markDelete": {"ledgerId": one["mark_delete"][0], "entryId": one["mark_delete"][1]},
+                "individualDeletedMessages": None,
+                "properties": one["properties"],
+            }
+            for name, one in record["cursors"].items()
+        },
+    }
+
+
+def _properties(body: Any) -> dict[str, str] | None:
+    """Return the user's properties in the body that creates a topic: its ``properties``, or the body itself.
+
+    Raises:
+        UnsupportedError: they ask for a shadow topic.
+    """
+    if not isinstance(body, dict):
+        return None
+    fields = body.get("properties") if "partitions" in body or isinstance(body.get("properties"), dict) else body
+    found = {name: value for name, value in (fields or {}).items() if name not in PERSISTENCE_FIELDS.values()}
+    if SHADOW_SOURCE in found:
+        raise UnsupportedError(NO_SHADOWS, field="properties")
+    return text_values(found) or None
+
+
 def _partitions(body: Any) -> int:
-    count = body.get("partitions") if isinstance(body, dict) else body
+    count = number_in_text(body.get("partitions") if isinstance(body, dict) else body)
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= PARTITIONS_MAX:
         raise BadRequestError(
             "the body must be the number of partitions", field="partitions", limit=f"1..{PARTITIONS_MAX}"
@@ -265,9 +455,11 @@ def _position(body: Any) -> str:
     if body in ("latest", "earliest"):
         return str(body)
     if isinstance(body, dict):
-        ledger_id, entry_id = body.get("ledgerId"), body.get("entryId")
+        ledger_id, entry_id = number_in_text(body.get("ledgerId")), number_in_text(body.get("entryId"))
         if isinstance(ledger_id, int) and isinstance(entry_id, int):
-            return _position_of_id(ledger_id, entry_id, excluded=body.get("isExcluded") is True)
+            return _position_of_id(ledger_id, entry_id, excluded=is_excluded(body))
+        if ledger_id is None and entry_id is None and "properties" in body:
+            return "latest"
     raise BadRequestError('the body must be "latest", "earliest" or a message id', field="body")
 
 

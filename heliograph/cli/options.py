@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,3 +118,15 @@ def content_of(path: Path) -> bytes:
 def given(**options: Any) -> dict[str, Any]:
     """Return the options that were given on the command line."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def pairs_of(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Return the properties that an option gives as ``name=value``.
+
+    Raises:
+        BadRequestError: one has no name or no ``=``.
+    """
+    pairs = [text.partition("=") for text in texts or ()]
+    if not all(separator and name for name, separator, _ in pairs):
+        raise BadRequestError("properties are given as name=value", field=option)
+    return {name: value for name, _, value in pairs}

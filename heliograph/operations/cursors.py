@@ -58,6 +58,51 @@ class CursorOperations(OperationGroup, group="cursors"):
             excluded: with a message id: start behind that message.
         """
 
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def backlog_size(self, topic: str, message_id: str) -> int:
+        """Return the bytes from a message on to the end of the topic, estimated from the sizes of its ledgers."""
+
+    @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_ONE)
+    async def analyze_backlog(self, topic: str, subscription: str, start: str | None = None) -> Answer:
+        """Read the backlog of a subscription and count what is in it. Nothing changes.
+
+        Args:
+            start: the message id to begin at, instead of the first message that is not acknowledged.
+
+        Returns:
+            ``entries``, ``messages``, ``first`` and ``last`` (``ledger:entry`` or None), and ``is_cut``: the limit on
+            entries, bytes or time was reached before the end.
+        """
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def clear_namespace(self, namespace: str, bundle: str | None = None, subscription: str | None = None) -> int:
+        """Acknowledge everything in the persistent topics of a namespace.
+
+        Args:
+            bundle: only topics of this bundle.
+            subscription: only subscriptions of this name; None for all durable ones.
+
+        Returns:
+            how many subscriptions of topics were cleared.
+
+        Raises:
+            NamespaceNotFoundError.
+            NotFoundError: there is no such bundle.
+        """
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def unsubscribe_namespace(self, namespace: str, subscription: str, bundle: str | None = None) -> int:
+        """Delete the subscriptions of one name from the persistent topics of a namespace, or of one bundle of it.
+
+        Returns:
+            how many topics had it.
+
+        Raises:
+            NamespaceNotFoundError.
+            NotFoundError: there is no such bundle.
+            ConflictError: a subscription has consumers; others may be deleted by then.
+        """
+
     @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_EACH)
     async def properties(self, topic: str, subscription: str) -> dict[str, str]:
         """Return the properties that users attached to a subscription; of a partitioned topic to any partition."""

@@ -34,15 +34,78 @@ class TopicOperations(OperationGroup, group=""):
         """
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN, fulfilled_by=TopicExistsError)
-    async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:
+    async def create_topic(
+        self,
+        topic: str,
+        partitions: int = 0,
+        persistence: Mapping[str, int] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         """Create a topic, partitioned if ``partitions`` is above 0.
 
         Args:
+            properties: the user's own, which ``topic_properties`` returns.
             persistence: ``ensemble_size``, ``write_quorum``, ``ack_quorum``; the namespace's where left out.
 
         Raises:
             TopicExistsError, NamespaceNotFoundError, InvalidTopicNameError, InvalidQuorumError.
             NotEnoughBookiesError: fewer bookies are registered than one ensemble needs.
+        """
+
+    @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME)
+    async def topic_properties(self, topic: str) -> dict[str, str]:
+        """Return the properties that users attached to a topic, partitioned or not.
+
+        Raises:
+            TopicNotFoundError.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def update_topic_properties(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Set some properties of a topic; the others stay.
+
+        Raises:
+            TopicNotFoundError.
+            BadRequestError: they are no text, or all of them together are too large.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def remove_topic_properties(self, topic: str, names: Sequence[str]) -> None:
+        """Remove some properties of a topic; those that it does not have are ignored. Raises TopicNotFoundError."""
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN)
+    async def topic_record(self, topic: str) -> Answer:
+        """Return what is stored of a topic without partitions, or of one partition. It is not loaded for that.
+
+        Returns:
+            ``version``, ``created_ms``, ``modified_ms``, ``terminated_at`` (ledger and entry, or None), ``properties``,
+            ``ledgers`` (``ledger_id``, ``entries``, ``size``, ``closed_ms``), and ``cursors`` by subscription
+            (``ledger_id``, ``mark_delete``, ``properties``).
+
+        Raises:
+            TopicNotFoundError.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def trim_topic(self, topic: str) -> int:
+        """Delete the ledgers that neither a subscription nor retention needs, now; return how many.
+
+        Raises:
+            TopicNotFoundError.
+            UnsupportedError: the topic is not persistent.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
+    async def truncate_topic(self, topic: str) -> int:
+        """Delete all messages, whatever retention says, and the compacted form; return how many ledgers were deleted.
+
+        All subscriptions move to the end. What is published meanwhile stays, and so does what deduplication has yet to
+        record. Of a topic that was terminated the last ledger stays.
+
+        Raises:
+            TopicNotFoundError.
+            UnsupportedError: the topic is not persistent.
+            ConflictError: it is being compacted.
         """
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH, fulfilled_by=TopicNotFoundError)
@@ -118,10 +181,13 @@ class TopicOperations(OperationGroup, group=""):
     @operation(
         Scope.SUBSCRIPTION, Right.CONSUME, target="name", owner=Owner.OF_EACH, fulfilled_by=SubscriptionExistsError
     )
-    async def create_subscription(self, topic: str, name: str, position: str = "latest") -> None:
+    async def create_subscription(
+        self, topic: str, name: str, position: str = "latest", properties: Mapping[str, str] | None = None
+    ) -> None:
         """Create a durable subscription, on every partition of a partitioned topic.
 
         Args:
+            properties: the user's own, which ``cursors.properties`` returns.
             position: ``latest``, ``earliest``, or ``ledger:entry`` of the last message not to deliver.
 
         Raises:

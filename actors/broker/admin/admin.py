@@ -19,12 +19,15 @@ from heliograph.actors.broker.admin.brokers import BrokerAdminService, BrokerDut
 from heliograph.actors.broker.admin.cursors import CursorAdminService
 from heliograph.actors.broker.admin.forwarding import OwnerCalls, PeerOf
 from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
+from heliograph.actors.broker.admin.owned_cursors import check_properties
+from heliograph.actors.broker.admin.records import stored_record
 from heliograph.actors.broker.admin.schemas import SchemaAdminService
 from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.namespaces.bundles import bundle_path
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.records.topic_record import changed_properties
 from heliograph.actors.broker.topic.publishing import PartitionRouter, check_payloads
 from heliograph.actors.broker.topic.stats import merged_stats
 from heliograph.actors.errors import NotEnoughBookiesError
@@ -67,7 +70,7 @@ class AdminService(AdminOperations):
         self.brokers: BrokerAdminService = brokers
         self.namespaces: NamespaceAdminService = NamespaceAdminService(store, context.catalog, self.delete_topic)
         self.schemas: SchemaAdminService = SchemaAdminService(context)
-        self.cursors: CursorAdminService = CursorAdminService(self._owners)
+        self.cursors: CursorAdminService = CursorAdminService(self._owners, context.catalog)
 
     async def run(self, name: str, arguments: Json) -> Any:
         """Run an operation by its name in the table.
@@ -110,7 +113,14 @@ class AdminService(AdminOperations):
         return paths.last_part(bundle_path(name, await self._catalog.policies(name)))
 
     @override
-    async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:
+    async def create_topic(
+        self,
+        topic: str,
+        partitions: int = 0,
+        persistence: Mapping[str, int] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        attached = changed_properties({}, properties or {})
         name = TopicName.parse(topic)
         _check_partitions(partitions, 0)
         if name.partition >= 0 and partitions:
@@ -126,7 +136,38 @@ class AdminService(AdminOperations):
                 field="ensemble_size",
                 limit=f"{bookies} bookies",
             )
-        await self._catalog.create(name, partitions, numbers if persistence else None)
+        await self._catalog.create(name, partitions, numbers if persistence else None, attached)
+
+    @override
+    async def topic_properties(self, topic: str) -> dict[str, str]:
+        return await self._catalog.properties(TopicName.parse(topic))
+
+    @override
+    async def update_topic_properties(self, topic: str, properties: Mapping[str, str]) -> None:
+        await self._change_properties(topic, changed_properties({}, properties))
+
+    @override
+    async def remove_topic_properties(self, topic: str, names: Sequence[str]) -> None:
+        await self._change_properties(topic, dict.fromkeys(names))
+
+    async def _change_properties(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        name = TopicName.parse(topic)
+        if not name.is_persistent or await self._catalog.partitions(name):
+            await self._catalog.change_properties(name, changes)
+        else:
+            await self._owners.at(name, "change_properties", changes=dict(changes))
+
+    @override
+    async def topic_record(self, topic: str) -> Json:
+        return await stored_record(self._store, TopicName.parse(topic))
+
+    @override
+    async def trim_topic(self, topic: str) -> int:
+        return sum((await self._owners.at_each("trim_topic", topic)).values())
+
+    @override
+    async def truncate_topic(self, topic: str) -> int:
+        return sum((await self._owners.at_each("truncate_topic", topic)).values())
 
     @override
     async def delete_topic(self, topic: str, force: bool = False) -> None:
@@ -220,10 +261,14 @@ class AdminService(AdminOperations):
         return sorted(set().union(*(await self._owners.at_each("subscriptions", topic)).values()))
 
     @override
-    async def create_subscription(self, topic: str, name: str, position: str = "latest") -> None:
+    async def create_subscription(
+        self, topic: str, name: str, position: str = "latest", properties: Mapping[str, str] | None = None
+    ) -> None:
         if not name:
             raise BadRequestError("a subscription needs a name", field="subscription")
-        await self._owners.at_each("create_subscription", topic, name=name, position=position)
+        attached = dict(properties or {})
+        check_properties(attached)
+        await self._owners.at_each("create_subscription", topic, name=name, position=position, properties=attached)
 
     @override
     async def delete_subscription(self, topic: str, name: str, force: bool = False) -> None:

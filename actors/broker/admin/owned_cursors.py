@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,9 @@ from heliograph.protocol.topic_name import TopicName
 Json = dict[str, Any]
 
 PEEK_BYTES_MAX = 8 << 20  # payloads of one answer; one message is always shown
+ANALYSIS_ENTRIES_MAX = 10_000  # read for one answer
+ANALYSIS_BYTES_MAX = 1 << 30
+ANALYSIS_SECONDS_MAX = 20.0
 PROPERTIES_BYTES_MAX = 64 << 10  # of one subscription, names and values
 
 
@@ -41,11 +45,13 @@ class OwnedCursors:
             "message": self._message,
             "message_id_at": self._message_id_at,
             "last_message_id": self._last_message_id,
+            "backlog_size": self._backlog_size,
+            "analyze_backlog": self._analyze_backlog,
         }
 
     async def _skip(self, name: TopicName, subscription: str, count: int | None) -> None:
         found = await self._find(name, subscription)
-        await _durable(found.skip(count))
+        await durable(found.skip(count))
 
     async def _expire(self, name: TopicName, subscription: str | None, seconds: int) -> int:
         topic = await self._topics.get(name)
@@ -55,7 +61,7 @@ class OwnedCursors:
             wanted = [topic.subscription(subscription)]
         expired = await expire_older_than(topic, wanted, seconds)
         for one in wanted:
-            await _durable(one.persist())
+            await durable(one.persist())
         return expired
 
     async def _expire_to(self, name: TopicName, subscription: str, message_id: str, excluded: bool) -> int:
@@ -65,7 +71,7 @@ class OwnedCursors:
         position = Position(wanted.ledger_id, wanted.entry_id)
         chain = topic.ledger.chain
         expired = expire_up_to(found, chain.at_or_after(position) if excluded else chain.after(position))
-        await _durable(found.persist())
+        await durable(found.persist())
         return expired
 
     async def _reset_to_time(self, name: TopicName, subscription: str, time_ms: int) -> None:
@@ -155,6 +161,46 @@ class OwnedCursors:
         batch = f":{entry.messages - 1}" if entry is not None and entry.is_batch else ""
         return f"{position}:{name.partition}{batch}"
 
+    async def _backlog_size(self, name: TopicName, message_id: str) -> int:
+        topic = await self._topics.get(name)
+        wanted, chain = MessageId.parse(message_id), topic.ledger.chain
+        ends = {MessageId.EARLIEST: chain.first, MessageId.LATEST: chain.end}
+        index = ends.get(wanted, chain.at_or_after(Position(wanted.ledger_id, wanted.entry_id)))
+        return topic.admission.quota.bytes_from(index)
+
+    async def _analyze_backlog(self, name: TopicName, subscription: str, start: str | None) -> Json:
+        topic = await self._topics.get(name)
+        found = topic.subscription(subscription)
+        chain, reader = found.chain, await _reader(topic, found)
+        first = chain.first
+        if start is not None and (wanted := MessageId.parse(start)) != MessageId.EARLIEST:
+            first = chain.at_or_after(Position(wanted.ledger_id, wanted.entry_id))
+        entries = messages = size = 0
+        seen: list[int] = []
+        deadline = time.monotonic() + ANALYSIS_SECONDS_MAX
+        index = found.cursor.next_unacknowledged(max(first, chain.first))
+        while index < chain.end:
+            if entries == ANALYSIS_ENTRIES_MAX or size > ANALYSIS_BYTES_MAX or time.monotonic() > deadline:
+                break
+            entry = await reader.entry(index)
+            bits = found.cursor.unacknowledged_bits(index)
+            if entry.live is not None:
+                bits = entry.live if bits is None else bits & entry.live
+            entries += 1
+            messages += entry.messages if bits is None else bits.bit_count()
+            size += len(entry.payload)
+            seen = [seen[0] if seen else index, index]
+            index = found.cursor.next_unacknowledged(max(index + 1, chain.first))
+        ends: list[str | None] = [str(chain.position_at(place)) for place in seen if place >= chain.first]
+        ends = ends or [None]
+        return {
+            "entries": entries,
+            "messages": messages,
+            "first": ends[0],
+            "last": ends[-1],
+            "is_cut": index < chain.end,
+        }
+
     async def _entry(self, topic: BrokerTopic, index: int) -> list[Json]:
         position = topic.ledger.chain.position_at(index)
         entry = await topic.reader.entry(index)
@@ -187,6 +233,7 @@ async def _reader(topic: BrokerTopic, subscription: Subscription) -> EntryReader
     return reader
 
 
-async def _durable(done: asyncio.Future[None] | None) -> None:
+async def durable(done: asyncio.Future[None] | None) -> None:
+    """Wait until a change of a cursor is stored; a cancelled caller leaves it to be stored."""
     if done is not None:
         await asyncio.shield(done)

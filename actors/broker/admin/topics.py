@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from heliograph.actors.broker.admin.owned_cursors import OwnedCursors
+from heliograph.actors.broker.admin.owned_cursors import OwnedCursors, durable
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.limits.rates import Rates
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_record import changed_properties, user_properties, with_user_properties
+from heliograph.actors.broker.subscription.subscription import COMPACTION
 from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.actors.broker.topic.publishing import publish
 from heliograph.actors.broker.topic.stats import internal_stats, topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import BadRequestError, SubscriptionExistsError, UnsupportedError
+from heliograph.metadata.model import TopicRecord
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -42,6 +45,9 @@ class OwnedTopics:
             "visit_topic": self._visit_topic,
             "ledger_ranges": self._ledger_ranges,
             "publish": self._publish,
+            "change_properties": self._change_properties,
+            "trim_topic": self._trim_topic,
+            "truncate_topic": self._truncate_topic,
             **OwnedCursors(context.topics).methods,
             "terminate_topic": self._terminate_topic,
             "compact_topic": self._compact_topic,
@@ -75,7 +81,9 @@ class OwnedTopics:
         names = [one.name for one in found if not is_lasting or (one.is_durable and not one.is_internal)]
         return sorted([*names, *topic.unavailable])
 
-    async def _create_subscription(self, topic_name: TopicName, name: str, position: str) -> None:
+    async def _create_subscription(
+        self, topic_name: TopicName, name: str, position: str, properties: Mapping[str, str] | None = None
+    ) -> None:
         topic = await self._context.topics.get(topic_name, may_create=True)
         if name in topic.subscriptions or name in topic.unavailable:
             raise SubscriptionExistsError(f"{topic_name} has a subscription {name}", field="subscription")
@@ -84,7 +92,7 @@ class OwnedTopics:
         start = {MessageId.EARLIEST: chain.first, MessageId.LATEST: chain.end}.get(
             wanted, chain.after(Position(wanted.ledger_id, wanted.entry_id))
         )
-        await topic.subscribe(name, start=start)
+        await topic.subscribe(name, start=start, properties=properties)
 
     async def _delete_subscription(self, topic_name: TopicName, name: str, force: bool) -> None:
         await (await self._context.topics.get(topic_name)).unsubscribe(name, force=force)
@@ -115,6 +123,31 @@ class OwnedTopics:
             for ledger_id, count in counts
             if count
         ]
+
+    async def _change_properties(self, name: TopicName, changes: Mapping[str, str | None]) -> None:
+        def change(record: TopicRecord) -> TopicRecord:
+            return with_user_properties(record, changed_properties(user_properties(record), changes))
+
+        topic = await self._context.topics.get(name)
+        change(topic.ledger.record)  # a refusal comes before anything is written
+        await topic.ledger.change_record(change)
+
+    async def _trim_topic(self, name: TopicName) -> int:
+        return await (await self._stored(name)).trim()
+
+    async def _truncate_topic(self, name: TopicName) -> int:
+        topic = await self._stored(name)
+        await topic.ledger.roll()
+        if COMPACTION in topic.subscriptions:
+            await topic.unsubscribe(COMPACTION)
+        for subscription in list(topic.subscriptions.values()):
+            await durable(subscription.skip(None))
+        return await topic.trim(keeps_retained=False)
+
+    async def _stored(self, name: TopicName) -> BrokerTopic:
+        if not name.is_persistent:
+            raise UnsupportedError("a non-persistent topic stores no messages", field="topic")
+        return await self._context.topics.get(name)
 
     async def _publish(self, name: TopicName, payloads: list[bytes], keys: list[str | None] | None) -> list[str]:
         topic = await self._context.topics.get(name, may_create=True)

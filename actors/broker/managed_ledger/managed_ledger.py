@@ -143,6 +143,12 @@ class ManagedLedger:
             self._is_rolling = True
             self._spawn(self._roll())
 
+    async def roll(self) -> None:
+        """Start a new ledger if the last one has entries, whatever its age and size."""
+        if self.state is WriteState.WRITING and not self._is_rolling and self._writer.last_add_confirmed >= 0:
+            self._is_rolling = True
+            await asyncio.wait([self._spawn(self._roll())])
+
     def lose(self, error: HeliographError) -> None:
         """Stop serving the topic, which another broker owns now: nothing is confirmed from now on (I13). Idempotent."""
         if self.state is WriteState.CLOSED:
@@ -218,12 +224,13 @@ class ManagedLedger:
         except HeliographError as error:
             log.info("%s: the last ledger is left to the next owner's recovery: %s", self.name, error)
 
-    async def trim(self, needed_from: Callable[[], int], now_ms: int) -> int:
+    async def trim(self, needed_from: Callable[[], int], now_ms: int, *, keeps_retained: bool = True) -> int:
         """Delete ledgers at the head that neither a cursor nor retention needs (I14).
 
         Args:
             needed_from: returns the oldest ledger that a cursor needs.
             now_ms: the wall clock.
+            keeps_retained: False to delete what only retention keeps, too.
 
         Returns:
             how many ledgers left the chain. Ledgers whose deletion failed stay named in the record; the next trim
@@ -232,7 +239,8 @@ class ManagedLedger:
         async with self._record_lock:
             if self.state not in (WriteState.WRITING, WriteState.TERMINATED):
                 return 0
-            count = self.trimmable_at(needed_from(), now_ms)  # a cursor may have been created while we waited
+            # ``needed_from`` is asked only now: a cursor may have been created while we waited.
+            count = self.trimmable_at(needed_from(), now_ms, keeps_retained=keeps_retained)
             if count:
                 await self._replace(with_head_trimmed(self.record, count))
                 for _ in range(count):
@@ -244,14 +252,14 @@ class ManagedLedger:
                 await self._replace(with_deletable(self.record, []))
             return count
 
-    def trimmable_at(self, needed_from: int, now_ms: int) -> int:
+    def trimmable_at(self, needed_from: int, now_ms: int, *, keeps_retained: bool = True) -> int:
         """Return how many ledgers at the head ``trim`` would remove at that time."""
         return trimmable_ledgers(
             [info for info in self.record.ledgers if info.ledger_id <= self.chain.last_ledger_id],
             needed_from,
             now_ms,
-            retention_seconds=self.policies.retention_seconds,
-            retention_bytes=self.policies.retention_bytes,
+            retention_seconds=self.policies.retention_seconds if keeps_retained else 0,
+            retention_bytes=self.policies.retention_bytes if keeps_retained else 0,
         )
 
     # -- adds
@@ -325,13 +333,11 @@ class ManagedLedger:
     # -- a new ledger when the last one is full
 
     def _is_full(self) -> bool:
+        age = time.monotonic() - self._opened_at if self._writer.last_add_confirmed >= 0 else -1.0
         return (
             self._writer.last_add_confirmed + 1 + self._in_flight >= self.policies.ledger_entries_max
             or self._writer.length >= self.policies.ledger_bytes_max
-            or (
-                self._writer.last_add_confirmed >= 0
-                and time.monotonic() - self._opened_at >= self.policies.ledger_age_seconds_max
-            )
+            or age >= self.policies.ledger_age_seconds_max
         )
 
     async def _roll(self) -> None:
@@ -480,10 +486,11 @@ class ManagedLedger:
     async def _replace(self, record: TopicRecord) -> None:
         await self._owned.replace(record)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

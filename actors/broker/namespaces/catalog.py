@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
 from heliograph.actors.broker.namespaces.policies import with_default_retention
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED
+from heliograph.actors.broker.records.topic_record import (
+    NEVER_TRIMMED,
+    changed_properties,
+    user_properties,
+    with_user_properties,
+)
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import (
     BadRequestError,
@@ -169,8 +174,14 @@ class Catalog:
             return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
         return None
 
-    async def create(self, topic: TopicName, partitions: int = 0, persistence: Persistence | None = None) -> None:
-        """Create a topic, or a partitioned topic with all its partitions.
+    async def create(
+        self,
+        topic: TopicName,
+        partitions: int = 0,
+        persistence: Persistence | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic, or a partitioned topic with all its partitions; ``properties`` are the user's.
 
         A failed call may have created some of the partitions. Repeating the call creates the others.
 
@@ -183,12 +194,12 @@ class Catalog:
             if await self.partitions(topic):
                 raise TopicExistsError(f"{topic} exists and is partitioned", field="topic")
             await self._check_room(topic, policies, 1)
-            await self._create_record(topic, persistence)
+            await self._create_record(topic, persistence, properties)
             return
         if await self.exists(topic):
             raise TopicExistsError(f"{topic} exists and is not partitioned", field="topic")
         path = self.partitioned_path(topic)
-        record = PartitionedTopicRecord(str(topic), partitions, wall_ms(), persistence)
+        record = PartitionedTopicRecord(str(topic), partitions, wall_ms(), persistence, dict(properties or {}))
         if await self._store.exists(path) is not None:
             raise TopicExistsError(f"{topic} exists", field="topic")
         await self._check_room(topic, policies, partitions)
@@ -197,6 +208,47 @@ class Catalog:
             await self._create_node(topic, path, codec.encode(record))
         except NodeExistsError:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
+
+    async def properties(self, topic: TopicName) -> dict[str, str]:
+        """Return the user's properties of a topic, partitioned or not.
+
+        Raises:
+            TopicNotFoundError.
+        """
+        parent = await self.partitioned(topic)
+        if parent is not None:
+            return dict(parent.properties)
+        try:
+            with needs_session():
+                return user_properties((await read(self._store, self.topic_path(topic), TopicRecord)).record)
+        except NoNodeError:
+            raise TopicNotFoundError(f"there is no topic {topic}", field="topic") from None
+
+    async def change_properties(self, topic: TopicName, changes: Mapping[str, str | None]) -> None:
+        """Change the user's properties of a topic that is partitioned or not persistent; None removes one.
+
+        The record of any other topic belongs to the topic's owner.
+
+        Raises:
+            TopicNotFoundError.
+            BadRequestError: they are no text, or too large.
+        """
+
+        def change(record: PartitionedTopicRecord) -> PartitionedTopicRecord:
+            return replace(record, properties=changed_properties(record.properties, changes))
+
+        def change_own(record: TopicRecord) -> TopicRecord:
+            return with_user_properties(record, changed_properties(user_properties(record), changes))
+
+        try:
+            with needs_session():
+                if await self.partitioned(topic) is not None:
+                    await update(self._store, self.partitioned_path(topic), PartitionedTopicRecord, change)
+                else:
+                    assert not topic.is_persistent, "the owner changes its record"
+                    await update(self._store, self.topic_path(topic), TopicRecord, change_own)
+        except NoNodeError:
+            raise TopicNotFoundError(f"there is no topic {topic}", field="topic") from None
 
     async def create_missing_partitions(self, topic: TopicName, first: int = 0, upto: int = 0) -> int:
         """Create the missing partitions of a partitioned topic. Return how many were created.
@@ -359,9 +411,12 @@ class Catalog:
                 limit=f"{limit} topics",
             )  # fmt: skip
 
-    async def _create_record(self, topic: TopicName, persistence: Persistence | None) -> None:
-        properties = {NEVER_TRIMMED: "true"} if topic.is_persistent else {}
-        record = TopicRecord(str(topic), created_ms=wall_ms(), persistence=persistence, properties=properties)
+    async def _create_record(
+        self, topic: TopicName, persistence: Persistence | None, properties: Mapping[str, str] | None = None
+    ) -> None:
+        own = {NEVER_TRIMMED: "true"} if topic.is_persistent else {}
+        record = TopicRecord(str(topic), created_ms=wall_ms(), persistence=persistence, properties=own)
+        record = with_user_properties(record, properties or {})
         try:
             await self._create_node(topic, self.topic_path(topic), codec.encode(record))
         except NodeExistsError:

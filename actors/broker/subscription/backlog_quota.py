@@ -51,6 +51,10 @@ class BacklogQuota:
         mark = self._slowest()
         return 0 if mark is None else backlog_bytes(self._sizes(), mark)
 
+    def bytes_from(self, index: int) -> int:
+        """Return the bytes of the topic's entries from an index on, as if all entries of a ledger had the same size."""
+        return backlog_bytes(self._sizes(), index)
+
     def refusal(self) -> HeliographError | None:
         """Return the error for producers while the backlog exceeds the quota, else None."""
         policies = self._ledger.policies

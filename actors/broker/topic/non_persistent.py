@@ -109,7 +109,7 @@ class NonPersistentLedger(ManagedLedger):
         """Do nothing: there is nothing to roll."""
 
     @override
-    async def trim(self, needed_from: Callable[[], int], now_ms: int) -> int:
+    async def trim(self, needed_from: Callable[[], int], now_ms: int, *, keeps_retained: bool = True) -> int:
         """Return 0: there is nothing to trim."""
         return 0
 
@@ -179,7 +179,7 @@ class NonPersistentTopic(BrokerTopic):
         super().apply_policies(_without_storage(policies))
 
     @override
-    async def trim(self) -> int:
+    async def trim(self, *, keeps_retained: bool = True) -> int:
         """Return 0: there is nothing to trim."""
         return 0
 

@@ -352,9 +352,9 @@ class BrokerTopic:
         for subscription in self.subscriptions.values():
             subscription.apply_policies(policies)
 
-    async def trim(self) -> int:
-        """Delete ledgers that neither a cursor nor retention needs (I14) and return how many left the chain."""
-        return await self.ledger.trim(self._needed_from, wall_ms())
+    async def trim(self, *, keeps_retained: bool = True) -> int:
+        """Delete ledgers that neither a cursor nor, unless told otherwise, retention needs (I14); return how many."""
+        return await self.ledger.trim(self._needed_from, wall_ms(), keeps_retained=keeps_retained)
 
     def has_old_ledgers(self) -> bool:
         """Return whether there are ledgers that only retention keeps, and not for ever."""

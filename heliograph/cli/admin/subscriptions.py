@@ -9,7 +9,7 @@ import typer
 
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.context import CommandContext, command, group
-from heliograph.cli.options import Topic
+from heliograph.cli.options import Topic, pairs_of
 from heliograph.cli.output import Output
 from heliograph.operations.table import PEEK_MAX
 
@@ -44,9 +44,10 @@ def create(
     position: Annotated[str, typer.Option(help="latest, earliest, or ledger:entry of the last message to skip")] = (
         "latest"
     ),
+    attach: Annotated[list[str] | None, typer.Option("--property", help="name=value; may be repeated.")] = None,
 ) -> None:
     """Create a durable subscription."""
-    context.admin.create_subscription(topic, subscription, position)
+    context.admin.create_subscription(topic, subscription, position, pairs_of(attach, "property"))
     result = {"topic": topic, "subscription": subscription, "created": True}
     context.report(result, f"created {subscription} on {topic}")
 
@@ -119,6 +120,20 @@ def peek(
 
 
 @command(app)
+def analyze(
+    context: CommandContext,
+    topic: Topic,
+    subscription: Subscription,
+    start: Annotated[str | None, typer.Option("--from", help="ledger:entry to begin at.")] = None,
+) -> None:
+    """Read a backlog and count its entries and messages. Nothing changes."""
+    found = context.admin.cursors.analyze_backlog(topic, subscription, start)
+    end = ", and more" if found["is_cut"] else ""
+    line = f"{found['messages']} messages in {found['entries']} entries{end}"
+    context.report({"topic": topic, "subscription": subscription, **found}, line)
+
+
+@command(app)
 def properties(
     context: CommandContext,
     topic: Topic,
@@ -129,10 +144,7 @@ def properties(
 ) -> None:
     """Show the properties of a subscription, or replace them."""
     if replace is not None:
-        pairs = [text.partition("=") for text in replace]
-        if not all(separator and name for name, separator, _ in pairs):
-            raise BadRequestError("properties are given as name=value", field="set")
-        context.admin.cursors.set_properties(topic, subscription, {name: value for name, _, value in pairs})
+        context.admin.cursors.set_properties(topic, subscription, pairs_of(replace, "set"))
     found = context.admin.cursors.properties(topic, subscription)
     result = {"topic": topic, "subscription": subscription, "properties": found}
     context.show(result, ("name", "value"), sorted(found.items()))

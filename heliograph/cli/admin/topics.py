@@ -11,7 +11,7 @@ from heliograph.base.errors import InvalidQuorumError
 from heliograph.cli.admin.policies import TOPIC, policies_app
 from heliograph.cli.admin.subscriptions import show_subscriptions
 from heliograph.cli.context import CommandContext, command, group
-from heliograph.cli.options import AckQuorum, EnsembleSize, Topic, WriteQuorum, given
+from heliograph.cli.options import AckQuorum, EnsembleSize, Topic, WriteQuorum, given, pairs_of
 from heliograph.operations.table import PARTITIONS_MAX
 
 app = group("Create, list, delete and inspect topics.")
@@ -28,10 +28,11 @@ def create(
     ensemble_size: EnsembleSize = None,
     write_quorum: WriteQuorum = None,
     ack_quorum: AckQuorum = None,
+    attach: Annotated[list[str] | None, typer.Option("--property", help="name=value; may be repeated.")] = None,
 ) -> None:
     """Create a topic. The three numbers of copies are given together, or left to the namespace."""
     persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
-    context.admin.create_topic(topic, partitions, persistence)
+    context.admin.create_topic(topic, partitions, persistence, pairs_of(attach, "property"))
     result = {"topic": topic, "partitions": partitions, "created": True}
     context.report(result, f"created {topic}" + (f" with {partitions} partitions" if partitions else ""))
 
@@ -58,6 +59,36 @@ def delete(
     """Delete a topic with its subscriptions and all its messages."""
     context.admin.delete_topic(topic, force)
     context.report({"topic": topic, "deleted": True}, f"deleted {topic}")
+
+
+@command(app)
+def properties(
+    context: CommandContext,
+    topic: Topic,
+    change: Annotated[list[str] | None, typer.Option("--set", help="name=value; may be repeated.")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", help="A name; may be repeated.")] = None,
+) -> None:
+    """Show the properties of a topic, after setting and removing some."""
+    if change:
+        context.admin.update_topic_properties(topic, pairs_of(change, "set"))
+    if remove:
+        context.admin.remove_topic_properties(topic, remove)
+    found = context.admin.topic_properties(topic)
+    context.show({"topic": topic, "properties": found}, ("name", "value"), sorted(found.items()))
+
+
+@command(app)
+def trim(context: CommandContext, topic: Topic) -> None:
+    """Delete the ledgers that neither a subscription nor retention needs, now."""
+    count = context.admin.trim_topic(topic)
+    context.report({"topic": topic, "ledgers": count}, f"{topic}: deleted {count} ledgers")
+
+
+@command(app)
+def truncate(context: CommandContext, topic: Topic) -> None:
+    """Delete all messages of a topic, whatever retention says. Its subscriptions move to the end."""
+    count = context.admin.truncate_topic(topic)
+    context.report({"topic": topic, "ledgers": count}, f"{topic}: deleted {count} ledgers")
 
 
 @command(app)

@@ -58,6 +58,8 @@ class FakeTopic:
     producers: int = 0
     is_compacting: bool = False
     is_terminated: bool = False
+    properties: dict[str, str] = field(default_factory=dict)
+    cut: list[str] = field(default_factory=list)
 
     def publish(self, value: bytes, key: str | None, properties: Mapping[str, str], event_ms: int | None) -> MessageId:
         id_ = MessageId(self.ledger_id, len(self.messages), topic=self.name)
@@ -135,6 +137,24 @@ class FakeCursors(CursorOperations):
 
     async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:
         self.calls.append(("reset", topic, subscription, to, excluded))
+
+    async def backlog_size(self, topic: str, message_id: str) -> int:
+        self.calls.append(("backlog_size", topic, message_id))
+        return 77
+
+    async def analyze_backlog(self, topic: str, subscription: str, start: str | None = None) -> dict[str, Any]:
+        self.calls.append(("analyze", topic, subscription, start))
+        return {"entries": 2, "messages": 5, "first": "3:4", "last": "3:5", "is_cut": False}
+
+    async def clear_namespace(self, namespace: str, bundle: str | None = None, subscription: str | None = None) -> int:
+        self.calls.append(("clear", namespace, bundle, subscription))
+        return 1
+
+    async def unsubscribe_namespace(self, namespace: str, subscription: str, bundle: str | None = None) -> int:
+        self.calls.append(("unsubscribe", namespace, subscription, bundle))
+        if subscription == "busy":
+            raise ConsumerBusyError("busy has consumers")
+        return 1
 
     async def properties(self, topic: str, subscription: str) -> dict[str, str]:
         return self.attached

@@ -52,7 +52,7 @@ def test_a_partitioned_topic_is_created_listed_and_deleted(body: object) -> None
         ("true", 400, "partitions"),
         ("2.5", 400, "partitions"),
         ("", 400, "partitions"),
-        ('{"partitions": "4"}', 400, "partitions"),
+        ('{"partitions": "four"}', 400, "partitions"),
         ("1" * 70_000, 413, "body"),
         ("[" * 60_000, 400, "body"),
     ],

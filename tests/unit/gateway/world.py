@@ -168,11 +168,46 @@ class World(AdminOperations):
     async def bundle_of(self, topic: str) -> str:
         return "0x00000000_0xffffffff"
 
-    async def create_topic(self, topic: str, partitions: int = 0, persistence: Mapping[str, int] | None = None) -> None:
+    async def create_topic(
+        self,
+        topic: str,
+        partitions: int = 0,
+        persistence: Mapping[str, int] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         if topic in self.topics:
             raise TopicExistsError(f"{topic} exists", field="topic")
         check_quorum(**(persistence or {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}))
-        self.add(topic, partitions)
+        self.add(topic, partitions).properties = dict(properties or {})
+
+    async def topic_properties(self, topic: str) -> dict[str, str]:
+        return self._topic(topic).properties
+
+    async def update_topic_properties(self, topic: str, properties: Mapping[str, str]) -> None:
+        self._topic(topic).properties.update(properties)
+
+    async def remove_topic_properties(self, topic: str, names: Sequence[str]) -> None:
+        for name in names:
+            self._topic(topic).properties.pop(name, None)
+
+    async def topic_record(self, topic: str) -> Answer:
+        return {
+            "version": 3,
+            "created_ms": 1_700_000_000_000,
+            "modified_ms": 1_700_000_001_000,
+            "terminated_at": [100, 7],
+            "ledgers": [{"ledger_id": 100, "entries": 8, "size": 80, "closed_ms": 9}],
+            "properties": self._topic(topic).properties,
+            "cursors": {"s": {"ledger_id": 5, "mark_delete": [100, -1], "properties": {}}},
+        }
+
+    async def trim_topic(self, topic: str) -> int:
+        self._topic(topic).cut.append("trim")
+        return 1
+
+    async def truncate_topic(self, topic: str) -> int:
+        self._topic(topic).cut.append("truncate")
+        return 2
 
     async def delete_topic(self, topic: str, force: bool = False) -> None:
         found = self._topic(topic)
@@ -230,9 +265,12 @@ class World(AdminOperations):
     async def subscriptions(self, topic: str) -> list[str]:
         return sorted(self._topic(topic).subscriptions)
 
-    async def create_subscription(self, topic: str, name: str, position: str = "latest") -> None:
+    async def create_subscription(
+        self, topic: str, name: str, position: str = "latest", properties: Mapping[str, str] | None = None
+    ) -> None:
         if name in self._topic(topic).subscriptions:
             raise SubscriptionExistsError(f"{name} exists", field="subscription")
+        self.cursors.attached = dict(properties or {})
         self._topic(topic).subscribe(name, position)
 
     async def delete_subscription(self, topic: str, name: str, force: bool = False) -> None:

@@ -152,7 +152,7 @@ def test_rights_follow_what_is_changed() -> None:
 def test_arguments_are_bound_checked_and_made_plain() -> None:
     create = OPERATIONS["create_topic"]
     assert create.bind("t", persistence={"ack_quorum": 2}) == {
-        "topic": "t", "partitions": 0, "persistence": {"ack_quorum": 2},
+        "topic": "t", "partitions": 0, "persistence": {"ack_quorum": 2}, "properties": None,
     }  # fmt: skip
     assert create.fulfilled_by is TopicExistsError
     assert OPERATIONS["publish"].bind("t", (b"a",)) == {"topic": "t", "payloads": [b"a"], "keys": None}
