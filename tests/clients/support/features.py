@@ -83,7 +83,30 @@ ADMINISTRATION = FeatureTable(
         "perf_read": "reading at a rate",
     },
 )
-ZOOKEEPER = FeatureTable("ZooKeeper clients, on `helio metadata serve`", {})
+ZOOKEEPER = FeatureTable(
+    "ZooKeeper clients, on `helio metadata serve`",
+    {
+        "zk_nodes": "nodes: create, read, change, delete; null data and empty data",
+        "zk_sequence": "ephemeral and sequential nodes",
+        "zk_containers": "container nodes",
+        "zk_ttl": "nodes with a time to live",
+        "zk_transactions": "transactions",
+        "zk_acl": "access control lists",
+        "zk_watches": "watches: one-time, persistent, recursive; their removal",
+        "zk_caches": "caches of a node, its children and its tree",
+        "zk_locks": "mutexes, read-write locks, semaphores",
+        "zk_leaders": "leader election",
+        "zk_barriers": "barriers",
+        "zk_groups": "members of a group, discovery of services",
+        "zk_queues": "queues",
+        "zk_counters": "counters and values that are shared",
+        "zk_reconnect": "a session continues after a broken connection",
+        "zk_expiry": "an expired session loses its nodes, and the client begins another",
+        "zk_endpoint_death": "a session continues at another endpoint",
+        "zk_storage": "the metadata of a storage system: format, register, write, read",
+        "zk_restart": "a server that keeps its state there is restarted",
+    },
+)
 TABLES = (PULSAR, ADMINISTRATION, ZOOKEEPER)
 
 

