@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from heliograph.base.errors import ConflictError, NotFoundError, TopicBusyError, UnsupportedError
 from heliograph.gateway.admin.policies_object import check_quota, policies_parsed, policies_shown, properties_parsed
 from heliograph.gateway.admin.policy_shapes import number_of, object_of
 from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, full_name
@@ -28,6 +30,7 @@ router = APIRouter(
 )
 _object_body = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
 _NO_QUOTA = dict.fromkeys(("retention_seconds", "retention_bytes", "backlog_quota_seconds", "backlog_quota_bytes"), -1)
+_BUNDLE_BY = {"LARGEST": "topics", "HOT": "messages_per_second"}
 Force = Annotated[bool, Query(description="Also with everything that is in it")]
 
 
@@ -186,6 +189,43 @@ async def unload_bundle(services: ServicesDep, tenant: str, namespace: str, bund
     await services.admin.brokers.unload_bundle(full_name(tenant, namespace), bundle)
 
 
+@router.get(f"{NAMESPACE}/permissions", summary="Permissions")
+@router.get(f"{NAMESPACE}/permissions/subscription", summary="Permissions on subscriptions")
+async def permissions(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
+    """Return an empty object: clients are not authenticated, so nothing is granted to roles."""
+    await services.admin.namespaces.policies(full_name(tenant, namespace))
+    return {}
+
+
+@router.post(f"{NAMESPACE}/clearBacklog", **NO_CONTENT, summary="Skip the backlog of a namespace")
+@router.post(f"{NAMESPACE}/clearBacklog/{{subscription}}", **NO_CONTENT, summary="Skip the backlog of a subscription")
+async def clear_backlog(services: ServicesDep, tenant: str, namespace: str, subscription: str | None = None) -> None:
+    """Acknowledge every message for all subscriptions of the namespace's topics, or for those of one name."""
+    for topic, name in await _subscriptions(services, tenant, namespace, subscription):
+        with contextlib.suppress(NotFoundError):  # it was deleted meanwhile
+            await services.admin.cursors.skip_all(topic, name)
+
+
+@router.post(f"{NAMESPACE}/unsubscribe/{{subscription}}", **NO_CONTENT, summary="Delete the subscriptions of one name")
+async def unsubscribe(services: ServicesDep, tenant: str, namespace: str, subscription: str) -> None:
+    """Delete the subscriptions of one name of all topics; 412 while one has consumers, and those before it are gone."""
+    for topic, name in await _subscriptions(services, tenant, namespace, subscription):
+        try:
+            await services.admin.delete_subscription(topic, name, False)
+        except NotFoundError:
+            continue
+        except ConflictError as error:
+            raise TopicBusyError(f"{topic}: {error}", field="subscription") from error
+
+
+@router.post(f"{NAMESPACE}/{{bundle}}/clearBacklog", include_in_schema=False)
+@router.post(f"{NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}", include_in_schema=False)
+@router.post(f"{NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}", include_in_schema=False)
+async def refuse_bundle(bundle: str) -> Response:
+    """Refuse what Pulsar does for the topics of one bundle."""
+    raise UnsupportedError(f"this is not offered for bundle {bundle} alone: use the whole namespace", field="bundle")
+
+
 @router.put(f"{NAMESPACE}/{{bundle}}/split", **NO_CONTENT, summary="Split a bundle")
 async def split_bundle(
     services: ServicesDep,
@@ -195,12 +235,32 @@ async def split_bundle(
     unload: Annotated[bool, Query(description="Make the owner give both halves away at once")] = False,
     boundary: Annotated[str | None, Query(description="Beyond Pulsar: where the second half begins")] = None,
 ) -> None:
-    """Split a bundle at its owner, which goes on serving both halves."""
+    """Split a bundle at its owner, which goes on serving both halves.
+
+    `LARGEST` is the bundle with most topics, `HOT` that with most messages.
+    """
     name = full_name(tenant, namespace)
+    if bundle in _BUNDLE_BY:
+        rows = (await services.admin.brokers.bundles(name))["bundles"]
+        bundle = max(rows, key=lambda row: row[_BUNDLE_BY[bundle]] or 0)["name"]
     halves = await services.admin.brokers.split_bundle(name, bundle, boundary)
     if unload:
         for half in halves:
             await services.admin.brokers.unload_bundle(name, half)
+
+
+async def _subscriptions(services: Services, tenant: str, namespace: str, wanted: str | None) -> list[tuple[str, str]]:
+    """Return each topic, partitions one by one, with each of its subscriptions, or with the one of a name."""
+    found: list[tuple[str, str]] = []
+    for topic in await topic_names_in(services.admin, tenant, namespace, PERSISTENT):
+        with contextlib.suppress(NotFoundError):
+            names = await services.admin.subscriptions(topic)
+            found += [
+                (topic, name)
+                for name in names
+                if (name == decoded(wanted) if wanted is not None else not name.startswith("__"))
+            ]
+    return found
 
 
 async def _change_properties(

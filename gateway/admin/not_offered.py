@@ -29,6 +29,8 @@ NOT_OFFERED = {
     "replicatorDispatchRate": _ONE_CLUSTER,
     "shadowTopics": _ONE_CLUSTER + ", and a topic has no read-only copies under other names",
     "migration": _ONE_CLUSTER,
+    "dispatcherPauseOnAckStatePersistent": "every acknowledgement is stored, so there is nothing to pause for",
+    "topicHashPositions": "a topic's bundle is shown by its lookup",
     "subscribeRate": "the rate of subscribing is not limited; maxConsumersPerTopic limits the number of consumers",
     "entryFilters": "brokers load no code of users; filter in the consumer",
     "subscriptionAuthMode": "clients are not authenticated, so a subscription cannot be bound to a role",
@@ -42,6 +44,7 @@ NOTHING_SET: dict[str, Any] = {
     "offloadThreshold": -1,
     "offloadThresholdInSeconds": -1,
     "subscriptionAuthMode": "None",
+    "dispatcherPauseOnAckStatePersistent": False,
     "shadowTopics": [],
 }
 
@@ -61,8 +64,9 @@ _TREES = {
     "/admin/v2/resource-quotas": "bundles are balanced by their measured load, not by quotas",
     "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies": "any broker may serve any namespace",
     "/admin/v2/clusters/{cluster}/failureDomains": "bundles are spread over brokers by load alone",
-    "/admin/v2/namespaces/{tenant}/{namespace}/permissions": _NO_ROLES,
-    "/admin/v2/persistent/{tenant}/{namespace}/{topic}/permissions": _NO_ROLES,
+    "/admin/v2/namespaces/{tenant}/{namespace}/permissions/{role}": _NO_ROLES,
+    "/admin/namespaces/{cluster}/antiAffinity/{group}": NOT_OFFERED["antiAffinity"],
+    "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions": NOT_OFFERED["topicHashPositions"],
     "/admin/v2/metadata/migration": "the metadata store of a running cluster cannot be changed",
 }
 _METHODS = ["GET", "POST", "PUT", "DELETE"]
@@ -71,7 +75,7 @@ router = APIRouter(include_in_schema=False)
 
 
 def _add(path: str, reason: str) -> None:
-    name = path.rpartition("/")[2]
+    name = next(part for part in reversed(path.split("/")) if not part.startswith("{"))
 
     async def refuse() -> Response:
         raise UnsupportedError(f"{name} is not offered: {reason}", field="path")

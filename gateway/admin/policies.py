@@ -20,14 +20,17 @@ from heliograph.gateway.admin.not_offered import NOT_OFFERED, NOTHING_SET
 from heliograph.gateway.admin.policies_object import check_clusters, check_quota
 from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, TOPIC_POLICIES, PolicyShape
 from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, full_name
+from heliograph.gateway.errors import MalformedJsonError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
 from heliograph.gateway.shapes.topics import PersistentTopicInUrl
+from heliograph.gateway.shapes.url_segments import decoded
 from heliograph.protocol.topic_name import TopicName
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 REPLICATION = "replication"
 _CLUSTERS = (REPLICATION, "allowedClusters")  # lists of clusters, of which there is one
+_SET_BY_NO_BODY = ("dispatcherPauseOnAckStatePersistent",)
 _BUNDLE = re.compile("0x[0-9a-f]{8}_0x[0-9a-f]{8}", re.IGNORECASE)
 
 router = APIRouter(
@@ -117,6 +120,30 @@ async def bookie_affinity(request: Request, services: ServicesDep, tenant: str, 
     """Answer that there are no groups of bookies, and refuse one."""
     await services.admin.namespaces.policies(full_name(tenant, namespace))
     return _not_offered("bookieAffinity", await _is_setting(request))
+
+
+@router.get(f"{TOPIC}/{{subscription}}/dispatchRate", include_in_schema=False)
+@router.post(f"{TOPIC}/{{subscription}}/dispatchRate", include_in_schema=False)
+@router.delete(f"{TOPIC}/{{subscription}}/dispatchRate", include_in_schema=False)
+async def subscription_rate(
+    request: Request, services: ServicesDep, topic: PersistentTopicInUrl, subscription: str
+) -> Response:
+    """Answer that a single subscription has no rate of its own, and refuse one."""
+    await services.admin.namespaces.topic_policies(str(topic))
+    if await _is_setting(request):
+        raise UnsupportedError(
+            f"a rate for {decoded(subscription)} alone is not offered: subscriptionDispatchRate limits every "
+            "subscription of the topic",
+            field="subscription",
+        )
+    return Response(status_code=204)
+
+
+@router.delete(f"{TOPIC}/policies", **NO_CONTENT, summary="Remove all policies of a topic")
+async def remove_topic_policies(services: ServicesDep, topic: PersistentTopicInUrl) -> None:
+    """Remove every value that the topic itself sets, so that the namespace's apply."""
+    own = await services.admin.namespaces.topic_policies(str(topic))
+    await services.admin.namespaces.remove_topic_policies(str(topic), sorted(own))
 
 
 @router.post(f"{NAMESPACE}/resourcegroup/{{group}}", include_in_schema=False)
@@ -242,7 +269,16 @@ async def _set_of_topic(services: Services, topic: TopicName, values: Mapping[st
 
 
 async def _body(request: Request, policy: str) -> Any:
-    """Return the value that a request sets; null removes it. Some clients give the time to live in the query."""
+    """Return the value that a request sets; null removes it. Some clients give the time to live in the query.
+
+    Whatever a request says of a policy that is not offered is a value, if it is not null.
+    """
+    if policy in NOT_OFFERED:
+        try:
+            body = await json_body(request)
+        except MalformedJsonError:
+            return ...
+        return ... if body is None and policy in _SET_BY_NO_BODY else body
     body = await json_body(request)
     return request.query_params.get(policy) if body is None and policy == "messageTTL" else body
 

@@ -90,12 +90,13 @@ def object_of(body: Any, name: str) -> Mapping[str, Any]:
     return body
 
 
-def _number(field: str, lowest: int = 0, scale: int = 1) -> PolicyShape:
+def _number(field: str, lowest: int = 0, scale: int = 1, unset: int | None = None) -> PolicyShape:
     return PolicyShape(
         (field,),
         lambda values: _scaled_down(values[field], scale),
         lambda body: {field: _scaled_up(number_of(body, field, lowest), scale)},
         10,
+        unset,
     )
 
 
@@ -327,7 +328,7 @@ NAMESPACE_POLICIES: dict[str, PolicyShape] = {
     "isAllowAutoUpdateSchema": _flag("schema_auto_update", unset=True),
     "schemaAutoUpdateCompatibilityStrategy": _old_schema_compatibility(),
     "encryptionRequired": _flag("encryption_required", unset=False),
-    "maxTopicsPerNamespace": _number("max_topics"),
+    "maxTopicsPerNamespace": _number("max_topics", unset=0),
     "subscriptionExpirationTime": _number("subscription_expiration_seconds", scale=60),
 }
 TOPIC_POLICIES: dict[str, PolicyShape] = {

@@ -57,21 +57,29 @@ def up(
     seconds = round(time.monotonic() - begun, 1)
     output.result({**asdict(state), "seconds": seconds})
     options = given(home=home, namespace=namespace)
-    _show_started(output, state, seconds, "".join(f" --{name} {value}" for name, value in options.items()))
+    option = "".join(f" --{name} {value}" for name, value in options.items())
+    _show_started(output, state, seconds, option, config.broker_config("broker-1").default_retention_seconds)
 
 
-def _show_started(output: Output, state: ClusterState, seconds: float, option: str) -> None:
+def _show_started(output: Output, state: ClusterState, seconds: float, option: str, retention_seconds: int) -> None:
     rows = [
         ("brokers", state.service_url),
         ("gateway", state.gateway_url),
         ("API docs", f"{state.gateway_url}/docs" if state.gateway_url else ""),
         ("Ray dashboard", _dashboard(state.dashboard_url, state.ray_auth_mode)),
         ("data", state.data_root),
+        ("retention", retention_text(retention_seconds)),
     ]
     output.facts("", rows)
     output.progress(f"up in {seconds} s. Next:")
     output.progress(f"  echo hello | helio produce greetings{option}")
     output.progress(f"  helio consume greetings --from earliest -n 1{option}")
+
+
+def retention_text(seconds: int) -> str:
+    """Return what becomes of acknowledged messages where a namespace sets no retention."""
+    kept = {-1: "kept for ever", 0: "deleted"}.get(seconds, f"kept for {seconds} s")
+    return f"acknowledged messages are {kept} unless a namespace says otherwise (broker.default_retention_seconds)"
 
 
 def down(

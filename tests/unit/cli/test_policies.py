@@ -12,6 +12,7 @@ from heliograph.base.errors import BadRequestError
 from heliograph.cli import context
 from heliograph.cli.admin import policies, subscriptions
 from heliograph.cli.app import app
+from heliograph.cli.operations.cluster import retention_text
 from heliograph.cli.output import Output
 
 
@@ -132,3 +133,10 @@ def test_values_of_policies() -> None:
     for wrong in ("a", "=1", ""):
         with pytest.raises(BadRequestError):
             policies.values_of([wrong])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(-1, "are kept for ever unless"), (0, "are deleted unless"), (60, "are kept for 60 s unless")]
+)
+def test_a_new_cluster_says_what_becomes_of_acknowledged_messages(seconds: int, says: str) -> None:
+    assert says in retention_text(seconds)

@@ -348,3 +348,33 @@ def test_policies_are_documented_one_by_one() -> None:
         assert set(body["content"]["application/json"]["examples"]) == set(NAMESPACE_POLICIES)
 
     run(scenario)
+
+
+def test_all_policies_of_a_topic_are_removed_at_once() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await begin(gateway)
+        for name, body in OF_TOPICS[:5]:
+            assert (await gateway.http.post(f"{TOPIC}/{name}", json=body)).status_code == 204
+        assert (await gateway.http.delete(f"{TOPIC}/policies")).status_code == 204
+        assert await gateway.world.namespaces.topic_policies(FLIGHTS) == {}
+
+    run(scenario)
+
+
+def test_what_tools_send_for_policies_that_are_not_offered() -> None:
+    """A group as bare text; a flag that is set by a request without a body; the rate of one subscription."""
+
+    async def scenario(gateway: Gateway) -> None:
+        await begin(gateway)
+        requests = [
+            (f"{NAMESPACE}/antiAffinity", b"group"),
+            (f"{NAMESPACE}/dispatcherPauseOnAckStatePersistent", b""),
+            (f"{TOPIC}/dispatcherPauseOnAckStatePersistent", b""),
+            (f"{TOPIC}/billing/dispatchRate", b"{}"),
+        ]
+        for url, body in requests:
+            assert (await gateway.http.post(url, content=body)).status_code == 501, url
+            assert (await gateway.http.get(url)).status_code in (200, 204)
+            assert (await gateway.http.delete(url)).status_code == 204
+
+    run(scenario)

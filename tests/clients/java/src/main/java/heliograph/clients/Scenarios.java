@@ -55,8 +55,9 @@ abstract class Scenarios {
         scenarios.put(name, work);
     }
 
-    /** Runs all scenarios, several at a time, and ends the process. */
-    final void runAll(int atOnce) throws Exception {
+    /** Runs the scenarios that are named after the two addresses, several at a time, and ends the process. */
+    final void runAll(String[] arguments, int atOnce) throws Exception {
+        scenarios.keySet().retainAll(List.of(arguments).subList(2, arguments.length));
         ExecutorService pool = Executors.newFixedThreadPool(atOnce);
         List<Future<?>> running = new ArrayList<>();
         scenarios.forEach((name, work) -> running.add(pool.submit(() -> runOne(name, work))));

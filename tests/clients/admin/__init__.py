@@ -1,0 +1,1 @@
+"""Pulsar's own tools: pulsar-admin, command by command, and pulsar-perf."""

@@ -1,0 +1,118 @@
+package heliograph.clients;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.Message;
+import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.SubscriptionType;
+
+/** Brokers that die or give a topic away under a running client, and what is refused at the start. */
+final class Failures extends Scenarios {
+    private static final int MESSAGES = 600;
+
+    interface Harm {
+        void to(String topic) throws Exception;
+    }
+
+    private Failures(String serviceUrl, String webUrl) throws Exception {
+        super(serviceUrl, webUrl);
+        scenario("transactions", this::transactions);
+        scenario("redirect", this::redirect);
+        scenario("unload", () -> through("unload", topic -> ask("unload", "namespace", "public/default")));
+        scenario("broker_death", () -> through("death", topic -> ask("crash_owner", "topic", topic)));
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        new Failures(arguments[0], arguments[1]).runAll(arguments, 1);
+    }
+
+    private String transactions() throws Exception {
+        try {
+            PulsarClient.builder().serviceUrl(serviceUrl).enableTransaction(true).build().close();
+        } catch (Exception refused) {
+            String reason = String.valueOf(refused.getMessage());
+            check(reason.contains("transactions are not supported"), "the reason is not plain: " + reason);
+            throw new RefusedAsDocumented("`build()` fails: transactions are not supported");
+        }
+        throw new AssertionError("a client with transactions was built");
+    }
+
+    /** Every broker leads clients to the owner, before and after the topic moved. */
+    private String redirect() throws Exception {
+        String topic = topic("moves");
+        String before = null;
+        for (int round = 0; round < 2; round++) {
+            for (String host : serviceUrl.substring("pulsar://".length()).split(",")) {
+                try (PulsarClient one = PulsarClient.builder().serviceUrl("pulsar://" + host).build();
+                        Consumer<byte[]> consumer = one.newConsumer().topic(topic).subscriptionName("s").subscribe();
+                        Producer<byte[]> producer = one.newProducer().topic(topic).create()) {
+                    producer.send(bytes(host));
+                    same(List.of(host), texts(consumer, 1), "through " + host);
+                }
+            }
+            String owner = ask("owner", "topic", topic);
+            check(!owner.equals(before), "the topic did not move: " + owner);
+            before = owner;
+            if (round == 0) {
+                through(topic, moving -> ask("move", "topic", moving));
+                try (Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName("s").subscribe()) {
+                    consumer.seek(MessageId.latest);
+                }
+            }
+        }
+        return null;
+    }
+
+    /** Publishes and consumes while harm is done: nothing is lost, nothing fails, and order holds. */
+    private String through(String name, Harm harm) throws Exception {
+        String topic = name.startsWith("persistent") ? name : topic(name);
+        try (Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName("through")
+                        .subscriptionInitialPosition(SubscriptionInitialPosition.Latest)
+                        .subscriptionType(SubscriptionType.Failover).subscribe();
+                Producer<byte[]> producer = client.newProducer().topic(topic)
+                        .batchingMaxMessages(10).blockIfQueueFull(true).create()) {
+            AtomicReference<Throwable> failed = new AtomicReference<>();
+            List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+            Thread publishing = new Thread(() -> {
+                try {
+                    for (String text : numbered(MESSAGES)) {
+                        sent.add(producer.sendAsync(bytes(text)));
+                        Thread.sleep(3);
+                    }
+                } catch (Throwable error) {
+                    failed.set(error);
+                }
+            });
+            publishing.start();
+            Set<String> found = new LinkedHashSet<>();
+            boolean isHarmed = false;
+            while (found.size() < MESSAGES) {
+                Message<byte[]> message = consumer.receive(SCENARIO_SECONDS_MAX / 2, TimeUnit.SECONDS);
+                check(message != null, "no message any more after " + found.size());
+                found.add(new String(message.getData(), StandardCharsets.UTF_8));
+                consumer.acknowledge(message);
+                if (found.size() > MESSAGES / 4 && !isHarmed) {
+                    isHarmed = true;
+                    harm.to(topic);
+                }
+            }
+            publishing.join();
+            check(failed.get() == null, "publishing failed: " + failed.get());
+            for (CompletableFuture<MessageId> one : sent) {
+                one.get(WAIT_SECONDS, TimeUnit.SECONDS);
+            }
+            same(numbered(MESSAGES), new ArrayList<>(found), "messages, each at its first delivery, in order");
+        }
+        return null;
+    }
+}
