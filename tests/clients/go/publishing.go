@@ -327,5 +327,5 @@ func transactions(w *world) error {
 		_, err = client.NewTransaction(time.Minute)
 		client.Close()
 	}
-	return refusal(err, "transactions")
+	return refusal(err, "transaction")
 }

@@ -87,7 +87,12 @@ func deadLettersWith(w *world, topic string, schema pulsar.Schema) error {
 	if err := w.quiet(dead, 100*time.Millisecond); err != nil {
 		return err
 	}
-	if err := w.backlog(topic+"-dead", "first", 4); err != nil {
+	initial, err := w.consumer(pulsar.ConsumerOptions{Topic: topic + "-dead", SubscriptionName: "first"})
+	if err != nil {
+		return err
+	}
+	defer initial.Close()
+	if _, err := w.receive(initial, 4); err != nil {
 		return fmt.Errorf("the initial subscription of the dead letters: %w", err)
 	}
 	return w.eventually(func() error { return w.backlog(topic, "sub", 0) })
