@@ -111,8 +111,9 @@ class BookieRegistration:
 class BrokerRegistration:
     """The ephemeral node of a broker that serves.
 
-    ``service_url`` is ``pulsar://host:port``, ``service_url_tls`` is ``pulsar+ssl://host:port`` or empty. A draining
-    broker releases its bundles and gets no others.
+    ``service_url`` is ``pulsar://host:port``, ``service_url_tls`` is ``pulsar+ssl://host:port`` or empty, and
+    ``listeners`` are the advertised ones, ``name=address`` joined by commas. A draining broker releases its bundles and
+    gets no others.
     """
 
     broker_id: str
@@ -122,6 +123,7 @@ class BrokerRegistration:
     started_ms: int = 0
     service_url_tls: str = ""
     is_draining: bool = False
+    listeners: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class BundleOwner:
     service_url: str
     actor_name: str
     service_url_tls: str = ""
+    listeners: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from heliograph.actors.broker.balance.orphan_sweep import OrphanSweep
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
+from heliograph.actors.broker.listeners import Listener, filled_in, parse_listeners
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
@@ -127,13 +128,7 @@ class Broker:
         """
         await self._server.bind()
         config = self.config
-        registration = BrokerRegistration(
-            config.broker_id,
-            self.service_url,
-            config.actor_name,
-            started_ms=self._started_ms,
-            service_url_tls=self.service_url_tls,
-        )
+        registration = self._registration()
         ownership = self._ownership = Ownership(self._store, registration, self._catalog.bundle_of)
         topics = self._topics = Topics(self._store, self._ledgers, self._catalog, ownership, self._cache)
         topics.setting = SubscriptionSetting(
@@ -227,6 +222,27 @@ class Broker:
             "publishes_pending": sum(topic.ledger.pending for topic in loaded),
             "cache": self._cache.statistics(),
         }
+
+    def _registration(self) -> BrokerRegistration:
+        """Return what other brokers and clients know this broker by: the addresses of its listeners."""
+        config = self.config
+        text = filled_in(
+            config.advertised_listeners,
+            broker_id=config.broker_id,
+            host=config.advertised_host or config.host,
+            port=self._server.port,
+            tls_port=self._server.tls_port,
+        )
+        ours = Listener(self.service_url, self.service_url_tls)
+        addresses = parse_listeners(text).get(config.internal_listener_name, ours)
+        return BrokerRegistration(
+            config.broker_id,
+            addresses.url or self.service_url,
+            config.actor_name,
+            started_ms=self._started_ms,
+            service_url_tls=addresses.url_tls,
+            listeners=text,
+        )
 
     def _leader_duties(self) -> list[Awaitable[None]]:
         duties: list[Awaitable[None]] = []

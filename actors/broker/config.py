@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from heliograph.actors.broker.listeners import check_listeners
 from heliograph.actors.broker.tls import TlsFiles
 from heliograph.actors.ledger.driver import LedgerClientConfig
 from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
@@ -62,6 +63,15 @@ class BrokerConfig:
     actor_name: str = setting("", "Ray actor to which other brokers forward admin calls")
     ray_namespace: str = setting("heliograph", "Ray namespace of the brokers' actors")
     advertised_host: str = setting("", "host that clients connect to; empty: `host`")
+    advertised_listeners: str = setting(
+        "",
+        "further names and addresses, which clients choose by `listenerName`: `name=pulsar://host:port` or "
+        "`name=pulsar+ssl://host:port`, joined by commas; `{broker_id}`, `{host}`, `{port}` and `{tls_port}` are those "
+        "of the broker",
+    )
+    internal_listener_name: str = setting(
+        "", "the advertised listener for clients that name none; empty: `advertised_host` and the listener's port"
+    )
     max_message_bytes: int = setting(5 * MIB, "largest payload of one entry, a batch as a whole", least=1)
     cache_bytes: int = setting(64 * MIB, "tail cache of all topics together", least=1)
     publish_bytes_max: int = setting(
@@ -139,6 +149,7 @@ class BrokerConfig:
         if not self.broker_id or "/" in self.broker_id:
             raise InvalidConfigError("a broker needs an id without slashes", field="broker_id")
         check_limits(self)
+        check_listeners(self.advertised_listeners, self.internal_listener_name)
         if self.max_message_bytes > ENTRY_PAYLOAD_BYTES_MAX:
             raise InvalidConfigError(
                 f"messages of {self.max_message_bytes} bytes do not fit the frames of bookies",

@@ -47,6 +47,7 @@ class ServingBroker:
     service_url_tls: str = ""
     is_us: bool = False
     is_assigned: bool = False
+    listeners: str = ""
 
 
 Locate = Callable[[TopicName], Awaitable[Bundle]]
@@ -180,7 +181,7 @@ class Ownership:
             owner = codec.decode(BundleOwner, value)
             if owner.broker_id == self.registration.broker_id:
                 break  # of a predecessor, whose session is ending
-            return ServingBroker(owner.broker_id, owner.service_url, owner.actor_name, owner.service_url_tls)
+            return _serving(owner)
         raise ServiceNotReadyError(f"the bundle of {topic} is changing its owner, try again")
 
     async def take(self, bundle: Bundle) -> None:
@@ -259,10 +260,7 @@ class Ownership:
         live = {broker.broker_id: broker for broker in await self.brokers()}
         chosen = self.registration.broker_id if authoritative else await self.choose(bundle.path, live)
         if chosen is not None and chosen != self.registration.broker_id:
-            broker = live[chosen]
-            return ServingBroker(
-                broker.broker_id, broker.service_url, broker.actor_name, broker.service_url_tls, is_assigned=True
-            )
+            return replace(_serving(live[chosen]), is_assigned=True)
         # The record must still be the one the bundle was read from, so that bundles that overlap never have two owners.
         check = Check(bundle.namespace_path, bundle.version)
         create = Create(bundle.path, codec.encode(self._record()), ephemeral=True)
@@ -281,11 +279,12 @@ class Ownership:
 
     def _record(self) -> BundleOwner:
         ours = self.registration
-        return BundleOwner(ours.broker_id, ours.service_url, ours.actor_name, ours.service_url_tls)
+        return BundleOwner(
+            ours.broker_id, ours.service_url, ours.actor_name, ours.service_url_tls, listeners=ours.listeners
+        )
 
     def _us(self) -> ServingBroker:
-        ours = self.registration
-        return ServingBroker(ours.broker_id, ours.service_url, ours.actor_name, ours.service_url_tls, is_us=True)
+        return replace(_serving(self.registration), is_us=True)
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST and not self._is_lost:
@@ -311,3 +310,9 @@ class Ownership:
             if (stat is None or stat.ephemeral_owner != self._store.session_id) and path in self._owned:
                 self._owned.discard(path)
                 self.on_released(path)
+
+
+def _serving(broker: BundleOwner | BrokerRegistration) -> ServingBroker:
+    return ServingBroker(
+        broker.broker_id, broker.service_url, broker.actor_name, broker.service_url_tls, listeners=broker.listeners
+    )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import crc32c
 
+from heliograph.actors.broker.listeners import Listener, listener_of
 from heliograph.actors.broker.namespaces.catalog import NON_PERSISTENT, PERSISTENT
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.refused_commands import NO_TRANSACTIONS, is_coordinator
@@ -50,9 +51,13 @@ class LookupCommands:
             if is_coordinator(topic):
                 raise UnsupportedError(NO_TRANSACTIONS)
             owner = await context.ownership.resolve(topic, authoritative=wanted.authoritative)
-            answer.url = owner.service_url
-            if owner.service_url_tls:
-                answer.url_tls = owner.service_url_tls
+            addresses = Listener(owner.service_url, owner.service_url_tls)
+            if wanted.advertised_listener_name:
+                addresses = listener_of(owner.listeners, wanted.advertised_listener_name, owner.broker_id)
+            if addresses.url:
+                answer.url = addresses.url
+            if addresses.url_tls:
+                answer.url_tls = addresses.url_tls
             answer.response = answer.CONNECT if owner.is_us else answer.REDIRECT
             answer.authoritative = owner.is_us or owner.is_assigned
         except HeliographError as error:
