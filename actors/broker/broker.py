@@ -19,7 +19,7 @@ from heliograph.actors.broker.balance.orphan_sweep import OrphanSweep
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
-from heliograph.actors.broker.listeners import Listener, filled_in, parse_listeners
+from heliograph.actors.broker.listeners import AdvertisedListener, filled_in, parse_listeners
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
@@ -233,7 +233,7 @@ class Broker:
             port=self._server.port,
             tls_port=self._server.tls_port,
         )
-        ours = Listener(self.service_url, self.service_url_tls)
+        ours = AdvertisedListener(self.service_url, self.service_url_tls)
         addresses = parse_listeners(text).get(config.internal_listener_name, ours)
         return BrokerRegistration(
             config.broker_id,

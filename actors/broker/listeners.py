@@ -19,7 +19,7 @@ _FORM = "name=pulsar://host:port or name=pulsar+ssl://host:port, joined by comma
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class AdvertisedListener:
     """The addresses of one name; either may be empty."""
 
     url: str = ""
@@ -34,19 +34,19 @@ def filled_in(text: str, *, broker_id: str, host: str, port: int, tls_port: int 
     return text
 
 
-def parse_listeners(text: str) -> dict[str, Listener]:
+def parse_listeners(text: str) -> dict[str, AdvertisedListener]:
     """Return the listeners by name.
 
     Raises:
         InvalidConfigError: the text has another form, repeats a name, or has more than LISTENERS_MAX names.
     """
-    found: dict[str, Listener] = {}
+    found: dict[str, AdvertisedListener] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         match = _ENTRY.fullmatch(entry)
         if match is None or not 0 < int(match[4]) <= 65_535:
             raise InvalidConfigError(f"{entry!r} is no listener", field="advertised_listeners", limit=_FORM)
         name, is_tls, address = match[1], match[2] == "pulsar+ssl", f"{match[2]}://{match[3]}:{match[4]}"
-        listener = found.get(name, Listener())
+        listener = found.get(name, AdvertisedListener())
         if listener.url_tls if is_tls else listener.url:
             raise InvalidConfigError(f"{name} has two addresses of one scheme", field="advertised_listeners")
         found[name] = replace(listener, url_tls=address) if is_tls else replace(listener, url=address)
@@ -68,7 +68,7 @@ def check_listeners(text: str, internal: str) -> None:
         )
 
 
-def listener_of(text: str, name: str, broker_id: str) -> Listener:
+def listener_of(text: str, name: str, broker_id: str) -> AdvertisedListener:
     """Return the listener that a client asks for by name; raise UnsupportedError if the broker does not have it."""
     found = parse_listeners(text)
     if name not in found:

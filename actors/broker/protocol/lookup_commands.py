@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import crc32c
 
-from heliograph.actors.broker.listeners import Listener, listener_of
+from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.catalog import NON_PERSISTENT, PERSISTENT
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.refused_commands import NO_TRANSACTIONS, is_coordinator
@@ -20,6 +20,7 @@ from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
+GO_CLIENT = "Pulsar-Go-"  # the beginning of the client version of the Go client
 NAMES_BETWEEN_TURNS = 50  # that are matched in one turn of the loop
 _DOMAINS_OF = {
     pb.CommandGetTopicsOfNamespace.PERSISTENT: (PERSISTENT,),
@@ -51,7 +52,7 @@ class LookupCommands:
             if is_coordinator(topic):
                 raise UnsupportedError(NO_TRANSACTIONS)
             owner = await context.ownership.resolve(topic, authoritative=wanted.authoritative)
-            addresses = Listener(owner.service_url, owner.service_url_tls)
+            addresses = AdvertisedListener(owner.service_url, owner.service_url_tls)
             if wanted.advertised_listener_name:
                 addresses = listener_of(owner.listeners, wanted.advertised_listener_name, owner.broker_id)
             if addresses.url:
@@ -69,9 +70,9 @@ class LookupCommands:
         try:
             catalog = self.connection.context.catalog
             topic = TopicName.parse(wanted.topic)
-            if is_coordinator(topic):
-                answer.partitions = 0
-            else:
+            if is_coordinator(topic) and not self.connection.client_version.startswith(GO_CLIENT):
+                raise UnsupportedError(NO_TRANSACTIONS)
+            if not is_coordinator(topic):
                 answer.partitions = await catalog.auto_partitions(topic, may_create=wanted.auto_creation)
             answer.response = answer.SUCCESS
         except HeliographError as error:

@@ -22,8 +22,8 @@ _TRANSACTIONS = {
 def is_coordinator(topic: TopicName) -> bool:
     """Return whether a topic is the one by which clients find the coordinators of transactions.
 
-    It has no partitions here: the Go client takes that for a broker without transactions, and the Java client looks the
-    topic up, which is refused in words.
+    Questions about it are refused in words, which the Java client reports at once. The Go client reports the code only,
+    so it is told that the topic has no partitions, which it reports as a broker without transactions.
     """
     return topic.partitioned_name == _COORDINATOR
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from heliograph.actors.broker.config import BrokerConfig
-from heliograph.actors.broker.listeners import LISTENERS_MAX, Listener, filled_in, parse_listeners
+from heliograph.actors.broker.listeners import LISTENERS_MAX, AdvertisedListener, filled_in, parse_listeners
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.base.errors import InvalidConfigError
@@ -101,8 +101,8 @@ def test_records_of_brokers_without_listeners_are_read() -> None:
 def test_forms() -> None:
     text = filled_in(SETTING, broker_id="b0", host="h", port=1, tls_port=None)
     assert parse_listeners(text) == {
-        "internal": Listener("pulsar://10.0.0.1:6650"),
-        "external": Listener("pulsar://b0.example.org:1", "pulsar+ssl://b0.example.org:7651"),
+        "internal": AdvertisedListener("pulsar://10.0.0.1:6650"),
+        "external": AdvertisedListener("pulsar://b0.example.org:1", "pulsar+ssl://b0.example.org:7651"),
     }
     assert parse_listeners("v6=pulsar://[::1]:6650")["v6"].url == "pulsar://[::1]:6650"
     assert parse_listeners("") == {}

@@ -118,9 +118,13 @@ def test_the_hash_of_topics_is_the_one_that_clients_compute() -> None:
 
 def test_a_client_with_transactions_is_told_that_there_are_none(lone: LoneBroker) -> None:
     async def scenario() -> None:
-        client = Client(lone.broker)
-        answer = await partitions(client, COORDINATOR, auto_creation=True)
+        go, client = Client(lone.broker, "Pulsar-Go-0.19.0"), Client(lone.broker)
+        answer = await partitions(go, COORDINATOR, auto_creation=True)
         assert (answer.response, answer.partitions) == (answer.SUCCESS, 0)
+        go.leave()
+        answer = await partitions(client, COORDINATOR, auto_creation=True)
+        assert (answer.response, answer.error) == (answer.FAILED, pb.NOT_ALLOWED_ERROR)
+        assert "transactions are not offered" in answer.message
         for name in (COORDINATOR, f"{COORDINATOR}-partition-0"):
             found = await lookup(client, name)
             assert (found.response, found.error) == (found.FAILED, pb.NOT_ALLOWED_ERROR)
