@@ -142,6 +142,10 @@ class ChrootStore(MetadataStore):
     async def close(self) -> None:
         await self._store.close()
 
+    @override
+    async def detach(self) -> None:
+        await self._store.detach()
+
     def _inner_of(self, operation: Operation) -> str:
         return self._inner(operation.path, is_named_by_store=isinstance(operation, Create) and operation.sequence)
 

@@ -17,17 +17,23 @@ from heliograph.metadata.znode import ROOT, check_path
 SCHEMES = ("embedded", *ETCD_SCHEMES, "zk", "memory")
 
 
-async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> MetadataStore:
-    """Open a session with the store that ``url`` names.
+async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: str | None = None) -> MetadataStore:
+    """Open a session with the store that ``url`` names, or take a session over.
 
     Args:
         url: ``embedded://host:port[/chroot]`` (the embedded server), ``etcd://[user@]host:port,.../prefix`` or, with
             TLS, ``etcds://`` (``metadata/backends/etcd/wire/address.py`` has their options),
             ``zk://[user:password@]host:port,.../chroot`` (ZooKeeper) or ``memory://name[/chroot]`` (this process
             only). The node of a chroot is created when it is missing.
-        session_timeout_ms: asked for; the store may grant another within its bounds.
+        session_timeout_ms: asked for; the store may grant another within its bounds. A session that is taken over
+            keeps its own, except on ZooKeeper.
+        token: the ``session_token`` of a session to take over from the client that has it, which finds it LOST; ""
+            for a new session that may be taken over; None for one that is not. On ZooKeeper a session that may be
+            taken over is given up when its connection breaks: its next owner has to take it over.
 
     Raises:
+        SessionExpiredError: the session to be taken over has ended, or its password is wrong.
+        BadRequestError: the token is malformed.
         InvalidConfigError: the URL is malformed.
         ConnectionLossError: the server could not be reached in time; says why, for each endpoint.
         NotPermittedError: the credentials are refused.
@@ -44,25 +50,28 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000) -> Metada
     if parts.scheme in ETCD_SCHEMES:
         from heliograph.metadata.backends.etcd.client import EtcdStore
 
-        return await EtcdStore.connect(url, session_timeout_ms=session_timeout_ms)  # its keys begin with the path
+        # Its keys begin with the path.
+        return await EtcdStore.connect(url, session_timeout_ms=session_timeout_ms, token=token)
     if parts.scheme == "embedded":
         host, port = _address_of(url)
-        store: MetadataStore = await EmbeddedStore.connect(host, port, session_timeout_ms=session_timeout_ms)
+        store: MetadataStore = await EmbeddedStore.connect(
+            host, port, session_timeout_ms=session_timeout_ms, token=token
+        )
     elif parts.scheme == "zk":
         from heliograph.metadata.backends.zookeeper.client import ZooKeeperStore
 
         address = parse_address(url)
         store = await ZooKeeperStore.connect(
-            address.endpoints, session_timeout_ms=session_timeout_ms, credentials=address.credentials
+            address.endpoints, session_timeout_ms=session_timeout_ms, credentials=address.credentials, token=token
         )
     else:
-        store = MemoryServer.named(parts.netloc).open_session(session_timeout_ms)
+        store = MemoryServer.named(parts.netloc).open_session(session_timeout_ms, token)
     if root == ROOT:
         return store
     try:
         return await ChrootStore.below(store, root)
     except BaseException:
-        await store.close()
+        await (store.detach() if token else store.close())
         raise
 
 

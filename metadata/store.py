@@ -260,4 +260,11 @@ class MetadataStore(Protocol):
         """
 
     async def close(self) -> None:
-        """End this session and remove its ephemerals. Idempotent."""
+        """End this session and remove its ephemerals, unless another client has taken it over. Idempotent."""
+
+    async def detach(self) -> None:
+        """Give this object up and leave the session: it ends at its timeout, unless it is taken over. Idempotent.
+
+        ``connect_store`` with the session's token takes it over. The object is LOST from then on, as is that of a
+        session that was taken over meanwhile.
+        """

@@ -40,13 +40,17 @@ Result = str | Stat | None
 
 @dataclass(slots=True)
 class TreeSession:
-    """One client's session. It may be ended when ``deadline_ms`` passes without a touch."""
+    """One client's session. It may be ended when ``deadline_ms`` passes without a touch.
+
+    ``owner`` names the client that took it over last, "" for the one that began it: others may not use it.
+    """
 
     session_id: int
     password: str
     timeout_ms: int
     deadline_ms: int
     ephemerals: set[str] = field(default_factory=set)
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,18 @@ class ZnodeTree:
         assert not session.ephemerals, "a session's ephemerals end with it"
         del self.sessions[session_id]
         return plan.commit([session_id])
+
+    def take_over(self, session_id: int, owner: str) -> TreeTransaction:
+        """Give a session to another client.
+
+        Raises:
+            SessionExpiredError: it is over.
+        """
+        session = self.sessions.get(session_id)
+        if session is None:
+            raise SessionExpiredError(f"session {session_id:#x} is over")
+        session.owner = owner
+        return _TreePlan(self, session_id, 0).commit([session_id])
 
     def touch(self, session_id: int, now_ms: int) -> bool:
         """Give the session its full timeout from now on. Return False when it is over."""

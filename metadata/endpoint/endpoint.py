@@ -29,7 +29,7 @@ class ZooKeeperEndpoint(Host):
     def __init__(self, open_store: OpenStore, *, limits: EndpointLimits | None = None) -> None:
         """
         Args:
-            open_store: opens a session with the store; takes its timeout in milliseconds.
+            open_store: opens a session with the store, or takes one over.
         """
         self._limits = limits or EndpointLimits()
         self._connections: set[EndpointConnection] = set()
@@ -79,8 +79,12 @@ class ZooKeeperEndpoint(Host):
         """Serve a client at the other end of a connected socket."""
         await asyncio.get_running_loop().connect_accepted_socket(lambda: EndpointConnection(self), connected)
 
-    async def stop(self) -> None:
-        """Close the connections and end all sessions: their ephemerals are deleted now, not at their timeout."""
+    async def stop(self, *, ends_sessions: bool = False) -> None:
+        """Close the connections. The sessions stand until their timeout: clients may go on at another endpoint.
+
+        Args:
+            ends_sessions: end them; their ephemerals are deleted now.
+        """
         self._stopping = True
         if self._listener is not None:
             self._listener.close()
@@ -93,7 +97,7 @@ class ZooKeeperEndpoint(Host):
         self._abort_connections()
         try:
             async with asyncio.timeout(CLOSE_MS_MAX / 1000):
-                await self.sessions.stop()
+                await self.sessions.stop(ends_sessions=ends_sessions)
                 await asyncio.gather(*(connection.wait_done() for connection in connections))
                 await self._store_session.stop()
         except TimeoutError:
@@ -109,6 +113,7 @@ class ZooKeeperEndpoint(Host):
             connections=tuple(connection.facts() for connection in self._connections),
             sessions=len(sessions),
             expired_sessions=self.sessions.expired,
+            moved_sessions=self.sessions.moved,
             watches=sum(len(session.watches) for session in sessions),
             acls=len(self.directory),
             session_timeout_ms_min=self._limits.session_timeout_ms_min,

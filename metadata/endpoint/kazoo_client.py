@@ -106,7 +106,7 @@ class _PrivateEndpoint:
         if thread is None or endpoint is None:
             return
         try:
-            thread.run(endpoint.stop())
+            thread.run(endpoint.stop(ends_sessions=True))
         finally:
             thread.leave()
 
@@ -129,8 +129,8 @@ class _PrivateEndpoint:
         await endpoint.start()
         return endpoint
 
-    async def _open(self, timeout_ms: int) -> MetadataStore:
-        return await connect_store(self._url, session_timeout_ms=timeout_ms)
+    async def _open(self, timeout_ms: int, token: str | None) -> MetadataStore:
+        return await connect_store(self._url, session_timeout_ms=timeout_ms, token=token)
 
 
 class _WireSocket(socket.socket):

@@ -48,6 +48,16 @@ class MetadataSession(ABC):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    async def detach(self) -> None:
+        """Give the session up without ending it at the store. Idempotent."""
+        if not self.clock.is_lost:
+            self._announce_lost()
+            self._cancel_tasks()
+        await self._leave()
+        self._cancel_tasks()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     def _start_tasks(self, *coroutines: Coroutine[Any, Any, None]) -> None:
         assert not self._tasks, "the tasks of a session start once"
         self._tasks = [self._loop.create_task(coroutine) for coroutine in coroutines]
@@ -82,6 +92,10 @@ class MetadataSession(ABC):
 
     async def _release(self) -> None:
         """Release the connection of a session that was closed. Idempotent."""
+        self.drop()
+
+    async def _leave(self) -> None:
+        """Release the connection of a session that stands. Idempotent."""
         self.drop()
 
 

@@ -40,8 +40,8 @@ def serve(
 ) -> None:
     """Serve a metadata store in ZooKeeper's protocol until interrupted.
 
-    Stock kazoo, zkCli.sh and Java clients can read the store and coordinate through it. Their sessions end with this
-    command.
+    Stock kazoo, zkCli.sh and Java clients can read the store and coordinate through it. Their sessions
+    outlive this command until their timeout: a client may go on at another endpoint of the same store.
     """
     asyncio.run(_serve(url, host, zk_port, round(container_check_seconds * 1000), Output(as_json)))
 
@@ -52,7 +52,7 @@ async def _serve(url: str, host: str, port: int, container_check_ms: int, output
     from heliograph.metadata.endpoint.limits import EndpointLimits
 
     endpoint = ZooKeeperEndpoint(
-        lambda timeout_ms: connect_store(url, session_timeout_ms=timeout_ms),
+        lambda timeout_ms, token: connect_store(url, session_timeout_ms=timeout_ms, token=token),
         limits=EndpointLimits(container_check_ms=container_check_ms),
     )
     await endpoint.start()

@@ -28,19 +28,28 @@ class EmbeddedStore(SessionStore):
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, *, session_timeout_ms: int = 10_000, connect_timeout_ms: int = CONNECT_MS_MAX
+        cls,
+        host: str,
+        port: int,
+        *,
+        session_timeout_ms: int = 10_000,
+        connect_timeout_ms: int = CONNECT_MS_MAX,
+        token: str | None = None,
     ) -> EmbeddedStore:
-        """Begin a session.
+        """Begin a session, or take one over.
 
         Args:
             session_timeout_ms: asked for; the server keeps it within its bounds.
             connect_timeout_ms: how long to try to connect.
+            token: of the session to take over, as for ``connect_store``.
 
         Raises:
             ConnectionLossError: the server could not be reached in time; says why.
-            BadRequestError: the server speaks another version of the protocol.
+            BadRequestError: the server speaks another version of the protocol, or the token is malformed.
+            SessionExpiredError: the session to be taken over has ended, or its password is wrong.
         """
-        return cls(await EmbeddedSession.open(host, port, session_timeout_ms, connect_timeout_ms))
+        known = parse_token(token) if token else None
+        return cls(await EmbeddedSession.open(host, port, session_timeout_ms, connect_timeout_ms, known))
 
     @property
     @override
@@ -87,6 +96,10 @@ class EmbeddedStore(SessionStore):
     @override
     async def close(self) -> None:
         await self._session.close()
+
+    @override
+    async def detach(self) -> None:
+        await self._session.detach()
 
     async def _read(self, op: EmbeddedOp, kind: WatchKind, path: str, watcher: Watcher | None) -> Any:
         if watcher is None:

@@ -50,6 +50,7 @@ class EmbeddedOp(enum.IntEnum):
     END_SESSION = 11  # session id, password
     CLOSE = 12
     REAPABLE = 13  # count -> paths
+    RESUME = 14  # magic, protocol version, session id, password, owner, whether to take over -> as HELLO
 
 
 class Notice(enum.IntEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Any
 
 from typing_extensions import override
@@ -34,16 +35,24 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         self._reconnector = Reconnector(self, [self._endpoint])
         self.watches: StandingWatches[StandingWatch] = StandingWatches()
         self.password = ""
+        self._owner = ""  # our name as the owner of a session that was taken over
+        self._takes_over = False
 
     @classmethod
-    async def open(cls, host: str, port: int, timeout_ms: int, connect_ms: int) -> EmbeddedSession:
-        """Begin a new session.
+    async def open(
+        cls, host: str, port: int, timeout_ms: int, connect_ms: int, known: tuple[int, str] | None = None
+    ) -> EmbeddedSession:
+        """Begin a new session, or take the one of an id and a password over.
 
         Raises:
             ConnectionLossError: no answer within ``connect_ms``; says what happened last.
             BadRequestError: the server speaks another version of the protocol.
+            SessionExpiredError: there is no session of that id and password.
         """
         session = cls(host, port, timeout_ms)
+        if known is not None:
+            session.clock.session_id, session.password = known
+            session._owner, session._takes_over = secrets.token_hex(8), True
         deadline = now() + connect_ms / 1000
         try:
             await session._reconnector.attach_until(lambda: deadline)
@@ -127,9 +136,15 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         self._channel = channel
         self._heartbeat.begin()
         timeout_ms = round(self.clock.timeout * 1000)
-        arguments = (MAGIC, PROTOCOL_VERSION, timeout_ms, self.clock.session_id, self.password)
-        self.clock.session_id, self.password, timeout_ms = await self._request(EmbeddedOp.HELLO, arguments)
+        op = EmbeddedOp.RESUME if self._owner else EmbeddedOp.HELLO
+        arguments: tuple[Any, ...] = (timeout_ms, self.clock.session_id, self.password)
+        if self._owner:
+            arguments = (self.clock.session_id, self.password, self._owner, self._takes_over)
+        self.clock.session_id, self.password, timeout_ms = await self._request(
+            op, (MAGIC, PROTOCOL_VERSION, *arguments)
+        )
         self.clock.timeout = timeout_ms / 1000
+        self._takes_over = False
 
     async def _reset_watches(self) -> None:
         items = [

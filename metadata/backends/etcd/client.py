@@ -46,22 +46,31 @@ class EtcdStore(SessionStore):
 
     @classmethod
     async def connect(
-        cls, url: str, *, session_timeout_ms: int = 10_000, connect_timeout_ms: int = CONNECT_MS_MAX
+        cls,
+        url: str,
+        *,
+        session_timeout_ms: int = 10_000,
+        connect_timeout_ms: int = CONNECT_MS_MAX,
+        token: str | None = None,
     ) -> EtcdStore:
-        """Begin a session.
+        """Begin a session, or take one over.
 
         Args:
             url: see ``EtcdAddress.parse``.
             session_timeout_ms: asked for; etcd counts in seconds and has a minimum of two by default.
             connect_timeout_ms: how long to try, all endpoints together.
+            token: of the session to take over, as for ``connect_store``.
 
         Raises:
             InvalidConfigError: the URL is malformed, or a file that it names cannot be read.
             ConnectionLossError: no endpoint could be reached in time; names each and its failure.
             NotPermittedError: the user or the password is refused.
             RecordError: the prefix holds what this version cannot read.
+            SessionExpiredError: the session to be taken over has ended, or its password is wrong.
+            BadRequestError: the token is malformed.
         """
-        return cls(await EtcdSession.open(EtcdAddress.parse(url), session_timeout_ms, connect_timeout_ms))
+        address, known = EtcdAddress.parse(url), parse_token(token) if token else None
+        return cls(await EtcdSession.open(address, session_timeout_ms, connect_timeout_ms, known))
 
     @property
     @override
@@ -142,6 +151,10 @@ class EtcdStore(SessionStore):
     @override
     async def close(self) -> None:
         await self._session.close()
+
+    @override
+    async def detach(self) -> None:
+        await self._session.detach()
 
     async def _end(self, connection: EtcdConnection, session_id: int, password: str) -> None:
         key = self._session.requests.keys.session(session_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import math
 import secrets
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from heliograph.metadata.backends.etcd.watching.watch_feed import WatchFeed
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
 from heliograph.metadata.backends.etcd.wire.connection import EtcdConnection, tell_loop
 from heliograph.metadata.backends.etcd.wire.keys import Keys
-from heliograph.metadata.backends.etcd.wire.limits import CALL_SECONDS_MAX
+from heliograph.metadata.backends.etcd.wire.limits import CALL_SECONDS_MAX, CONFLICTS_MAX
 from heliograph.metadata.backends.etcd.wire.modules import etcd_api
 from heliograph.metadata.backends.etcd.wire.record import (
     NodeHead,
@@ -43,6 +44,8 @@ from heliograph.metadata.session.reconnector import ReconnectingSession, Reconne
 from heliograph.metadata.store import SessionState
 from heliograph.metadata.znode import ROOT
 
+ENDINGS_MAX = 3  # attempts to end a session whose record changes meanwhile
+
 
 class EtcdSession(ReconnectingSession):
     """A session: a lease, and one connection at a time. Made by ``open``; called on the loop that opened it."""
@@ -53,6 +56,8 @@ class EtcdSession(ReconnectingSession):
         self.requests = EtcdRequests(etcd_api(), Keys(address.prefix))
         self.feed = WatchFeed(self.requests, self.lose, self.give_up)
         self.password = secrets.token_hex(16)
+        self.owner = ""  # our name as the owner of a session that was taken over
+        self._takes_over = False
         self.record = ObservedSession()  # the session's record, as it was observed last
         self.on_lost: Callable[[SessionExpiredError], None] = lambda _: None
         self._connection: EtcdConnection | None = None
@@ -63,17 +68,23 @@ class EtcdSession(ReconnectingSession):
         self._reconnector = Reconnector(self, address.endpoints)
 
     @classmethod
-    async def open(cls, address: EtcdAddress, timeout_ms: int, connect_ms: int) -> EtcdSession:
-        """Begin a session.
+    async def open(
+        cls, address: EtcdAddress, timeout_ms: int, connect_ms: int, known: tuple[int, str] | None = None
+    ) -> EtcdSession:
+        """Begin a session, or take the one of an id and a password over.
 
         Raises:
             ConnectionLossError: no endpoint could be reached in time; names each and its failure.
             NotPermittedError: the user or the password is refused.
             RecordError: the prefix holds what this version cannot read.
             InvalidConfigError: a file of the URL cannot be read.
+            SessionExpiredError: there is no session of that id and password.
         """
         await asyncio.to_thread(etcd_api)  # the first time it takes half a second
         session = cls(address, timeout_ms)
+        if known is not None:
+            session.clock.session_id, session.password = known
+            session.owner, session._takes_over = secrets.token_hex(8), True
         deadline = now() + connect_ms / 1000
         try:
             await session._reconnector.attach_until(lambda: deadline)
@@ -141,7 +152,9 @@ class EtcdSession(ReconnectingSession):
         connection = self._connection = EtcdConnection(self.address, endpoint)
         async with asyncio.timeout(seconds):
             await connection.log_in(seconds)
-            if self.id:
+            if self._takes_over:
+                revision = await self._take_over(connection, seconds)
+            elif self.id:
                 revision = await self._find_record(connection)
             else:
                 revision = await self._begin(connection)
@@ -168,9 +181,19 @@ class EtcdSession(ReconnectingSession):
 
     @override
     async def _end_at_store(self, state: SessionState) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(HeliographError):
-                await self._connection.revoke(self.id, CLOSE_SECONDS_MAX)
+        connection = self._connection
+        if connection is None:
+            return
+        with contextlib.suppress(HeliographError):
+            for _ in range(ENDINGS_MAX):
+                await self._find_record(connection)  # raises if another client has taken the session over
+                # Without its record nobody can take it over any more.
+                request = self.requests.transaction(
+                    [self.requests.unchanged(self.key, self.record.mod_revision)], [self.requests.delete(self.key)]
+                )
+                if (await connection.transact(request)).succeeded:
+                    await connection.revoke(self.id, CLOSE_SECONDS_MAX)
+                    return
 
     @override
     def _on_lost(self) -> None:
@@ -195,6 +218,36 @@ class EtcdSession(ReconnectingSession):
         self.clock.confirm(asked_at)
         return revision
 
+    async def _take_over(self, connection: EtcdConnection, seconds: float) -> int:
+        """Become the owner of the session, and renew its lease. Return the revision that wrote the record.
+
+        Raises:
+            SessionExpiredError: there is no such session, or the password is wrong.
+        """
+        for _ in range(CONFLICTS_MAX):
+            asked_at = now()
+            remaining = await asyncio.to_thread(connection.renew_blocking, self.id, seconds)
+            answer = await connection.read(connection.api.RangeRequest(key=self.key))
+            if not answer.kvs or not remaining:
+                raise self.clock.over
+            found = decode_session(self.key, answer.kvs[0].value)
+            if not hmac.compare_digest(found.password.encode(), self.password.encode()):
+                raise self.clock.over
+            record = SessionRecord(0, self.password, self.owner)
+            request = self.requests.transaction(
+                [self.requests.unchanged(self.key, answer.kvs[0].mod_revision)],
+                [self.requests.put(self.key, encode_session(self.key, record), self.id)],
+            )
+            answer = await connection.transact(request)
+            if answer.succeeded:
+                revision = int(answer.header.revision)
+                self.record = ObservedSession(revision, record)
+                self.clock.timeout = float(remaining)
+                self.clock.confirm(asked_at)
+                self._takes_over = False
+                return revision
+        raise ConnectionLossError("another client uses the session without a pause")
+
     async def _lay_out(self, connection: EtcdConnection) -> None:
         """Create the root in an empty prefix; check that this version can read what is there."""
         requests, keys = self.requests, self.requests.keys
@@ -212,14 +265,17 @@ class EtcdSession(ReconnectingSession):
         """Read the session's record. Return the revision of etcd at which it was there.
 
         Raises:
-            SessionExpiredError: it is gone.
+            SessionExpiredError: it is gone, or another client has taken the session over.
         """
         answer = await connection.read(connection.api.RangeRequest(key=self.key), self.attempt_seconds)
         if not answer.kvs:
             raise self.clock.over
         kv = answer.kvs[0]
         assert kv.mod_revision >= self.record.mod_revision, "revisions only grow"
-        self.record = ObservedSession(kv.mod_revision, decode_session(kv.key, kv.value))
+        record = decode_session(kv.key, kv.value)
+        if record.owner != self.owner:
+            raise self.clock.over
+        self.record = ObservedSession(kv.mod_revision, record)
         return int(answer.header.revision)
 
     async def _probe_forever(self) -> None:
@@ -229,13 +285,13 @@ class EtcdSession(ReconnectingSession):
             connection = self._connection
             if connection is None or not self._connected.is_set():
                 continue
-            request = connection.api.RangeRequest(key=self.key, keys_only=True)
+            request = connection.api.RangeRequest(key=self.key)
             try:
                 answer = await connection.read(request, self.attempt_seconds)
             except HeliographError as error:
                 self.give_up(connection, error)
                 continue
-            if not answer.kvs:
+            if not answer.kvs or decode_session(self.key, answer.kvs[0].value).owner != self.owner:
                 self.lose()
                 return
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from typing_extensions import override
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError
-from heliograph.metadata.errors import ConnectionLossError
+from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.session.clock import SessionClock
 from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches, WatchHandle
 from heliograph.metadata.session.store import SessionStore, parse_token
@@ -41,16 +42,54 @@ class MemoryServer:
         self._watches: StandingWatches[MemoryWatch] = StandingWatches()
         self._stores: dict[int, MemoryStore] = {}
         self._session_ids = itertools.count(1)
+        self._abandoned: dict[int, asyncio.TimerHandle] = {}  # by session: the end of one without a client
 
     @classmethod
     def named(cls, name: str) -> MemoryServer:
         """Return the server of that name, the same one for every caller in this process."""
         return cls._named.setdefault(name, cls())
 
-    def open_session(self, timeout_ms: int = 10_000) -> MemoryStore:
-        """Return a new session; ``timeout_ms`` is only kept, since no time passes here."""
+    def open_session(self, timeout_ms: int = 10_000, token: str | None = None) -> MemoryStore:
+        """Return a new session, or take the one of a token over (``connect_store``).
+
+        ``timeout_ms`` only counts for a session that is detached, since no time passes here.
+
+        Raises:
+            SessionExpiredError, BadRequestError: as ``connect_store``.
+        """
+        if token:
+            return self._take_over(*parse_token(token))
         session_id = next(self._session_ids)
-        self._tree.open_session(session_id, f"p{session_id}", timeout_ms, 0)
+        self._tree.open_session(session_id, secrets.token_hex(16), timeout_ms, 0)
+        store = self._stores[session_id] = MemoryStore(self, session_id)
+        return store
+
+    def detach(self, store: MemoryStore) -> None:
+        """Leave a session without a client; it is ended at its timeout unless one takes it over."""
+        session_id = store.session_id
+        if self._stores.get(session_id) is not store:
+            return
+        del self._stores[session_id]
+        store._lose()
+        timeout_ms = self._tree.sessions[session_id].timeout_ms
+        loop = asyncio.get_running_loop()
+        self._abandoned[session_id] = loop.call_later(timeout_ms / 1000, self.expire_session, session_id)
+
+    def close(self, store: MemoryStore) -> None:
+        """End the session of a store, unless it was taken over."""
+        if self._stores.get(store.session_id) is store:
+            self.expire_session(store.session_id)
+
+    def _take_over(self, session_id: int, password: str) -> MemoryStore:
+        session = self._tree.sessions.get(session_id)
+        if session is None or session.password != password:
+            raise SessionExpiredError(f"session {session_id:#x} is over")
+        abandoned = self._abandoned.pop(session_id, None)
+        if abandoned is not None:
+            abandoned.cancel()
+        earlier = self._stores.pop(session_id, None)
+        if earlier is not None:
+            earlier._lose()
         store = self._stores[session_id] = MemoryStore(self, session_id)
         return store
 
@@ -58,8 +97,10 @@ class MemoryServer:
         """End a session as if its time had run out. Nothing happens if it is over already."""
         if session_id not in self._tree.sessions:
             return
-        store = self._stores.pop(session_id)
-        store._lose()
+        self._abandoned.pop(session_id, None)
+        store = self._stores.pop(session_id, None)
+        if store is not None:
+            store._lose()
         self._publish(self._tree.end_session(session_id, wall_ms()))
 
     def suspend_session(self, session_id: int) -> None:
@@ -99,6 +140,7 @@ class MemoryStore(SessionStore):
     def __init__(self, server: MemoryServer, session_id: int) -> None:
         super().__init__(SessionClock(server._tree.sessions[session_id].timeout_ms / 1000, self._lose))
         self._server = server
+        self._password = server._tree.sessions[session_id].password
         self._missed: list[tuple[MemoryWatch, WatchEvent]] = []  # while SUSPENDED, in order
         self._clock.session_id = session_id
         self._clock.turn(SessionState.CONNECTED)
@@ -106,7 +148,7 @@ class MemoryStore(SessionStore):
     @property
     @override
     def session_token(self) -> str:
-        return f"{self.session_id}:p{self.session_id}"
+        return f"{self.session_id}:{self._password}"
 
     @override
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
@@ -171,7 +213,11 @@ class MemoryStore(SessionStore):
 
     @override
     async def close(self) -> None:
-        self._server.expire_session(self.session_id)
+        self._server.close(self)
+
+    @override
+    async def detach(self) -> None:
+        self._server.detach(self)
 
     def _check(self) -> None:
         self._clock.check()

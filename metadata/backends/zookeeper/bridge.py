@@ -64,14 +64,19 @@ class Bridge:
         *,
         auth: Sequence[tuple[str, str]] = (),
         client_id: tuple[int, bytes] | None = None,
+        is_ending: bool = False,
+        is_movable: bool = False,
     ) -> None:
         """
         Args:
             auth: scheme and credential of each identity to present.
-            client_id: session id and password of a session to take over and close at once, instead of beginning one.
-                ``on_over`` says that it is closed, or that it was over before.
+            client_id: session id and password of a session to take over, instead of beginning one.
+            is_ending: close that session at once. ``on_over`` says that it is closed, or that it was over before.
+            is_movable: give the session up when its connection breaks (``on_over``), instead of attaching again:
+                another client may have taken it over, and would lose it to us.
         """
-        self.is_ending = client_id is not None
+        self.is_ending = is_ending
+        self.is_movable = is_movable
         self.failures: dict[str, str] = {}  # by ``host:port``: why it could not be used the last time
         self.attempt_seconds = timeout_ms / 1000  # what one attempt to connect gets
         self._inbox = _Inbox(asyncio.get_running_loop(), listener)
@@ -101,12 +106,16 @@ class Bridge:
             with contextlib.suppress(OSError):  # gone already
                 connected.shutdown(socket.SHUT_RDWR)
 
-    def end(self) -> None:
-        """End the session if a server can be reached now, and the thread in any case. Blocks. Idempotent."""
+    def end(self, *, closes: bool = True) -> None:
+        """End the session if a server can be reached now, and the thread in any case. Blocks. Idempotent.
+
+        Args:
+            closes: whether the session ends; otherwise it stands until its timeout.
+        """
         with self._ending:
             if not self._ended:
                 self._ended = True
-                self._client.end()
+                self._client.end(closes=closes)
 
 
 class _Inbox:
@@ -232,12 +241,18 @@ class _Client(KazooClient):  # type: ignore[misc]
         )
         super().__init__(handler=_Handler(bridge), connection_retry=retry, logger=_kazoo_log, **options)
         self._inbox = inbox
+        self._bridge = bridge
         self._connection = _Connection(self, inbox, bridge, self._conn_retry.copy())
 
-    def end(self) -> None:
-        """Close the session, waiting CLOSE_SECONDS_MAX for the server, and end the thread."""
+    def end(self, *, closes: bool) -> None:
+        """Close the session, waiting CLOSE_SECONDS_MAX for the server, or leave it; end the thread."""
         connection = self._connection
-        if not self._stopped.is_set():
+        if not closes:
+            self._stopped.set()
+            if connection._socket is not None:
+                with contextlib.suppress(OSError):
+                    connection._socket.shutdown(socket.SHUT_RDWR)
+        elif not self._stopped.is_set():
             self._stopped.set()
             self._queue.append((CloseInstance, None))
             with contextlib.suppress(OSError):
@@ -254,6 +269,9 @@ class _Client(KazooClient):  # type: ignore[misc]
         listener = self._inbox.listener
         if state in _OVER:
             self._stopped.set()  # else kazoo begins another session
+            self._inbox.post(partial(listener.on_over, state))
+        elif self._state == KeeperState.CONNECTED and self._bridge.is_movable:
+            self._stopped.set()
             self._inbox.post(partial(listener.on_over, state))
         elif state == KeeperState.CONNECTING:
             self._inbox.post(listener.on_disconnected)

@@ -53,21 +53,32 @@ class ZooKeeperStore(SessionStore):
         session_timeout_ms: int = 10_000,
         connect_timeout_ms: int = CONNECT_MS_MAX,
         credentials: tuple[str, str] | None = None,
+        token: str | None = None,
     ) -> ZooKeeperStore:
-        """Begin a session.
+        """Begin a session, or take one over.
 
         Args:
             endpoints: host and port of each server that may be asked.
             session_timeout_ms: asked for; the server keeps it within its bounds.
             connect_timeout_ms: how long to try to connect.
             credentials: user and password for ZooKeeper's "digest" scheme.
+            token: of the session to take over, as for ``connect_store``.
 
         Raises:
             ConnectionLossError: no server could be reached in time; lists each with its failure.
             NotPermittedError: the credentials are refused.
+            SessionExpiredError: the session to be taken over has ended, or its password is wrong.
+            BadRequestError: the token is malformed.
         """
         auth = [("digest", ":".join(credentials))] if credentials is not None else []
-        session = await ZooKeeperSession.open(endpoints, session_timeout_ms, connect_timeout_ms, auth)
+        session = await ZooKeeperSession.open(
+            endpoints,
+            session_timeout_ms,
+            connect_timeout_ms,
+            auth,
+            is_movable=token is not None,
+            client_id=_client_id(token) if token else None,
+        )
         return cls(session, endpoints, auth)
 
     @property
@@ -136,15 +147,17 @@ class ZooKeeperStore(SessionStore):
     @override
     async def end_session(self, token: str) -> None:
         # ZooKeeper does not tell a wrong password from a session that is over: nothing happens.
-        match = _TOKEN.fullmatch(token)
-        if match is None:
-            raise BadRequestError("a session token looks like 'id:password'", field="token")
+        client_id = _client_id(token)
         self._clock.check()
-        await _Ending.run(self._endpoints, self._auth, (int(match[1]), bytes.fromhex(match[2])))
+        await _Ending.run(self._endpoints, self._auth, client_id)
 
     @override
     async def close(self) -> None:
         await self._session.close()
+
+    @override
+    async def detach(self) -> None:
+        await self._session.detach()
 
     async def _write(self, operation: Operation) -> str | Stat | None:
         check_operation(operation)
@@ -175,7 +188,7 @@ class _Ending(Listener):
             ConnectionLossError: no server could be reached.
         """
         ending = cls()
-        bridge = Bridge(endpoints, CONNECT_MS_MAX, ending, auth=auth, client_id=client_id)
+        bridge = Bridge(endpoints, CONNECT_MS_MAX, ending, auth=auth, client_id=client_id, is_ending=True)
         try:
             bridge.start()
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
@@ -207,6 +220,13 @@ class _Ending(Listener):
     @override
     def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
         """Ignore the reply: no request was sent."""
+
+
+def _client_id(token: str) -> tuple[int, bytes]:
+    match = _TOKEN.fullmatch(token)
+    if match is None or len(match[2]) % 2:
+        raise BadRequestError("a session token looks like 'id:password'", field="token")
+    return int(match[1]), bytes.fromhex(match[2])
 
 
 def _size_of(operation: Operation) -> int:

@@ -52,10 +52,18 @@ class ZooKeeperRequest(Call):
 class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
     """A session. Made by ``open``; every method is called on the loop that opened it."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], timeout_ms: int, auth: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        timeout_ms: int,
+        auth: Sequence[tuple[str, str]],
+        *,
+        is_movable: bool = False,
+        client_id: tuple[int, bytes] | None = None,
+    ) -> None:
         super().__init__(timeout_ms, CallQueue(REQUESTS_IN_FLIGHT_MAX))
         self._endpoints = endpoints
-        self._bridge = Bridge(endpoints, timeout_ms, self, auth=auth)
+        self._bridge = Bridge(endpoints, timeout_ms, self, auth=auth, client_id=client_id, is_movable=is_movable)
         self._watches = ZooKeeperWatches()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._attachments = 0  # counts connections, so that what belongs to an earlier one is recognised
@@ -64,15 +72,23 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
 
     @classmethod
     async def open(
-        cls, endpoints: Sequence[Endpoint], timeout_ms: int, connect_ms: int, auth: Sequence[tuple[str, str]]
+        cls,
+        endpoints: Sequence[Endpoint],
+        timeout_ms: int,
+        connect_ms: int,
+        auth: Sequence[tuple[str, str]],
+        *,
+        is_movable: bool = False,
+        client_id: tuple[int, bytes] | None = None,
     ) -> ZooKeeperSession:
-        """Begin a new session.
+        """Begin a new session, or take the one of ``client_id`` over.
 
         Raises:
             ConnectionLossError: no session within ``connect_ms``; lists each endpoint with what happened there.
             NotPermittedError: the credentials are refused.
+            SessionExpiredError: the session to be taken over has ended, or its password is wrong.
         """
-        session = cls(endpoints, timeout_ms, auth)
+        session = cls(endpoints, timeout_ms, auth, is_movable=is_movable, client_id=client_id)
         session._bridge.attempt_seconds = connect_ms / 1000 / (2 * len(endpoints))
         try:
             session._bridge.start()
@@ -320,6 +336,10 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
     @override
     async def _release(self) -> None:
         await asyncio.to_thread(self._bridge.end)
+
+    @override
+    async def _leave(self) -> None:
+        await asyncio.to_thread(self._bridge.end, closes=False)
 
     def _bridge_failures(self) -> str:
         known = self._bridge.failures

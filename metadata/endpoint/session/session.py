@@ -31,7 +31,9 @@ class WireSession:
         self.timeout_ms = timeout_ms
         self.deadline_ms = now_ms + timeout_ms
         self.session_id = signed_64(store.session_id)
-        self.password = secrets.token_bytes(PASSWORD_BYTES)
+        # The store's own password, so that any endpoint can take the store's session over for the client.
+        self.password = bytes.fromhex(store.session_token.partition(":")[2])
+        assert len(self.password) == PASSWORD_BYTES, "clients expect a password of this size"
         self.watches = EndpointWatchTable()
         self.connection: ServedConnection | None = None  # the present connection, if any
         self.latest: ServedConnection | None = None  # the present or last one: a request of it may be in progress
@@ -58,6 +60,10 @@ class WireSession:
         """Note that the client sees ``stat``, and return it."""
         self.zxid = max(self.zxid, stat.czxid, stat.mzxid, stat.pzxid)
         return stat
+
+    def forget_ephemerals(self) -> None:
+        """Note that the session may have ephemerals that are not tracked, made at another endpoint."""
+        self._ephemerals = None
 
     def made_ephemeral(self, path: str) -> None:
         """Note that an ephemeral was created. Beyond the limit the session no longer tracks them."""

@@ -61,6 +61,7 @@ class Facts:
     connections: tuple[ConnectionFacts, ...]
     sessions: int
     expired_sessions: int
+    moved_sessions: int
     watches: int
     acls: int
     session_timeout_ms_min: int
@@ -142,6 +143,7 @@ def _monitored(facts: Facts, counts: Statistics) -> str:
         "zk_outstanding_requests": facts.outstanding,
         "zk_global_sessions": facts.sessions,
         "zk_stale_sessions_expired": facts.expired_sessions,
+        "zk_heliograph_sessions_moved_here": facts.moved_sessions,
         "zk_watch_count": facts.watches,
         "zk_bytes_received_count": counts.bytes_in,
         "zk_connection_rejected": counts.refused_connections,

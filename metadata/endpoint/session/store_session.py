@@ -65,7 +65,7 @@ class EndpointStoreSession:
             await self._store.close()
 
     async def _open(self) -> None:
-        store = self._store = await self._open_store(OWN_TIMEOUT_MS)
+        store = self._store = await self._open_store(OWN_TIMEOUT_MS, None)
         store.add_session_listener(lambda state: self._on_state(store, state))
 
     async def _load(self) -> None:

@@ -46,8 +46,8 @@ class EndpointOverMemory:
         await asyncio.gather(*(store.close() for store in self.stores))
         await self.endpoint.stop()
 
-    async def _open_behind(self, timeout_ms: int) -> MetadataStore:
-        return self.memory.open_session(timeout_ms)
+    async def _open_behind(self, timeout_ms: int, token: str | None) -> MetadataStore:
+        return self.memory.open_session(timeout_ms, token)
 
 
 class EndpointOverEmbedded(EndpointOverMemory):
@@ -65,9 +65,9 @@ class EndpointOverEmbedded(EndpointOverMemory):
         await super().stop()
         await self.server.stop()
 
-    async def _open_behind(self, timeout_ms: int) -> MetadataStore:
+    async def _open_behind(self, timeout_ms: int, token: str | None) -> MetadataStore:
         host, port = self.server.address.split(":")
-        return await EmbeddedStore.connect(host, int(port), session_timeout_ms=timeout_ms)
+        return await EmbeddedStore.connect(host, int(port), session_timeout_ms=timeout_ms, token=token)
 
 
 class EndpointOverEtcd(EndpointOverMemory):
@@ -85,5 +85,5 @@ class EndpointOverEtcd(EndpointOverMemory):
         await super().stop()
         await self.etcd.stop()
 
-    async def _open_behind(self, timeout_ms: int) -> MetadataStore:
-        return await self.etcd.open(timeout_ms)
+    async def _open_behind(self, timeout_ms: int, token: str | None) -> MetadataStore:
+        return await connect_store(self.etcd.url, session_timeout_ms=timeout_ms, token=token)

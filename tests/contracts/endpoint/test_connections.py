@@ -99,7 +99,7 @@ def test_a_change_during_a_read_is_told_after_its_reply() -> None:
     async def whole() -> None:
         memory = MemoryServer()
 
-        async def open_store(timeout_ms: int) -> MetadataStore:
+        async def open_store(timeout_ms: int, token: str | None) -> MetadataStore:
             store = memory.open_session(timeout_ms)
             store.__class__ = _EventFirst
             return store
@@ -402,13 +402,20 @@ def test_mntr_counts_connections_sessions_watches_and_requests() -> None:
     serve(scenario)
 
 
-def test_the_end_of_the_endpoint_ends_its_sessions_at_once() -> None:
+def test_the_end_of_the_endpoint_leaves_its_sessions_or_ends_them_as_asked() -> None:
     async def scenario(backend: EndpointOverMemory) -> None:
         client = await WireClient.begin(backend.address)
         await client.create("/e", b"", 1)
         await backend.endpoint.stop()
         assert await client.rest() == b""
+        assert await backend.memory.open_session().children("/") == ["e", "zookeeper"]
+        other = ZooKeeperEndpoint(backend._open_behind)
+        await other.start()
+        again = await WireClient.begin(await other.listen("127.0.0.1", 0), client.session_id, client.password)
+        assert again.session_id == client.session_id
+        await other.stop(ends_sessions=True)
         assert await backend.memory.open_session().children("/") == ["zookeeper"]
+        await again.close()
         await client.close()
 
     serve(scenario)

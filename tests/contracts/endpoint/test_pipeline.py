@@ -176,7 +176,7 @@ class Held(EndpointOverMemory):
         super().__init__(directory)
         self.gates: list[asyncio.Future[None]] = []
 
-    async def _open_behind(self, timeout_ms: int) -> MetadataStore:
+    async def _open_behind(self, timeout_ms: int, token: str | None) -> MetadataStore:
         store = self.memory.open_session(timeout_ms)
         store.__class__ = _Held
         assert isinstance(store, _Held)

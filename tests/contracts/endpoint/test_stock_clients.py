@@ -20,7 +20,9 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from heliograph.base.errors import ResourceError
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
+from heliograph.metadata.endpoint.session.sessions import OpenStore
 from heliograph.metadata.paths import ENDPOINT_ACLS, endpoint_acl
+from heliograph.metadata.store import MetadataStore
 from tests.contracts.endpoint.served_stores import STORES, LoopOnThread
 from tests.contracts.endpoint.zookeeper_shell import ZooKeeperShell
 from tests.contracts.metadata.backends import EmbeddedBackend
@@ -40,7 +42,7 @@ class Served:
         self.address = ""
 
     async def start(self) -> None:
-        self.endpoint = ZooKeeperEndpoint(lambda timeout_ms: connect_store(self.url, session_timeout_ms=timeout_ms))
+        self.endpoint = ZooKeeperEndpoint(opener(self.url))
         await self.endpoint.start()
         self.address = await self.endpoint.listen("127.0.0.1", 0)
 
@@ -222,7 +224,7 @@ def test_the_java_shell_looks_inside_and_comes_back(tmp_path: Path) -> None:
         shell.say("get -s /a", "hello")
         shell.expect("dataVersion = 0")
         shell.say("stat /a", "numChildren = 1")
-        shell.say("create -c /container", "Unimplemented")
+        shell.say("create -c /container", "Created /container")
         shell.say("addauth digest u:p")
         shell.say("create /secret v auth::cdrwa", "Created /secret")
         shell.say("getAcl /secret", "'digest,'u:")
@@ -256,9 +258,45 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path, number: sign
             client.create("/e", ephemeral=True)
             process.send_signal(number)
             assert process.wait(DEADLINE_SECONDS) == 0
+            assert loop.run(_names(url)) == ["e", "zookeeper"]  # the session stands: another endpoint may serve it
         assert process.stdout is not None
         process.stdout.close()
-        assert loop.run(_names(url)) == ["zookeeper"]  # its sessions ended with it, immediately
+
+
+@pytest.mark.parametrize("store", ["embedded", "etcd"])
+def test_kazoo_rides_over_the_death_of_one_of_two_endpoints(tmp_path: Path, store: str) -> None:
+    with STORES[store](tmp_path) as url:
+        processes = [_command(url) for _ in range(2)]
+        hosts = ",".join(address for _, address in processes)
+        with kazoo(
+            hosts, timeout=6, randomize_hosts=False, connection_retry={"max_tries": -1, "max_delay": 0.1}
+        ) as client:
+            states: list[str] = []
+            again, changed = threading.Event(), threading.Event()
+
+            def listen(state: str) -> None:
+                states.append(state)
+                if state == KazooState.CONNECTED:
+                    again.set()
+
+            client.create("/e", ephemeral=True)
+            client.create("/watched")
+            client.get("/watched", watch=lambda _: changed.set())
+            session = client.client_id
+            client.add_listener(listen)
+            processes[0][0].kill()
+            assert again.wait(DEADLINE_SECONDS)
+            assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
+            assert client.client_id == session
+            client.set("/watched", b"new")
+            assert changed.wait(DEADLINE_SECONDS)
+            time.sleep(8)  # longer than the session of a dead endpoint could last
+            assert client.exists("/e").ephemeralOwner == session[0]
+        for process, _ in processes:
+            process.kill()
+            process.wait(DEADLINE_SECONDS)
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 def test_a_killed_endpoint_leaves_its_sessions_to_the_store(tmp_path: Path) -> None:
@@ -304,6 +342,15 @@ def test_a_restarted_store_cuts_clients_off_and_they_come_back_to_their_sessions
         loop.run(backend.stop())
 
 
+def opener(url: str) -> OpenStore:
+    """Return the way of an endpoint to a store."""
+
+    async def open_store(timeout_ms: int, token: str | None) -> MetadataStore:
+        return await connect_store(url, session_timeout_ms=timeout_ms, token=token)
+
+    return open_store
+
+
 def _command(url: str) -> tuple[subprocess.Popen[str], str]:
     """Run ``helio metadata serve`` as a process and yield it with its address."""
     program = "from heliograph.cli import main; main()"
@@ -326,7 +373,7 @@ async def _names(url: str) -> list[str]:
 
 
 def test_a_port_that_is_taken_is_named(served: Served) -> None:
-    second = ZooKeeperEndpoint(lambda timeout_ms: connect_store(served.url, session_timeout_ms=timeout_ms))
+    second = ZooKeeperEndpoint(opener(served.url))
 
     async def whole() -> None:
         await second.start()

@@ -82,7 +82,7 @@ def test_the_timeout_is_kept_within_bounds() -> None:
 
 def test_words_tell_when_the_store_is_out_of_reach_and_how_long_answers_take() -> None:
     facts = Facts(
-        False, "[::1]:2181", 255, (ConnectionFacts("10.0.0.1:5", 2, 7, 5, -1, 9_000),), 1, 0, 0, 0, 1_000, 60_000, 10
+        False, "[::1]:2181", 255, (ConnectionFacts("10.0.0.1:5", 2, 7, 5, -1, 9_000),), 1, 0, 0, 0, 0, 1_000, 60_000, 10
     )
     counts = Statistics()
     for latency in (3.0, 1.0, 5.0):

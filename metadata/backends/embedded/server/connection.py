@@ -81,6 +81,11 @@ class EmbeddedConnection(asyncio.Protocol):
         self._output.clear()
         self._handler.on_disconnected(self)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether no further request is handled."""
+        return self._closing
+
     def put(self, frame: bytes) -> None:
         """Queue a frame. Nothing happens when the socket is closed."""
         if self._transport is not None:

@@ -41,6 +41,8 @@ from heliograph.metadata.znode import check_path
 
 _READS = (EmbeddedOp.GET, EmbeddedOp.EXISTS, EmbeddedOp.CHILDREN)
 
+OWNER_BYTES_MAX = 64  # of the name of a session's owner
+
 Answer = tuple[Any, int]  # a result and the zxid that it reveals
 
 
@@ -90,7 +92,10 @@ class Service:
         """
         request_id, op, *arguments = frame
         try:
-            if op == EmbeddedOp.HELLO:
+            if op == EmbeddedOp.RESUME:
+                check_arguments(arguments, (str, int, int, str, str, bool))
+                result, zxid = self._resume(connection, *arguments)
+            elif op == EmbeddedOp.HELLO:
                 check_arguments(arguments, (str, int, int, int, str))
                 result, zxid = self._hello(connection, *arguments)
             else:
@@ -143,8 +148,37 @@ class Service:
     def _hello(
         self, connection: EmbeddedConnection, magic: str, version: int, timeout_ms: int, session_id: int, password: str
     ) -> Answer:
+        self._check_greeting(connection, magic, version)
+        session = self._known_session(session_id, password, "") if session_id else self._new_session(timeout_ms)
+        return self._attach(connection, session)
+
+    def _resume(
+        self,
+        connection: EmbeddedConnection,
+        magic: str,
+        version: int,
+        session_id: int,
+        password: str,
+        owner: str,
+        takes_over: bool,
+    ) -> Answer:
+        """Attach the owner of a session again, or make the client its owner."""
+        self._check_greeting(connection, magic, version)
+        if not 0 < len(owner.encode("utf-8", "surrogatepass")) <= OWNER_BYTES_MAX or not owner.isascii():
+            raise MetadataProtocolError(f"{owner[:80]!r} is no name of an owner")
+        session = self._known_session(session_id, password, None if takes_over else owner)
+        if takes_over and session.owner != owner:
+            self._publish(self.tree.take_over(session_id, owner))
+            earlier = self._by_session.get(session_id)
+            if earlier is not None:  # its owner is told first, so that it does not attach again
+                earlier.put(encode_frame([0, Notice.SESSION_ENDED]))
+                earlier.finish()
+        return self._attach(connection, session)
+
+    @staticmethod
+    def _check_greeting(connection: EmbeddedConnection, magic: str, version: int) -> None:
         if magic != MAGIC or connection.session_id:
-            raise MetadataProtocolError("a connection begins with one HELLO")
+            raise MetadataProtocolError("a connection begins with one HELLO or RESUME")
         if version != PROTOCOL_VERSION:
             raise BadRequestError(
                 f"the client speaks version {version} of the metadata protocol, this server speaks "
@@ -152,13 +186,15 @@ class Service:
                 field="protocol version",
                 limit=str(PROTOCOL_VERSION),
             )
-        session = self._known_session(session_id, password) if session_id else self._new_session(timeout_ms)
+
+    def _attach(self, connection: EmbeddedConnection, session: TreeSession) -> Answer:
         session_id = session.session_id
         earlier = self._by_session.pop(session_id, None)
         if earlier is not None:
             # Its requests that were not read must not be applied after those of the new connection.
             earlier.session_id = 0
-            earlier.abort()
+            if not earlier.is_closing:
+                earlier.abort()
             self.on_disconnected(earlier)
         assert session_id in self.tree.sessions, "the session stands"
         assert session_id not in self._by_session, "a session has one connection"
@@ -166,10 +202,13 @@ class Service:
         self._by_session[session_id] = connection
         return [session_id, session.password, session.timeout_ms], self.tree.zxid
 
-    def _known_session(self, session_id: int, password: str) -> TreeSession:
+    def _known_session(self, session_id: int, password: str, owner: str | None) -> TreeSession:
+        """Return the session, if the password is right and the client is its owner; None: any client may be."""
         session = self.tree.sessions.get(session_id)
         if session is None or not _same(session.password, password):
             raise SessionExpiredError(f"session {session_id:#x} is over")
+        if owner is not None and session.owner != owner:
+            raise SessionExpiredError(f"another client has taken session {session_id:#x} over")
         self.tree.touch(session_id, self._now_ms())
         return session
 

@@ -190,7 +190,7 @@ class EtcdWriter:
             plan,
             [result.path for result in results if isinstance(result, PendingStat)],
             self._session.id,
-            SessionRecord(self._sequence, self._session.password),
+            SessionRecord(self._sequence, self._session.password, self._session.owner),
             must_write=bool(self._doubtful),  # else a doubtful one might still happen later
             is_barrier=any(write.is_barrier for write in taken),
         )
@@ -227,7 +227,8 @@ class EtcdWriter:
                     session.record = ObservedSession(answer.header.revision, batch.transaction.record)
                 return _Done(batch, answer.header.revision, batch.transaction.stats(answer))
             session.record, snapshot = batch.transaction.refusal(answer)
-            if session.record.mod_revision == 0:
+            record = session.record.record
+            if record is None or record.owner != session.owner:  # it has ended, or was taken over
                 session.lose()
                 continue  # ``until_connected`` raises the error that fits
             if (late := self._happened()) is not None:
@@ -243,7 +244,9 @@ class EtcdWriter:
     def _happened(self) -> _Batch | None:
         """Return the batch whose answer was lost, if the session's record says that it took effect."""
         record = self._session.record.record
-        return self._doubtful.get(record.sequence) if record is not None else None
+        if record is None or record.owner != self._session.owner:
+            return None
+        return self._doubtful.get(record.sequence)
 
     async def _late(self, batch: _Batch) -> _Done:
         revision = self._session.record.mod_revision

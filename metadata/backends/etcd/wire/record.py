@@ -17,6 +17,7 @@ from heliograph.metadata.store import EventType, WatchEvent
 from heliograph.metadata.znode import is_kind
 
 RECORD_VERSION = 1
+OWNED_SESSION_VERSION = 2  # a session with its owner before the password; written only for one that was taken over
 FLAGGED_NODE_VERSION = 2  # a node whose value follows its kind and flags; written only where one of them is set
 LAYOUT = b"heliograph metadata in etcd, layout 1"
 
@@ -25,6 +26,8 @@ _EXTENSION = struct.Struct("<qB")  # kind, flags
 _IS_NULL = 1  # the flag of a node that has null instead of a value
 _FAMILY = struct.Struct("<3q")  # creations, removals, pzxid or 0
 _SESSION = struct.Struct("<q")  # number of the latest transaction; the password follows
+
+_OWNER = struct.Struct("<B")  # bytes of the owner's name, which follows
 
 _EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3}
 _EVENT_TYPES = {code: kind for kind, code in _EVENT_CODES.items()}
@@ -58,10 +61,14 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session's record. ``sequence`` counts its transactions: it shows whether a transaction took effect."""
+    """A session's record. ``sequence`` counts its transactions: it shows whether a transaction took effect.
+
+    ``owner`` names the client that took the session over last, "" for the one that began it. The sequence is its own.
+    """
 
     sequence: int
     password: str
+    owner: str = ""
 
 
 def encode_layout(key: bytes) -> bytes:
@@ -123,7 +130,12 @@ def decode_family(key: bytes, stored: bytes) -> Family:
 
 def encode_session(key: bytes, record: SessionRecord) -> bytes:
     """Return the value of a session's key."""
-    return sealed(key, _SESSION.pack(record.sequence) + record.password.encode(), RECORD_VERSION)
+    owner, password = record.owner.encode(), record.password.encode()
+    if not owner:
+        return sealed(key, _SESSION.pack(record.sequence) + password, RECORD_VERSION)
+    return sealed(
+        key, _SESSION.pack(record.sequence) + _OWNER.pack(len(owner)) + owner + password, OWNED_SESSION_VERSION
+    )
 
 
 def decode_session(key: bytes, stored: bytes) -> SessionRecord:
@@ -132,9 +144,13 @@ def decode_session(key: bytes, stored: bytes) -> SessionRecord:
     Raises:
         RecordError.
     """
-    body = opened(key, stored, RECORD_VERSION, _SESSION.size)
+    version, body = opened_any(key, stored, (RECORD_VERSION, OWNED_SESSION_VERSION), _SESSION.size + _OWNER.size)
     (sequence,) = _SESSION.unpack_from(body)
-    return SessionRecord(sequence, body[_SESSION.size :].decode())
+    password, owner = body[_SESSION.size :], b""
+    if version == OWNED_SESSION_VERSION:
+        start = _OWNER.size + password[0]
+        owner, password = password[_OWNER.size : start], password[start:]
+    return SessionRecord(sequence, password.decode(), owner.decode())
 
 
 def encode_events(key: bytes, events: Sequence[WatchEvent]) -> bytes:
