@@ -72,11 +72,21 @@ def test_namespaces(admin: AdminSession, namespace: str, matrix: ClientMatrix) -
     admin("topics", "create", topic)
     assert topic in lines(admin("namespaces", "topics", namespace))
     assert admin.json("namespaces", "bundles", namespace)["numBundles"] >= 1
+    admin("topics", "create-subscription", "-s", "s", topic)
+    admin("namespaces", "clear-backlog", "--force", namespace)
+    admin("namespaces", "unsubscribe", "-s", "s", namespace)
+    assert lines(admin("topics", "subscriptions", topic)) == []
     admin("namespaces", "unload", namespace)
     admin("topics", "delete", topic)
     admin("namespaces", "delete", namespace)
     assert namespace not in lines(admin("namespaces", "list", "public"))
     matrix.note(TOOL, VERSION, "namespaces")
+
+
+def test_permissions(admin: AdminSession, namespace: str, matrix: ClientMatrix) -> None:
+    reason = admin.refused("namespaces", "grant-permission", "--role", "r", "--actions", "produce", namespace)
+    assert "not offered" in reason
+    matrix.note(TOOL, VERSION, "permissions", Outcome.REFUSED, "501: clients are not authorized by role")
 
 
 def test_topics(admin: AdminSession, topic: str, client: pulsar.Client, matrix: ClientMatrix) -> None:

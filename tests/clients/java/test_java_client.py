@@ -16,17 +16,17 @@ VERSIONS = ["4.2.4"]
 GROUPS = {
     "Delivery": (
         "produce_consume", "batching", "exclusive", "shared", "failover", "key_shared", "cumulative_ack",
-        "batch_index_ack", "negative_ack", "ack_timeout", "dead_letters", "delayed",
+        "batch_index_ack", "negative_ack", "ack_timeout", "dead_letters", "retry_topics", "delayed",
     ),
     "Topics": (
-        "partition_growth", "compaction", "table_view", "chunking", "codec_lz4", "codec_zlib", "codec_zstd",
+        "partition_growth", "regex", "compaction", "table_view", "chunking", "codec_lz4", "codec_zlib", "codec_zstd",
         "codec_snappy", "reader", "seek_id", "seek_time", "partitions", "access_modes", "deduplication",
     ),
     "Schemas": (
         "schema_bytes", "schema_string", "schema_primitives", "schema_json", "schema_avro", "schema_protobuf",
         "schema_key_value", "schema_auto", "schema_evolution", "schema_incompatible",
     ),
-    "Failures": ("redirect", "unload", "broker_death"),
+    "Failures": ("transactions", "redirect", "unload", "broker_death"),
 }  # fmt: skip
 GROUP_SECONDS_MAX = 240.0
 CASES = [(group, scenario) for group, scenarios in GROUPS.items() for scenario in scenarios]
