@@ -41,8 +41,8 @@ final class Failures extends Scenarios {
             PulsarClient.builder().serviceUrl(serviceUrl).enableTransaction(true).build().close();
         } catch (Exception refused) {
             String reason = String.valueOf(refused.getMessage());
-            check(reason.contains("doesn't enable the transaction coordinator"), "the reason is not plain: " + reason);
-            throw new RefusedAsDocumented("`build()` fails and says that the broker does not enable transactions");
+            check(reason.contains("transactions are not offered"), "the reason is not plain: " + reason);
+            throw new RefusedAsDocumented("`build()` fails: transactions are not offered");
         }
         throw new AssertionError("a client with transactions was built");
     }
