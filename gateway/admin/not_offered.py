@@ -30,7 +30,6 @@ NOT_OFFERED = {
     "shadowTopics": _ONE_CLUSTER + ", and a topic has no read-only copies under other names",
     "migration": _ONE_CLUSTER,
     "dispatcherPauseOnAckStatePersistent": "every acknowledgement is stored, so there is nothing to pause for",
-    "topicHashPositions": "a topic's bundle is shown by its lookup",
     "subscribeRate": "the rate of subscribing is not limited; maxConsumersPerTopic limits the number of consumers",
     "entryFilters": "brokers load no code of users; filter in the consumer",
     "subscriptionAuthMode": "clients are not authenticated, so a subscription cannot be bound to a role",
@@ -66,7 +65,6 @@ _TREES = {
     "/admin/v2/clusters/{cluster}/failureDomains": "bundles are spread over brokers by load alone",
     "/admin/v2/namespaces/{tenant}/{namespace}/permissions/{role}": _NO_ROLES,
     "/admin/namespaces/{cluster}/antiAffinity/{group}": NOT_OFFERED["antiAffinity"],
-    "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions": NOT_OFFERED["topicHashPositions"],
     "/admin/v2/metadata/migration": "the metadata store of a running cluster cannot be changed",
 }
 _METHODS = ["GET", "POST", "PUT", "DELETE"]

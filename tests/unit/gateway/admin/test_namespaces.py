@@ -198,7 +198,6 @@ def test_properties_of_a_namespace() -> None:
         "/admin/v2/clusters/standalone/namespaceIsolationPolicies",
         "/admin/v2/clusters/standalone/namespaceIsolationPolicies/brokers",
         "/admin/v2/namespaces/public/default/permissions/seller",
-        "/admin/v2/persistent/public/default/orders/permissions/seller",
     ],
 )
 def test_what_is_not_offered_says_why(path: str) -> None:
