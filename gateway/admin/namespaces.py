@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -10,7 +9,6 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heliograph.base.errors import ConflictError, NotFoundError, TopicBusyError, UnsupportedError
 from heliograph.gateway.admin.policies_object import check_quota, policies_parsed, policies_shown, properties_parsed
 from heliograph.gateway.admin.policy_shapes import number_of, object_of
 from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, full_name
@@ -197,35 +195,6 @@ async def permissions(services: ServicesDep, tenant: str, namespace: str) -> dic
     return {}
 
 
-@router.post(f"{NAMESPACE}/clearBacklog", **NO_CONTENT, summary="Skip the backlog of a namespace")
-@router.post(f"{NAMESPACE}/clearBacklog/{{subscription}}", **NO_CONTENT, summary="Skip the backlog of a subscription")
-async def clear_backlog(services: ServicesDep, tenant: str, namespace: str, subscription: str | None = None) -> None:
-    """Acknowledge every message for all subscriptions of the namespace's topics, or for those of one name."""
-    for topic, name in await _subscriptions(services, tenant, namespace, subscription):
-        with contextlib.suppress(NotFoundError):  # it was deleted meanwhile
-            await services.admin.cursors.skip_all(topic, name)
-
-
-@router.post(f"{NAMESPACE}/unsubscribe/{{subscription}}", **NO_CONTENT, summary="Delete the subscriptions of one name")
-async def unsubscribe(services: ServicesDep, tenant: str, namespace: str, subscription: str) -> None:
-    """Delete the subscriptions of one name of all topics; 412 while one has consumers, and those before it are gone."""
-    for topic, name in await _subscriptions(services, tenant, namespace, subscription):
-        try:
-            await services.admin.delete_subscription(topic, name, False)
-        except NotFoundError:
-            continue
-        except ConflictError as error:
-            raise TopicBusyError(f"{topic}: {error}", field="subscription") from error
-
-
-@router.post(f"{NAMESPACE}/{{bundle}}/clearBacklog", include_in_schema=False)
-@router.post(f"{NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}", include_in_schema=False)
-@router.post(f"{NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}", include_in_schema=False)
-async def refuse_bundle(bundle: str) -> Response:
-    """Refuse what Pulsar does for the topics of one bundle."""
-    raise UnsupportedError(f"this is not offered for bundle {bundle} alone: use the whole namespace", field="bundle")
-
-
 @router.put(f"{NAMESPACE}/{{bundle}}/split", **NO_CONTENT, summary="Split a bundle")
 async def split_bundle(
     services: ServicesDep,
@@ -247,20 +216,6 @@ async def split_bundle(
     if unload:
         for half in halves:
             await services.admin.brokers.unload_bundle(name, half)
-
-
-async def _subscriptions(services: Services, tenant: str, namespace: str, wanted: str | None) -> list[tuple[str, str]]:
-    """Return each topic, partitions one by one, with each of its subscriptions, or with the one of a name."""
-    found: list[tuple[str, str]] = []
-    for topic in await topic_names_in(services.admin, tenant, namespace, PERSISTENT):
-        with contextlib.suppress(NotFoundError):
-            names = await services.admin.subscriptions(topic)
-            found += [
-                (topic, name)
-                for name in names
-                if (name == decoded(wanted) if wanted is not None else not name.startswith("__"))
-            ]
-    return found
 
 
 async def _change_properties(

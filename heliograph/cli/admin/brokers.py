@@ -63,7 +63,7 @@ def topics(context: CommandContext, broker: Broker) -> None:
 
 @command(app)
 def settings(context: CommandContext, broker: Broker) -> None:
-    """Show the settings that a broker runs with, without its secrets."""
+    """Show a broker's settings. Secrets are left out."""
     found = context.admin.brokers.configuration(broker)
     context.show({"broker": broker, "settings": found}, ("setting", "value"), sorted(found.items()))
 

@@ -79,7 +79,7 @@ def properties(
 
 @command(app)
 def trim(context: CommandContext, topic: Topic) -> None:
-    """Delete the ledgers that neither a subscription nor retention needs, now."""
+    """Delete old ledgers now. Those that a subscription or retention needs stay."""
     count = context.admin.trim_topic(topic)
     context.report({"topic": topic, "ledgers": count}, f"{topic}: deleted {count} ledgers")
 

@@ -210,27 +210,6 @@ def test_what_is_not_offered_says_why(path: str) -> None:
     run(scenario)
 
 
-def test_a_backlog_is_cleared_and_subscriptions_are_deleted_for_a_whole_namespace() -> None:
-    url = f"{NAMESPACES}/public/default"
-
-    async def scenario(gateway: Gateway) -> None:
-        await gateway.world.namespaces.begin([FLIGHTS])
-        http, topic = gateway.http, gateway.world.add()
-        for name in ("a", "b", "__compaction"):
-            topic.subscribe(name, "earliest")
-        assert (await http.post(f"{url}/clearBacklog")).status_code == 204
-        assert (await http.post(f"{url}/clearBacklog/a")).status_code == 204
-        cleared = [call[1:] for call in gateway.world.cursors.calls if call[0] == "skip_all"]
-        assert cleared == [(FLIGHTS, "a"), (FLIGHTS, "b"), (FLIGHTS, "a")]
-        assert (await http.post(f"{url}/unsubscribe/a")).status_code == 204
-        assert (await http.post(f"{url}/unsubscribe/none")).status_code == 204
-        assert sorted(topic.subscriptions) == ["__compaction", "b"]
-        for path in ("clearBacklog", "clearBacklog/b", "unsubscribe/b"):
-            assert (await http.post(f"{url}/0x00000000_0xffffffff/{path}")).status_code == 501
-
-    run(scenario)
-
-
 def test_nothing_is_granted_to_roles() -> None:
     url = f"{NAMESPACES}/public/default/permissions"
 
