@@ -256,7 +256,8 @@ class PartitionedTopicRecord:
     properties: dict[str, str] = field(default_factory=dict)
 
 
-PolicyValue = bool | int | str
+PolicyValue = bool | int | float | str
+Rate = int | float  # a second; records of older versions hold whole numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +281,11 @@ class Policies:
         deduplication_snapshot_seconds: the longest time between two snapshots while messages are published.
         publish_messages_per_second, publish_bytes_per_second: limits for all producers together.
         dispatch_messages_per_second, dispatch_bytes_per_second: limits for all consumers together.
+        dispatch_period_seconds: what these limits allow in so many seconds may be delivered at once.
+        dispatch_relative: these limits are so much above the rate of publishing.
         subscription_dispatch_messages_per_second, subscription_dispatch_bytes_per_second: limits for the consumers of
-            one subscription.
+            one subscription, with a period and relative to publishing in the same way.
+        subscribes_per_second: how often one consumer may subscribe, counted in periods of ``subscribe_period_seconds``.
         max_message_bytes: the size limit of one message, 0 for the broker's limit.
         subscription_types: the types that consumers may use, such as ``Exclusive,Shared``; empty: all.
         encryption_required: whether producers that do not encrypt their messages are refused.
@@ -309,12 +313,18 @@ class Policies:
     deduplication: bool = False
     deduplication_snapshot_entries: int = 1_000
     deduplication_snapshot_seconds: int = 120
-    publish_messages_per_second: int = 0
-    publish_bytes_per_second: int = 0
-    dispatch_messages_per_second: int = 0
-    dispatch_bytes_per_second: int = 0
-    subscription_dispatch_messages_per_second: int = 0
-    subscription_dispatch_bytes_per_second: int = 0
+    publish_messages_per_second: Rate = 0
+    publish_bytes_per_second: Rate = 0
+    dispatch_messages_per_second: Rate = 0
+    dispatch_bytes_per_second: Rate = 0
+    dispatch_period_seconds: int = 1
+    dispatch_relative: bool = False
+    subscription_dispatch_messages_per_second: Rate = 0
+    subscription_dispatch_bytes_per_second: Rate = 0
+    subscription_dispatch_period_seconds: int = 1
+    subscription_dispatch_relative: bool = False
+    subscribes_per_second: Rate = 0
+    subscribe_period_seconds: int = 30
     max_producers: int = 0
     max_consumers: int = 0
     max_consumers_per_subscription: int = 0

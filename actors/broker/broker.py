@@ -19,6 +19,7 @@ from heliograph.actors.broker.balance.orphan_sweep import OrphanSweep
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
+from heliograph.actors.broker.limits.rates import SAMPLE_SECONDS
 from heliograph.actors.broker.listeners import AdvertisedListener, filled_in, parse_listeners
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.namespaces.catalog import Catalog
@@ -77,6 +78,7 @@ class Broker:
         self._orphans = OrphanSweep(store, ledgers, config.orphan_grace_seconds)
         self._policy_watch: PolicyWatch | None = None
         self._housekeeper: asyncio.Task[None] | None = None
+        self._sampler: asyncio.Task[None] | None = None
         self._started_ms = wall_ms()
 
     @property
@@ -175,14 +177,17 @@ class Broker:
         await self._server.start(context)
         self._housekeeper = asyncio.get_running_loop().create_task(self._housekeep(topics))
         self._housekeeper.add_done_callback(_housekeeper_ended)
+        self._sampler = asyncio.get_running_loop().create_task(self._sample_rates(topics))
+        self._sampler.add_done_callback(_housekeeper_ended)
 
     async def stop(self) -> None:
         """Confirm what was published, close every topic, release all bundles, close all connections. Idempotent."""
-        if self._housekeeper is not None:
-            self._housekeeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._housekeeper
-            self._housekeeper = None
+        for task in (self._housekeeper, self._sampler):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._housekeeper = self._sampler = None
         self._topic_lists.stop()
         for part in (self._load, self._leader, self._policy_watch):
             if part is not None:
@@ -271,6 +276,11 @@ class Broker:
                 await topics.housekeep()
             except HeliographError as error:
                 log.warning("housekeeping failed: %s", error)
+
+    async def _sample_rates(self, topics: Topics) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            await topics.sample_rates()
 
 
 def _housekeeper_ended(task: asyncio.Task[None]) -> None:

@@ -30,7 +30,6 @@ NOT_OFFERED = {
     "shadowTopics": _ONE_CLUSTER + ", and a topic has no read-only copies under other names",
     "migration": _ONE_CLUSTER,
     "dispatcherPauseOnAckStatePersistent": "every acknowledgement is stored, so there is nothing to pause for",
-    "subscribeRate": "the rate of subscribing is not limited; maxConsumersPerTopic limits the number of consumers",
     "entryFilters": "brokers load no code of users; filter in the consumer",
     "subscriptionAuthMode": "clients are not authenticated, so a subscription cannot be bound to a role",
     "antiAffinity": "bundles are spread over brokers by load alone",

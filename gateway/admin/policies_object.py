@@ -45,11 +45,11 @@ _BY_CLUSTER = {
     "publishMaxMessageRate": "publishRate",
     "topicDispatchRate": "dispatchRate",
     "subscriptionDispatchRate": "subscriptionDispatchRate",
+    "clusterSubscribeRate": "subscribeRate",
 }
 # Fields of policies that are not offered, with the values that ask for nothing; of any of them, nothing empty does.
 _REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "replicatorDispatchRate": ("replicatorDispatchRate", ()),
-    "clusterSubscribeRate": ("subscribeRate", ()),
     "offload_policies": ("offloadPolicies", ()),
     "offload_threshold": ("offloadThreshold", (-1,)),
     "offload_threshold_in_seconds": ("offloadThresholdInSeconds", (-1,)),
@@ -132,7 +132,6 @@ def policies_shown(values: Values, own: Values, properties: dict[str, str], clus
         **{field: {} if shown(policy) is None else {cluster: shown(policy)} for field, policy in _BY_CLUSTER.items()},
         "clusterDispatchRate": {},
         "replicatorDispatchRate": {},
-        "clusterSubscribeRate": {},
         "latency_stats_sample_rate": {},
         "subscription_auth_mode": NOTHING_SET["subscriptionAuthMode"],
         "schema_auto_update_compatibility_strategy": shown("schemaAutoUpdateCompatibilityStrategy"),

@@ -144,25 +144,84 @@ def _subscription_types() -> PolicyShape:
     )
 
 
-def _rate(prefix: str, field: str, *, has_period: bool) -> PolicyShape:
-    messages, size = f"{field}_messages_per_second", f"{field}_bytes_per_second"
-    in_messages, in_bytes = f"{prefix}ThrottlingRateInMsg", f"{prefix}ThrottlingRateInByte"
-    more = {"relativeToPublishRate": False, "ratePeriodInSecond": 1} if has_period else {}
+def _publish_rate() -> PolicyShape:
+    fields = {
+        "publishThrottlingRateInMsg": "publish_messages_per_second",
+        "publishThrottlingRateInByte": "publish_bytes_per_second",
+    }
 
     def parsed(body: Any) -> dict[str, Any]:
-        given = object_of(body, in_messages)
-        if flag_of(given.get("relativeToPublishRate") or False, "relativeToPublishRate"):
-            raise UnacceptableFieldError("rates relative to publishing are not offered", field="relativeToPublishRate")
-        period = number_of(given.get("ratePeriodInSecond", 1), "ratePeriodInSecond", 1)
-        rates = {messages: given.get(in_messages, -1), size: given.get(in_bytes, -1)}
-        return {name: max(0, number_of(rate, name, -1)) // period for name, rate in rates.items()}
+        given = object_of(body, "publishRate")
+        return {field: max(0, number_of(given.get(name, -1), name, -1)) for name, field in fields.items()}
 
     return PolicyShape(
-        (messages, size),
-        lambda values: {in_messages: values[messages] or -1, in_bytes: values[size] or -1, **more},
+        tuple(fields.values()),
+        lambda values: {name: _amount(values[field], 1) for name, field in fields.items()},
         parsed,
-        {in_messages: 1000, in_bytes: -1, **more},
+        {"publishThrottlingRateInMsg": 1000, "publishThrottlingRateInByte": -1},
     )
+
+
+def _dispatch_rate(prefix: str) -> PolicyShape:
+    """Return the shape of a dispatch rate. Pulsar counts in periods, and Heliograph stores the rate of one second."""
+    fields = {
+        "dispatchThrottlingRateInMsg": f"{prefix}_messages_per_second",
+        "dispatchThrottlingRateInByte": f"{prefix}_bytes_per_second",
+    }
+    period_field, relative_field = f"{prefix}_period_seconds", f"{prefix}_relative"
+
+    def shown(values: Values) -> Any:
+        period = values[period_field]
+        return {
+            **{name: _amount(values[field], period) for name, field in fields.items()},
+            "relativeToPublishRate": values[relative_field],
+            "ratePeriodInSecond": period,
+        }
+
+    def parsed(body: Any) -> dict[str, Any]:
+        given = object_of(body, "dispatchRate")
+        period = number_of(given.get("ratePeriodInSecond", 1), "ratePeriodInSecond", 1)
+        return {
+            **{field: _per_second(number_of(given.get(name, -1), name, -1), period) for name, field in fields.items()},
+            period_field: period,
+            relative_field: flag_of(given.get("relativeToPublishRate") or False, "relativeToPublishRate"),
+        }
+
+    example = {"dispatchThrottlingRateInMsg": 1000, "dispatchThrottlingRateInByte": -1}
+    more = {"relativeToPublishRate": False, "ratePeriodInSecond": 1}
+    return PolicyShape((*fields.values(), period_field, relative_field), shown, parsed, {**example, **more})
+
+
+def _subscribe_rate() -> PolicyShape:
+    name, period_name = "subscribeThrottlingRatePerConsumer", "ratePeriodInSecond"
+
+    def parsed(body: Any) -> dict[str, Any]:
+        given = object_of(body, "subscribeRate")
+        period = number_of(given.get(period_name, 30), period_name, 1)
+        rate = _per_second(number_of(given.get(name, -1), name, -1), period)
+        return {"subscribes_per_second": rate, "subscribe_period_seconds": period}
+
+    return PolicyShape(
+        ("subscribes_per_second", "subscribe_period_seconds"),
+        lambda values: {
+            name: _amount(values["subscribes_per_second"], values["subscribe_period_seconds"]),
+            period_name: values["subscribe_period_seconds"],
+        },
+        parsed,
+        {name: 10, period_name: 30},
+    )
+
+
+def _per_second(amount: int, period: int) -> int | float:
+    """Return the rate of a second; 0, which means no limit, where there is none."""
+    if amount <= 0:
+        return 0
+    return amount // period if amount % period == 0 else amount / period
+
+
+def _amount(per_second: float, period: int) -> int:
+    """Return what a rate allows in a period; -1 without a limit."""
+    return max(1, round(per_second * period)) if per_second else -1
 
 
 def _retention() -> PolicyShape:
@@ -303,9 +362,10 @@ _BOTH: dict[str, PolicyShape] = {
     "retention": _retention(),
     "messageTTL": _number("message_ttl_seconds"),
     "persistence": _persistence(),
-    "dispatchRate": _rate("dispatch", "dispatch", has_period=True),
-    "subscriptionDispatchRate": _rate("dispatch", "subscription_dispatch", has_period=True),
-    "publishRate": _rate("publish", "publish", has_period=False),
+    "dispatchRate": _dispatch_rate("dispatch"),
+    "subscriptionDispatchRate": _dispatch_rate("subscription_dispatch"),
+    "publishRate": _publish_rate(),
+    "subscribeRate": _subscribe_rate(),
     "deduplicationSnapshotInterval": _number("deduplication_snapshot_seconds", lowest=1),
     "maxConsumersPerSubscription": _number("max_consumers_per_subscription"),
     "maxSubscriptionsPerTopic": _number("max_subscriptions"),

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.gateway.admin.routes import NO_CONTENT, is_excluded, json_object, number_in_text, text_values
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
-from heliograph.gateway.shapes.json_forms import iso_time
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
 from heliograph.operations.table import PEEK_MAX
 from heliograph.protocol.topic_name import TopicName

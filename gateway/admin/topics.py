@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from heliograph.base.clock import iso_time
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -29,7 +30,6 @@ from heliograph.gateway.admin.routes import (
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
-from heliograph.gateway.shapes.json_forms import iso_time
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl, topic_names_in, topics_in
 from heliograph.operations.table import PARTITIONS_MAX, Answer
 from heliograph.protocol.topic_name import TopicName

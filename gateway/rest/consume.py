@@ -11,6 +11,7 @@ from pydantic import BeforeValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.gateway.http.metrics import REST
 from heliograph.gateway.ports import MessagePort
@@ -26,7 +27,7 @@ from heliograph.gateway.shapes.bodies import (
     parsed,
     read_body,
 )
-from heliograph.gateway.shapes.json_forms import id_from_text, id_text, iso_time, text_of, to_base64
+from heliograph.gateway.shapes.json_forms import id_from_text, id_text, text_of, to_base64
 from heliograph.gateway.shapes.topics import SubscriptionInUrl, TopicInUrl
 from heliograph.protocol.message_id import MessageId
 

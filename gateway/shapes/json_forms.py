@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import binascii
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from heliograph.base.clock import wall_ms
+from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.errors import BadRequestError, InvalidMessageIdError
 from heliograph.gateway.ports import MessagePort
 from heliograph.protocol.message_id import MessageId
-
-TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 
 
 def to_base64(data: bytes) -> str:
@@ -39,16 +37,6 @@ def text_of(data: bytes) -> str | None:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-def iso_time(time_ms: int) -> str:
-    """Return a time as ISO-8601 in UTC with milliseconds, such as ``2013-01-01T05:15:00.000Z``.
-
-    A time outside the years 1970 to 9999 becomes the nearest of the two ends: any producer may send one, and it must
-    not stop a consumer.
-    """
-    seconds, milliseconds = divmod(min(max(time_ms, 0), TIME_MS_MAX), 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
 def from_iso_time(text: object, field: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from heliograph.base.errors import ConflictError, NamespaceNotFoundError, NotFoundError
 from heliograph.operations.table import Answer, OperationGroup, Right, Scope, operation
 
-PolicyValue = bool | int | str
+PolicyValue = bool | int | float | str
 
 
 class NamespaceOperations(OperationGroup, group="namespaces"):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from heliograph.actors.broker.admin.owned_cursors import OwnedCursors, durable
 from heliograph.actors.broker.broker_context import BrokerContext
-from heliograph.actors.broker.limits.rates import Rates
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_record import changed_properties, user_properties, with_user_properties
@@ -33,7 +31,6 @@ class OwnedTopics:
         self._context = context
         self._store = store
         self._ledgers = ledgers
-        self._rates: WeakKeyDictionary[BrokerTopic, Rates] = WeakKeyDictionary()
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "delete_topic": self._delete_topic,
             "topic_stats": self._topic_stats,
@@ -70,7 +67,7 @@ class OwnedTopics:
 
     async def _topic_stats(self, name: TopicName) -> Json:
         topic = await self._context.topics.get(name)
-        return topic_stats(topic, self._rates.setdefault(topic, Rates()), self._context.config.broker_id)
+        return topic_stats(topic, self._context.config.broker_id)
 
     async def _topic_internal_stats(self, name: TopicName) -> Json:
         return await internal_stats(await self._context.topics.get(name), self._ledgers)

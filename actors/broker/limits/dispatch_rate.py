@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from heliograph.actors.broker.limits.token_bucket import TokenBucket
 
+Published = Callable[[float], tuple[float, float]]
+
+
+def nothing_published(now: float) -> tuple[float, float]:
+    """Return the publish rate of what is not published to."""
+    return 0.0, 0.0
+
 
 class DispatchRate:
-    """A limit in messages and one in bytes a second. ``is_limited`` is False if there is neither."""
+    """A limit in messages and one in bytes. ``is_limited`` is False if there is neither.
 
-    def __init__(self) -> None:
+    Args:
+        published: returns the messages and bytes that are published to the topic each second, for limits relative to
+            that.
+    """
+
+    def __init__(self, published: Published = nothing_published) -> None:
         self.is_limited = False
-        self._rates = (0, 0)
+        self.published = published
+        self._setting: tuple[float, float, int, bool] = (0, 0, 1, False)
+        self._is_relative = False
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
 
-    def set(self, messages_per_second: int, bytes_per_second: int) -> None:
-        """Apply new limits; 0 means no limit."""
-        if (messages_per_second, bytes_per_second) == self._rates:
+    def set(
+        self, messages_per_second: float, bytes_per_second: float, period_seconds: int = 1, is_relative: bool = False
+    ) -> None:
+        """Apply new limits; 0 means no limit.
+
+        Args:
+            period_seconds: what the rates allow in this time may come at once.
+            is_relative: the limits are so much above the rate of publishing.
+        """
+        setting = (messages_per_second, bytes_per_second, period_seconds, is_relative)
+        if setting == self._setting:
             return
+        self._setting = setting
+        self._is_relative = is_relative
         now = time.monotonic()
-        self._rates = (messages_per_second, bytes_per_second)
-        self._messages = TokenBucket(messages_per_second, now) if messages_per_second > 0 else None
-        self._bytes = TokenBucket(bytes_per_second, now) if bytes_per_second > 0 else None
+        self._messages, self._bytes = (
+            TokenBucket(rate, now, period_seconds) if rate > 0 else None
+            for rate in (messages_per_second, bytes_per_second)
+        )
         self.is_limited = self._messages is not None or self._bytes is not None
 
     def take(self, messages: int, size: int, now: float) -> None:
@@ -36,7 +61,17 @@ class DispatchRate:
 
     def wait(self, now: float) -> float:
         """Return the seconds until the next entry may follow; 0 for now."""
+        if self._is_relative:
+            self._follow(now)
         return max((bucket.wait(now) for bucket in (self._messages, self._bytes) if bucket is not None), default=0.0)
+
+    def _follow(self, now: float) -> None:
+        """Set both rates to the rate of publishing at this moment and what is allowed above it."""
+        for bucket, base, published in zip(
+            (self._messages, self._bytes), self._setting[:2], self.published(now), strict=True
+        ):
+            if bucket is not None:
+                bucket.change(base + published, now)
 
 
 def longest_wait(rates: Sequence[DispatchRate], now: float) -> float:

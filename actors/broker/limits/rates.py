@@ -1,26 +1,37 @@
-"""Rates per second of counters that only grow."""
+"""Rates per second of counters that only grow, over Pulsar's window of a minute (pure)."""
 
 from __future__ import annotations
 
-import time
+SAMPLE_SECONDS = 15.0  # from one sample of a counter to the next
+SAMPLES_KEPT = 5  # the oldest is then a minute old, and the next one at most a minute and a quarter
+SECONDS_MIN = 1.0  # a rate over a shorter time is noise; it counts as this long
 
-RATE_WINDOW_SECONDS_MIN = 1.0  # over which a rate is taken
 
+class RateWindow:
+    """The rates of a few counters over the last minute, or since it was made if that is less.
 
-class Rates:
-    """The rates of a set of counters between two calls of ``look``."""
+    The broker takes a sample of every window from time to time (``Topics.sample_rates``). A reader changes nothing, so
+    that all readers get the same rates, however often they look.
 
-    def __init__(self) -> None:
-        self._at = time.monotonic()
-        self._counters: dict[str, int] = {}
-        self._rates: dict[str, float] = {}
+    Args:
+        now: seconds of a monotonic clock; the counters are 0 then.
+        width: how many counters.
+    """
 
-    def look(self, counters: dict[str, int]) -> dict[str, float]:
-        """Return the rates since the last call, or those of the last call if it was less than a window ago."""
-        now = time.monotonic()
-        passed = now - self._at
-        if passed >= RATE_WINDOW_SECONDS_MIN or not self._rates:
-            seconds = max(passed, RATE_WINDOW_SECONDS_MIN)
-            self._rates = {name: (n - self._counters.get(name, 0)) / seconds for name, n in counters.items()}
-            self._counters, self._at = dict(counters), now
-        return self._rates
+    __slots__ = ("_samples",)
+
+    def __init__(self, now: float, width: int) -> None:
+        self._samples: list[tuple[float, ...]] = [(now, *(0,) * width)]  # time and counters; at most SAMPLES_KEPT
+
+    def sample(self, now: float, *counters: int) -> None:
+        """Note the counters at a time."""
+        assert len(counters) + 1 == len(self._samples[0]), "a window has a width"
+        self._samples.append((now, *counters))
+        if len(self._samples) > SAMPLES_KEPT:
+            del self._samples[0]
+
+    def rates(self, now: float, *counters: int) -> tuple[float, ...]:
+        """Return how much each counter grew per second since the oldest sample."""
+        before = self._samples[0]
+        seconds = max(now - before[0], SECONDS_MIN)
+        return tuple((count - old) / seconds for count, old in zip(counters, before[1:], strict=True))

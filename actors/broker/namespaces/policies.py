@@ -5,6 +5,7 @@ Policies have the names of the fields of ``Policies``. ``persistence`` there is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -31,8 +32,12 @@ _LOWEST = {
     "ledger_bytes_max": 1,
     "ledger_age_seconds_max": 1,
     "deduplication_snapshot_seconds": 1,
+    "dispatch_period_seconds": 1,
+    "subscription_dispatch_period_seconds": 1,
+    "subscribe_period_seconds": 1,
 }
 _HIGHEST = {"auto_create_partitions": 10_000}
+_RATES = frozenset(field.name for field in fields(Policies) if field.name.endswith("s_per_second"))  # also fractions
 _DEFAULTS = NamespacePolicies()
 _OF_TOPICS: dict[str, type] = {field.name: type(field.default) for field in fields(Policies)}
 del _OF_TOPICS["persistence"]
@@ -67,7 +72,10 @@ def check_policies(values: Mapping[str, PolicyValue], *, of_namespace: bool = Fa
         kind = kinds.get(name)
         if kind is None:
             raise BadRequestError(f"there is no policy {name}", field=name, limit=", ".join(sorted(kinds)))
-        if type(value) is not kind:
+        if name in _RATES and isinstance(value, float):
+            if not math.isfinite(value) or value < 0:
+                raise BadRequestError(f"{name} is {value!r}", field=name, limit="0 or more")
+        elif type(value) is not kind:
             raise BadRequestError(f"{name} is {value!r}", field=name, limit=f"a value of type {kind.__name__}")
         if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
             raise BadRequestError(f"{name} is {value!r}", field=name, limit=", ".join(_CHOICES[name]))

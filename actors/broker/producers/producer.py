@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from typing_extensions import override
 
+from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.base.clock import wall_ms
@@ -68,6 +70,7 @@ class TopicProducer:
     Args:
         epoch: how often the client has created it again; a higher epoch supersedes a lower one.
         topic_epoch: the epoch that the client has from an earlier exclusive ownership, None when it has none.
+        metadata: properties that the client gave its producer.
 
     Attributes:
         is_ready: False while it waits to become the exclusive owner.
@@ -83,6 +86,7 @@ class TopicProducer:
         mode: AccessMode = AccessMode.SHARED,
         topic_epoch: int | None = None,
         request_id: int = 0,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.producer_id = producer_id
         self.name = name
@@ -96,6 +100,8 @@ class TopicProducer:
         self.last_sequence_id = -1  # the highest that the topic has stored of this name, if that is known
         self.is_ready = True
         self.schema_version = b""  # of the schema that it declared
+        self.metadata = metadata or {}
+        self.window = RateWindow(time.monotonic(), 2)  # of messages and bytes in
         self.connected_ms = wall_ms()
         self.sent = 0  # entries that came, which numbers them from 1
         self.settled = 0  # entries that have their outcome; 0 <= settled <= sent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from heliograph.actors.broker.subscription.consumer import ConsumerChannel, Subs
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.clock import iso_time
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -166,7 +168,7 @@ class ConsumerCommands(ConsumerChannel):
 
     async def _connect(self, wanted: pb.CommandSubscribe, *, is_last: bool = False) -> Subscribed | None:
         """Connect a consumer. Return None if its place is taken, once the clients that have it were probed."""
-        topic, subscription = await self._subscription_for(wanted)
+        topic, subscription = await self._subscription_for(wanted, is_again=is_last)
         try:
             return await self._join(wanted, topic, subscription, is_last)
         except HeliographError:
@@ -207,7 +209,9 @@ class ConsumerCommands(ConsumerChannel):
         set_key_sharing(consumer, wanted)
         return consumer
 
-    async def _subscription_for(self, wanted: pb.CommandSubscribe) -> tuple[BrokerTopic, Subscription]:
+    async def _subscription_for(
+        self, wanted: pb.CommandSubscribe, *, is_again: bool
+    ) -> tuple[BrokerTopic, Subscription]:
         if not wanted.subscription:
             raise BadRequestError("the subscription has no name", field="subscription")
         if wanted.read_compacted and wanted.sub_type not in (wanted.EXCLUSIVE, wanted.FAILOVER):
@@ -216,6 +220,8 @@ class ConsumerCommands(ConsumerChannel):
             )
         topics = self.connection.context.topics
         topic = await topics.get(TopicName.parse(wanted.topic), may_create=wanted.force_topic_creation)
+        if not is_again:
+            self._check_rate(wanted, topic)
         await check_consumer_schema(self.connection.context.schemas, topic, wanted)
         chain, reader = await topic.view(wanted.read_compacted)
         subscription = await topic.subscribe(
@@ -227,6 +233,15 @@ class ConsumerCommands(ConsumerChannel):
             may_create=topic.policies.auto_create_subscriptions or not wanted.durable,
         )
         return topic, subscription
+
+    def _check_rate(self, wanted: pb.CommandSubscribe, topic: BrokerTopic) -> None:
+        """Raise ServiceNotReadyError, after which clients try again later, if a consumer subscribes too often."""
+        host = self.peer.rpartition(":")[0]
+        if not topic.subscribe_limit.admit((host, wanted.consumer_name, wanted.consumer_id), time.monotonic()):
+            raise ServiceNotReadyError(
+                f"consumer {wanted.consumer_name or wanted.consumer_id} of {host} subscribes to {topic.name} "
+                "more often than the subscribe rate allows"
+            )
 
     def _close(self, command: BaseCommand, section: memoryview | None) -> None:
         consumer_id = command.close_consumer.consumer_id
@@ -338,16 +353,14 @@ class ConsumerCommands(ConsumerChannel):
         answer = pb.CommandConsumerStatsResponse(request_id=wanted.request_id)
         try:
             consumer, subscription, _ = self._find(wanted.consumer_id)
-            rates = consumer.rates()
-            answer.msg_rate_out = rates["msgOutCounter"]
-            answer.msg_throughput_out = rates["bytesOutCounter"]
-            answer.msg_rate_redeliver = rates["redelivered"]
+            rates = consumer.rates(time.monotonic())
+            answer.msg_rate_out, answer.msg_throughput_out, answer.msg_rate_redeliver = rates
             answer.consumer_name = consumer.name
             answer.available_permits = max(consumer.state.permits, 0)
             answer.unacked_messages = consumer.state.pending_messages
             answer.blocked_consumer_on_unacked_msgs = consumer.state.is_blocked
             answer.address = self.peer
-            answer.connected_since = str(consumer.connected_ms)
+            answer.connected_since = iso_time(consumer.connected_ms)
             answer.type = subscription.kind.value
             answer.msg_backlog = subscription.backlog
         except HeliographError as error:

@@ -197,6 +197,7 @@ class ProducerCommands(ProducerChannel):
             mode=_MODES[wanted.producer_access_mode],
             topic_epoch=wanted.topic_epoch if wanted.HasField("topic_epoch") else None,
             request_id=wanted.request_id,
+            metadata={pair.key: pair.value for pair in wanted.metadata},
         )
         producer.is_name_generated = not wanted.producer_name or not wanted.user_provided_producer_name
         return producer

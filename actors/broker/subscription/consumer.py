@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
-from heliograph.actors.broker.limits.rates import Rates
+from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.clock import wall_ms
@@ -56,6 +57,14 @@ class ConsumerChannel(Protocol):
         """Tell a consumer of a Failover subscription whether it is the active one."""
 
 
+class ConsumerRates(NamedTuple):
+    """Messages and bytes pushed, and entries redelivered, each second."""
+
+    messages: float
+    size: float
+    redelivered: float
+
+
 class SubscriptionConsumer:
     """One consumer, made by the connection and owned by the subscription."""
 
@@ -74,7 +83,7 @@ class SubscriptionConsumer:
         self.state = ConsumerState(key, name or f"consumer-{key:x}", priority)
         self.channel = channel
         self.metadata = metadata or {}
-        self._rates = Rates()
+        self._window = RateWindow(time.monotonic(), 3)
         self.connected_ms = wall_ms()
         self.entries_out = 0
         self.messages_out = 0
@@ -83,15 +92,18 @@ class SubscriptionConsumer:
         self.is_termination_announced = False
         self.epoch: int | None = None  # the client's count of its redeliveries and seeks, if it counts them
 
-    def rates(self) -> dict[str, float]:
-        """Return messages and bytes pushed and entries redelivered, per second since the last call."""
-        return self._rates.look(
-            {
-                "msgOutCounter": self.messages_out,
-                "bytesOutCounter": self.bytes_out,
-                "redelivered": self.messages_redelivered,
-            }
-        )
+    def rates(self, now: float) -> ConsumerRates:
+        """Return what is pushed to the consumer each second.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
+        counters = (self.messages_out, self.bytes_out, self.messages_redelivered)
+        return ConsumerRates(*self._window.rates(now, *counters))
+
+    def sample_rates(self, now: float) -> None:
+        """Note the counters for the rates of the next minute."""
+        self._window.sample(now, self.messages_out, self.bytes_out, self.messages_redelivered)
 
     @property
     def name(self) -> str:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.base.clock import iso_time
 
 Json = dict[str, Any]
 
 DRAINING_SHOWN_MAX = 100  # hashes of one consumer
 RANGES_SHOWN_MAX = 1_000  # of one consumer
+
+
+def sample_rates(subscription: Subscription, now: float) -> None:
+    """Note the counters of a subscription and its consumers for the rates of the next minute.
+
+    Args:
+        now: seconds of the monotonic clock.
+    """
+    subscription.window.sample(now, *_counters(subscription))
+    for consumer in subscription.consumers.values():
+        consumer.sample_rates(now)
 
 
 def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -> Json:
@@ -24,11 +37,15 @@ def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -
     entries = chain.end - chain.first
     active = dispatcher.active
     delayed = subscription.delays.index.count
-    consumers = [consumer_stats(subscription, consumer) for consumer in subscription.consumers.values()]
+    now = time.monotonic()
+    consumers = [consumer_stats(subscription, consumer, now) for consumer in subscription.consumers.values()]
+    delivered, size, acknowledged, expired = subscription.window.rates(now, *_counters(subscription))
     return {
-        "msgRateOut": sum(one["msgRateOut"] for one in consumers),
-        "msgThroughputOut": sum(one["msgThroughputOut"] for one in consumers),
-        "msgRateRedeliver": sum(one["msgRateRedeliver"] for one in consumers),
+        "msgRateOut": delivered,
+        "msgThroughputOut": size,
+        "msgRateRedeliver": sum((one["msgRateRedeliver"] for one in consumers), 0.0),
+        "msgRateExpired": expired,
+        "messageAckRate": acknowledged,
         "msgBacklog": subscription.backlog,
         "msgBacklogNoDelayed": max(subscription.backlog - delayed, 0),
         "backlogSize": storage * subscription.backlog // entries if entries else 0,
@@ -55,23 +72,24 @@ def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -
     }
 
 
-def consumer_stats(subscription: Subscription, consumer: SubscriptionConsumer) -> Json:
-    """Return the statistics of one consumer."""
+def consumer_stats(subscription: Subscription, consumer: SubscriptionConsumer, now: float) -> Json:
+    """Return the statistics of one consumer at a time of the monotonic clock."""
     dispatcher = subscription.dispatcher
-    rates = consumer.rates()
+    rates = consumer.rates(now)
     stats: Json = {
         "consumerName": consumer.name,
         "availablePermits": consumer.state.permits,
         "unackedMessages": consumer.state.pending_messages,
         "blockedConsumerOnUnackedMsgs": consumer.state.is_blocked,
-        "msgRateOut": rates["msgOutCounter"],
-        "msgThroughputOut": rates["bytesOutCounter"],
-        "msgRateRedeliver": rates["redelivered"],
+        "msgRateOut": rates.messages,
+        "msgThroughputOut": rates.size,
+        "msgRateRedeliver": rates.redelivered,
         "msgOutCounter": consumer.messages_out,
         "bytesOutCounter": consumer.bytes_out,
+        "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
         "priorityLevel": consumer.state.priority,
         "address": consumer.channel.peer,
-        "connectedSince": consumer.connected_ms,
+        "connectedSince": iso_time(consumer.connected_ms),
         "clientVersion": consumer.channel.client_version,
         "metadata": dict(consumer.metadata),
     }
@@ -93,3 +111,12 @@ def consumer_stats(subscription: Subscription, consumer: SubscriptionConsumer) -
 def _mode(subscription: Subscription) -> str:
     is_sticky = any(consumer.state.key_ranges is not None for consumer in subscription.consumers.values())
     return "STICKY" if is_sticky else "AUTO_SPLIT"
+
+
+def _counters(subscription: Subscription) -> tuple[int, int, int, int]:
+    return (
+        subscription.messages_out,
+        subscription.bytes_out,
+        subscription.entries_acknowledged,
+        subscription.entries_expired,
+    )

@@ -21,6 +21,7 @@ from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, Dispatch
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate, longest_wait
+from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.read_ahead import SubscriptionReadAhead
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
@@ -37,6 +38,7 @@ from heliograph.metadata.model import Policies
 TURN_ENTRIES_MAX = 200
 DUE_MAX = 1_000  # entries whose delivery time has come and that wait in the dispatcher, before more are added
 FULL_DELAY_SECONDS = 1.0  # between attempts while the index of delayed entries is full
+RATE_CHECK_SECONDS_MAX = 1.0  # a limit relative to the rate of publishing changes while the delivery waits
 COMPACTION = "__compaction"  # the subscription that keeps ledgers until they are compacted
 OWN_PROPERTIES = "heliograph."  # properties of the cursor's record that are not the user's
 
@@ -101,7 +103,8 @@ class Subscription:
         self.chain = chain
         self._policies = setting.policies
         self._setting = setting
-        self._rate = DispatchRate()
+        self.window = RateWindow(time.monotonic(), 4)  # of the counters above
+        self._rate = DispatchRate(setting.topic_rate.published)
         self._is_limited = False
         self.dispatcher: Dispatcher = ExclusiveDispatcher(cursor)
         delayed_log = None if cursor_log is None else DelayedLog(cursor_log, chain, ledgers)
@@ -117,7 +120,10 @@ class Subscription:
         """Apply new policies to the open subscription."""
         self._policies = policies
         self._rate.set(
-            policies.subscription_dispatch_messages_per_second, policies.subscription_dispatch_bytes_per_second
+            policies.subscription_dispatch_messages_per_second,
+            policies.subscription_dispatch_bytes_per_second,
+            policies.subscription_dispatch_period_seconds,
+            policies.subscription_dispatch_relative,
         )
         self.dispatcher.set_limits(policies.max_unacked_per_consumer, policies.max_unacked_per_subscription)
         if self.consumers:
@@ -398,7 +404,7 @@ class Subscription:
         """Return whether a rate limit is reached. A timer then continues the delivery."""
         wait = longest_wait((self._rate, self._setting.topic_rate), time.monotonic())
         if wait > 0:
-            self._pump_later(wait)
+            self._pump_later(min(wait, RATE_CHECK_SECONDS_MAX))
         return wait > 0
 
     def _pump_later(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from heliograph.actors.broker.cursor.log import CursorPlace
 from heliograph.actors.broker.dedup.switch import DedupSwitch
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
@@ -36,6 +37,7 @@ class PublishAdmission:
     Attributes:
         messages_in: messages published since the topic was opened.
         rate: the topic's limits on publishing.
+        window: the rates of messages and bytes that are published.
         producers: the producers that were admitted.
     """
 
@@ -50,6 +52,7 @@ class PublishAdmission:
     ) -> None:
         self.messages_in = 0
         self.rate = DispatchRate()
+        self.window = RateWindow(time.monotonic(), 2)
         self.producers = TopicProducers(ledger.name, ProducerAccess(_stored_epoch(ledger)), self._store_epoch)
         self.producers.on_joined = self._joined
         self.producers.on_left = self._left
@@ -69,6 +72,15 @@ class PublishAdmission:
         """Return the index of the first entry that a takeover reads again (I14)."""
         current = self.dedup.current
         return self._ledger.chain.end if current is None else current.mark
+
+    def published(self, now: float) -> tuple[float, float]:
+        """Return the messages and bytes that are published each second.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
+        messages, size = self.window.rates(now, self.messages_in, self._ledger.bytes_added)
+        return messages, size
 
     async def load(self, *, is_deduplicated: bool) -> None:
         """Load the state that a previous owner left, before any producer is admitted."""

@@ -1,25 +1,41 @@
-"""The statistics of a topic, in Pulsar's shapes and names."""
+"""The statistics of a topic, in Pulsar's shapes and names. Rates are those of the last minute."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from heliograph.actors.broker.limits.rates import Rates
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.subscription.stats import sample_rates as sample_subscription
 from heliograph.actors.broker.subscription.stats import subscription_stats
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.errors import NoSuchLedgerError
-from heliograph.base.clock import wall_ms
+from heliograph.base.clock import iso_time, wall_ms
 
 Json = dict[str, Any]
 
+_LATEST = frozenset({"topicEpoch", "topicCreationTimeStamp", "lastExpireTimestamp"})  # not added up over partitions
 RANGES_SHOWN_MAX = 1_000  # of a cursor's acknowledged ranges
 
 
-def topic_stats(topic: BrokerTopic, rates: Rates, broker_id: str) -> Json:
+def sample_rates(topic: BrokerTopic, now: float) -> None:
+    """Note the counters of a topic, its producers and its subscriptions for the rates of the next minute.
+
+    Args:
+        now: seconds of the monotonic clock.
+    """
+    topic.admission.window.sample(now, topic.messages_in, topic.ledger.bytes_added)
+    for producer in topic.producers.values():
+        producer.window.sample(now, producer.messages_in, producer.bytes_in)
+    for subscription in topic.subscriptions.values():
+        sample_subscription(subscription, now)
+
+
+def topic_stats(topic: BrokerTopic, broker_id: str) -> Json:
     """Return Pulsar's ``stats`` of one topic."""
+    now = time.monotonic()
     storage = storage_size(topic)
     chain = topic.ledger.chain
     subscriptions = {name: subscription_stats(s, chain, storage) for name, s in topic.subscriptions.items()}
@@ -29,39 +45,46 @@ def topic_stats(topic: BrokerTopic, rates: Rates, broker_id: str) -> Json:
         "msgOutCounter": sum(s["msgOutCounter"] for s in subscriptions.values()),
         "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
     }
-    speed = rates.look(counters)
+    rate_in, throughput_in = topic.admission.published(now)
     return {
-        "msgRateIn": speed["msgInCounter"],
-        "msgThroughputIn": speed["bytesInCounter"],
-        "msgRateOut": speed["msgOutCounter"],
-        "msgThroughputOut": speed["bytesOutCounter"],
+        "msgRateIn": rate_in,
+        "msgThroughputIn": throughput_in,
+        "msgRateOut": sum((s["msgRateOut"] for s in subscriptions.values()), 0.0),
+        "msgThroughputOut": sum((s["msgThroughputOut"] for s in subscriptions.values()), 0.0),
         **counters,
         "averageMsgSize": topic.ledger.bytes_added / topic.messages_in if topic.messages_in else 0.0,
         "storageSize": storage,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "offloadedStorageSize": 0,
-        "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
+        "publishers": [publisher_stats(producer, now) for producer in topic.producers.values()],
         "waitingPublishers": len(topic.admission.producers.access.waiting),
         "subscriptions": subscriptions,
         "unavailableSubscriptions": {name: str(error) for name, error in topic.unavailable.items()},
         "replication": {},
         "deduplicationStatus": "Disabled" if topic.admission.dedup.current is None else "Enabled",
+        "topicCreationTimeStamp": topic.ledger.record.created_ms,
         "topicEpoch": epoch if (epoch := topic.admission.producers.access.epoch) >= 0 else None,
         "ownerBroker": broker_id,
     }
 
 
-def publisher_stats(producer: TopicProducer) -> Json:
-    """Return the statistics of one producer."""
+def publisher_stats(producer: TopicProducer, now: float) -> Json:
+    """Return the statistics of one producer at a time of the monotonic clock."""
+    rate, throughput = producer.window.rates(now, producer.messages_in, producer.bytes_in)
     return {
+        "msgRateIn": rate,
+        "msgThroughputIn": throughput,
+        "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
+        "supportsPartialProducer": False,
         "producerName": producer.name,
         "producerId": producer.producer_id,
         "accessMode": producer.mode.value,
         "msgInCounter": producer.messages_in,
         "bytesInCounter": producer.bytes_in,
         "address": producer.channel.peer,
-        "connectedSince": producer.connected_ms,
+        "connectedSince": iso_time(producer.connected_ms),
         "clientVersion": producer.channel.client_version,
+        "metadata": dict(producer.metadata),
     }
 
 
@@ -160,4 +183,4 @@ def merged_stats(parts: dict[str, Json]) -> Json:
 def _add_up(total: Json, more: Json) -> None:
     for name, value in more.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
-            total[name] = total.get(name, 0) + value
+            total[name] = max(total.get(name, 0), value) if name in _LATEST else total.get(name, 0) + value

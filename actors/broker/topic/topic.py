@@ -14,6 +14,7 @@ from heliograph.actors.broker.cursor.recovery import create_cursor, recover_curs
 from heliograph.actors.broker.dedup.log import DEDUP_CURSOR
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
@@ -90,7 +91,9 @@ class BrokerTopic:
         self.opened_ms = wall_ms()
         self.expiry_hint = (-1, 0)  # index of the entry at the head of a backlog, and its publish time in ms
         choice = FailoverChoice.of(name)
-        self.setting = replace(setting or SubscriptionSetting(), choice=choice, topic_rate=DispatchRate())
+        topic_rate = DispatchRate(lambda now: self.admission.published(now))
+        self.setting = replace(setting or SubscriptionSetting(), choice=choice, topic_rate=topic_rate)
+        self.subscribe_limit = SubscribeLimit()
         self._store = store
         self._ledgers = ledgers
         self._subscribing = asyncio.Lock()
@@ -348,7 +351,13 @@ class BrokerTopic:
         self.policies = policies
         self.ledger.policies = policies
         self.admission.apply_policies(policies)
-        self.setting.topic_rate.set(policies.dispatch_messages_per_second, policies.dispatch_bytes_per_second)
+        self.setting.topic_rate.set(
+            policies.dispatch_messages_per_second,
+            policies.dispatch_bytes_per_second,
+            policies.dispatch_period_seconds,
+            policies.dispatch_relative,
+        )
+        self.subscribe_limit.set(policies.subscribes_per_second, policies.subscribe_period_seconds)
         for subscription in self.subscriptions.values():
             subscription.apply_policies(policies)
 

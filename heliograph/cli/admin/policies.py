@@ -77,7 +77,7 @@ def policies_app(owner: PolicyOwner, summary: str) -> typer.Typer:
 
 
 def values_of(assignments: Sequence[str]) -> dict[str, PolicyValue]:
-    """Return the policies of texts ``name=value``: true, false and whole numbers as such, anything else as text.
+    """Return the policies of texts ``name=value``: true, false and numbers as such, anything else as text.
 
     Raises:
         BadRequestError: a text has another form.
@@ -87,6 +87,12 @@ def values_of(assignments: Sequence[str]) -> dict[str, PolicyValue]:
         name, separator, text = assignment.partition("=")
         if not separator or not name:
             raise BadRequestError(f"{assignment!r} is no name=value", field="policy")
-        number = text.removeprefix("-")
-        values[name] = _WORDS[text] if text in _WORDS else int(text) if number.isdigit() else text
+        values[name] = _WORDS[text] if text in _WORDS else _number_or_text(text)
     return values
+
+
+def _number_or_text(text: str) -> int | float | str:
+    number = text.removeprefix("-")
+    if number.isdecimal():
+        return int(text)
+    return float(text) if number.replace(".", "", 1).isdecimal() else text

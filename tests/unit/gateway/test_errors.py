@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from heliograph.base import errors as tree
+from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError, HeliographError, InvalidConfigError, InvalidMessageIdError
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import ErrorRow, body_of, row_of
-from heliograph.gateway.shapes.json_forms import from_base64, from_iso_time, id_from_text, id_text, iso_time
+from heliograph.gateway.shapes.json_forms import from_base64, from_iso_time, id_from_text, id_text
 from heliograph.gateway.shapes.url_segments import decoded, routed_path
 from heliograph.gateway.websocket.windows import PERMITS_MAX, RECEIVER_QUEUE_MAX, PermitWindow, PushWindow, ReaderWindow
 from heliograph.metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from heliograph.actors.broker.limits.rates import Rates
 from heliograph.actors.broker.subscription.subscription import COMPACTION
 from heliograph.actors.broker.topic.idle_topics import has_backlog
 from heliograph.actors.broker.topic.stats import topic_stats
@@ -146,7 +145,7 @@ def test_a_topic_without_its_compacted_ledger_serves_the_rest() -> None:
         again = await topic_on(world, await world.session())
         assert again.subscriptions["billing"].backlog == 5
         assert isinstance(again.unavailable["state"], CompactedLostError)
-        stats = topic_stats(again, Rates(), "b")
+        stats = topic_stats(again, "b")
         assert stats["unavailableSubscriptions"] == {"state": str(again.unavailable["state"])}
         for refused in (again.view(True), again.subscribe("state", start=0)):
             with pytest.raises(CompactedLostError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,9 @@ from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.dispatch.key_ring import KeyRing
 from heliograph.actors.broker.dispatch.key_split import KeySplit
 from heliograph.actors.broker.dispatch.shared import SharedDispatcher
+from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.actors.broker.limits.rates import RateWindow
+from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
 from heliograph.actors.broker.limits.token_bucket import TokenBucket
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.type import SubscriptionType
@@ -49,6 +53,87 @@ def test_a_bucket_gives_no_more_than_its_rate(rate: float, steps: list[tuple[flo
         bucket.take(wanted, now)
         taken, largest = taken + wanted, max(largest, wanted)
         assert taken <= rate * (now - 100.0 + 1.0) + largest + 1, "the burst, the rate, and one entry"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 100), st.integers(2, 120))
+def test_a_slow_rate_is_a_rate(amount: int, period: int) -> None:
+    """A period's messages may come at once, and as many follow in each period after that."""
+    bucket = TokenBucket(amount / period, 0.0, period)
+    times: list[float] = []
+    now = 0.0
+    while now <= 3 * period:
+        wait = bucket.wait(now)
+        if wait > 0:
+            now += wait + 1e-9
+            continue
+        bucket.take(1, now)
+        times.append(now)
+    assert sum(time == 0.0 for time in times) == amount
+    assert 4 * amount - 1 <= len(times) <= 4 * amount + 1
+
+
+def test_a_bucket_of_less_than_a_token_a_second_gives_one_at_a_time() -> None:
+    bucket = TokenBucket(0.5, 0.0)
+    given = []
+    for tick in range(100):
+        if bucket.wait(tick / 10) == 0:
+            bucket.take(1, tick / 10)
+            given.append(tick)
+    assert len(given) in (5, 6)
+
+
+def test_a_rate_relative_to_publishing_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    published = [0.0]
+    rate = DispatchRate(lambda now: (published[0], 0.0))
+    rate.set(10, 0, 1, True)
+
+    def delivered(seconds: int) -> int:
+        nonlocal clock
+        count = 0
+        for _ in range(seconds * 1_000):
+            clock += 0.001
+            while rate.wait(clock) == 0:
+                rate.take(1, 100, clock)
+                count += 1
+        return count
+
+    delivered(5)
+    assert 95 <= delivered(10) <= 105
+    published[0] = 90.0
+    delivered(5)
+    assert 990 <= delivered(10) <= 1_010
+    rate.set(10, 0)
+    assert 95 <= delivered(10) <= 120
+
+
+def test_a_consumer_subscribes_no_more_often_than_its_rate() -> None:
+    limit = SubscribeLimit()
+    one, other = ("host", "name", 1), ("host", "name", 2)
+    assert all(limit.admit(one, 0.0) for _ in range(1_000))
+    limit.set(10 / 30, 30)
+    assert [limit.admit(one, 100.0) for _ in range(12)] == [True] * 10 + [False] * 2
+    assert limit.admit(other, 100.0)
+    assert not limit.admit(one, 129.9)
+    assert limit.admit(one, 130.0)
+    limit.set(0, 30)
+    assert all(limit.admit(one, 130.0) for _ in range(100))
+
+
+def test_rates_are_those_of_the_last_minute_for_every_reader() -> None:
+    window = RateWindow(1_000.0, 1)
+    assert window.rates(1_000.2, 10) == (10.0,), "less than a second counts as one"
+    assert window.rates(1_010.0, 600) == (60.0,)
+    assert window.rates(1_010.0, 600) == (60.0,), "looking changes nothing"
+    for second in range(15, 600, 15):  # 60 a second, which end after five minutes
+        window.sample(1_000.0 + second, 60 * min(second, 300))
+        (rate,) = window.rates(1_007.0 + second, 60 * min(second + 7, 300))
+        if second < 290:
+            assert rate == 60.0
+        elif second > 375:
+            assert rate == 0.0
 
 
 def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged() -> None:

@@ -120,6 +120,40 @@ def test_what_goes_out_is_limited_by_messages_and_by_bytes(lone: LoneBroker, nam
     lone.run(scenario())
 
 
+def test_a_slow_rate_lets_out_what_a_period_allows(lone: LoneBroker) -> None:
+    """30 in 60 seconds were no limit before, because 30 // 60 is none."""
+
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        topic = await with_policies(
+            lone, {"subscription_dispatch_messages_per_second": 0.5, "subscription_dispatch_period_seconds": 60}
+        )
+        await subscribe(client)
+        await send(client, 40)
+        await turns(lambda: topic.subscriptions["billing"]._timer is not None and answers(client, T.MESSAGE) > 0)
+        assert 30 <= topic.subscriptions["billing"].messages_out < 40, "and one more every two seconds"
+        await with_policies(lone, {"subscription_dispatch_messages_per_second": 0})
+        await turns(lambda: answers(client, T.MESSAGE) == 40)
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_a_consumer_subscribes_as_often_as_it_may(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        await with_policies(lone, {"subscribes_per_second": 2 / 60, "subscribe_period_seconds": 60})
+        for attempt in range(3):
+            client = Client(lone.broker)
+            await subscribe(client)
+            if attempt == 2:
+                assert last_error(client) == pb.SERVICE_NOT_READY
+            else:
+                assert answers(client, T.ERROR) == 0
+            client.leave()
+
+    lone.run(scenario())
+
+
 def test_what_comes_in_is_limited_by_bytes(lone: LoneBroker) -> None:
     async def scenario() -> None:
         client = Client(lone.broker)

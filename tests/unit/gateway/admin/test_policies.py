@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from heliograph.actors.broker.namespaces.policies import flat, with_policies
 from heliograph.gateway.admin.not_offered import NOT_OFFERED
 from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, TOPIC_POLICIES
+from heliograph.metadata import codec
 from heliograph.metadata.model import NamespacePolicies
 from tests.unit.gateway.world import FLIGHTS, Gateway, run
 
@@ -20,12 +22,17 @@ NAMESPACES = "/admin/v2/namespaces"
 NAMESPACE = f"{NAMESPACES}/public/default"
 TOPIC = "/admin/v2/persistent/public/default/flights"
 RATE = {"relativeToPublishRate": False, "ratePeriodInSecond": 1}
+SLOW = {"relativeToPublishRate": True, "ratePeriodInSecond": 60}
 EXAMPLES: list[tuple[str, Any]] = [
     ("retention", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 1024}),
     ("retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}),
     ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
     ("messageTTL", 3600),
     ("dispatchRate", {"dispatchThrottlingRateInMsg": 100, "dispatchThrottlingRateInByte": -1, **RATE}),
+    ("dispatchRate", {"dispatchThrottlingRateInMsg": 30, "dispatchThrottlingRateInByte": 1, **SLOW}),
+    ("subscriptionDispatchRate", {"dispatchThrottlingRateInMsg": 7, "dispatchThrottlingRateInByte": 1 << 40, **SLOW}),
+    ("subscribeRate", {"subscribeThrottlingRatePerConsumer": 10, "ratePeriodInSecond": 30}),
+    ("subscribeRate", {"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 60}),
     ("subscriptionDispatchRate", {"dispatchThrottlingRateInMsg": -1, "dispatchThrottlingRateInByte": 1024, **RATE}),
     ("publishRate", {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": 1_000_000}),
     ("maxConsumersPerSubscription", 3),
@@ -190,6 +197,7 @@ def test_shapes_say_the_same_both_ways(name: str, data: st.DataObject) -> None:
         "retention_seconds": data.draw(st.sampled_from([-1, 60, 600])),
         "retention_bytes": data.draw(st.sampled_from([-1, 1 << 20, 1 << 30])),
         "publish_messages_per_second": data.draw(st.integers(0, 1000)),
+        "dispatch_messages_per_second": data.draw(st.integers(0, 1 << 60)),
         "auto_create_partitions": data.draw(st.integers(0, 9)),
     }
     values = flat(with_policies(NamespacePolicies(), changed))
@@ -246,7 +254,9 @@ REFUSED: list[tuple[str, Any, int]] = [
     ("subscriptionTypesEnabled", "Shared", 422),
     ("subscriptionTypesEnabled", ["Loud"], 400),
     ("dispatchRate", {"dispatchThrottlingRateInMsg": "many"}, 422),
-    ("dispatchRate", {"relativeToPublishRate": True}, 422),
+    ("dispatchRate", {"relativeToPublishRate": "yes"}, 422),
+    ("dispatchRate", {"ratePeriodInSecond": 0}, 412),
+    ("subscribeRate", {"subscribeThrottlingRatePerConsumer": -2}, 412),
     ("schemaCompatibilityStrategy", "SOMEHOW", 400),
     ("schemaCompatibilityStrategy", 5, 422),
     ("delayedDelivery", {"active": "yes"}, 422),
@@ -378,3 +388,20 @@ def test_what_tools_send_for_policies_that_are_not_offered() -> None:
             assert (await gateway.http.delete(url)).status_code == 204
 
     run(scenario)
+
+
+def test_records_of_older_versions_have_rates_of_one_second() -> None:
+    values = flat(codec.decode(NamespacePolicies, _older(NamespacePolicies(dispatch_messages_per_second=30))))
+    assert NAMESPACE_POLICIES["dispatchRate"].shown(values) == {
+        "dispatchThrottlingRateInMsg": 30, "dispatchThrottlingRateInByte": -1, **RATE,
+    }  # fmt: skip
+    assert NAMESPACE_POLICIES["subscribeRate"].shown(values)["subscribeThrottlingRatePerConsumer"] == -1
+
+
+def _older(record: NamespacePolicies) -> bytes:
+    """Return the record as versions without periods wrote it."""
+    head, _, body = codec.encode(record).partition(b"\n")
+    new = ("_period_seconds", "_relative", "subscribes_per_second")
+    fields = {name: value for name, value in json.loads(body).items() if not name.endswith(new)}
+    body = json.dumps(fields).encode()
+    return b"%s %08x\n%s" % (head.rpartition(b" ")[0], crc32c.crc32c(body), body)
