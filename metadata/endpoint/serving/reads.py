@@ -25,8 +25,8 @@ class NodeReads:
         self._directory = guard.directory
 
     async def exists(self, path: str, watch: bool) -> Stat | None:
-        """Return the stat, or None. With ``watch``, a watch is set in both cases."""
-        check_visible(path)
+        """Return the stat, or None. With ``watch``, a watch is set in both cases. As in ZooKeeper 3.9, it is a read."""
+        await self._guard.require(path, Permission.READ)
         store = self._session.store
         if watch:
             stat = await self._session.watches.read(WatchKind.DATA, path, lambda watcher: store.exists(path, watcher))

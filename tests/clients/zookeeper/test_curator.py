@@ -31,7 +31,7 @@ SCENARIOS = {
     "zk_queues": ("simple_queue", "queue", "queue_with_lock", "priority_queue", "delay_queue"),
     "zk_counters": ("atomic_long", "shared_values"),
     "zk_caches": ("path_children_cache", "node_cache", "tree_cache", "curator_cache"),
-    "zk_watches": ("persistent_watcher",),
+    "zk_watches": ("persistent_watcher", "remove_watches"),
     "zk_ttl": ("persistent_ttl_node", "ttl_modes"),
     "zk_containers": ("containers_go",),
     "zk_transactions": ("transactions",),

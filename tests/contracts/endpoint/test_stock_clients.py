@@ -121,7 +121,7 @@ def test_acls_are_kept_beside_the_nodes_and_hold_at_the_endpoint(served: Served)
         for path in ("/mine", sequential, "/later"):
             assert owner.get(path)[0] == b"v"
             assert owner.get_acls(path)[0] == mine
-            for refused in (stranger.get, stranger.get_children, stranger.get_acls, stranger.set_acls):
+            for refused in (stranger.get, stranger.exists, stranger.get_children, stranger.get_acls, stranger.set_acls):
                 arguments = (path, OPEN_ACL_UNSAFE) if refused == stranger.set_acls else (path,)
                 with pytest.raises(NoAuthError):
                     refused(*arguments)

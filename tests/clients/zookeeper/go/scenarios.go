@@ -137,6 +137,8 @@ func acl(w *world) {
 	must(err)
 	_, _, err = stranger.Get(path)
 	fails(zk.ErrNoAuth, err)
+	_, _, err = stranger.Exists(path)
+	fails(zk.ErrNoAuth, err) // since ZooKeeper 3.9
 	_, err = stranger.Set(path, nil, -1)
 	fails(zk.ErrNoAuth, err)
 	found, _, err := owner.GetACL(path)
