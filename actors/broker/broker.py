@@ -68,7 +68,7 @@ class Broker:
         self._cache = TailCache(config.cache_bytes)
         self._publish_budget = PublishBudget(config.publish_bytes_max)
         self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
-        self._catalog = Catalog(store, config.default_retention_seconds)
+        self._catalog = Catalog(store, config.default_retention_seconds, config.default_copies)
         self._topic_lists = TopicLists(store, self._catalog)
         self._ownership: Ownership | None = None
         self._topics: Topics | None = None

@@ -10,6 +10,7 @@ from heliograph.actors.ledger.driver import LedgerClientConfig
 from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.settings import check_limits, described, setting
+from heliograph.metadata.model import Persistence, check_quorum
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 
 MIB = 1 << 20
@@ -98,6 +99,9 @@ class BrokerConfig:
     keep_alive_seconds: float = setting(
         30.0, "silence after which a peer is pinged; twice that ends the connection", above=0
     )
+    ensemble_size: int = setting(3, "bookies that a segment is spread over, in namespaces that do not say", least=1)
+    write_quorum: int = setting(3, "copies of each entry, in namespaces that do not say", least=1)
+    ack_quorum: int = setting(2, "durable copies that acknowledge an entry, in namespaces that do not say", least=1)
     default_retention_seconds: int = setting(
         -1,
         "time for which messages are kept after every subscription has acknowledged them, in namespaces that set no "
@@ -149,6 +153,7 @@ class BrokerConfig:
         if not self.broker_id or "/" in self.broker_id:
             raise InvalidConfigError("a broker needs an id without slashes", field="broker_id")
         check_limits(self)
+        check_quorum(self.ensemble_size, self.write_quorum, self.ack_quorum)
         check_listeners(self.advertised_listeners, self.internal_listener_name)
         if self.max_message_bytes > ENTRY_PAYLOAD_BYTES_MAX:
             raise InvalidConfigError(
@@ -164,6 +169,11 @@ class BrokerConfig:
                 field="orphan_grace_seconds",
                 limit=f"at least {ORPHAN_GRACE_SESSIONS_MIN} session timeouts",
             )
+
+    @property
+    def default_copies(self) -> Persistence:
+        """Return the quorum of the ledgers of namespaces that do not set their own."""
+        return Persistence(self.ensemble_size, self.write_quorum, self.ack_quorum)
 
     @property
     def ledgers(self) -> LedgerClientConfig:

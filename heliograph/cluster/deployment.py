@@ -177,6 +177,13 @@ def _with_ports(parts: Sequence[Part], config: ClusterConfig) -> list[Part]:
     return chosen
 
 
+def _with_copies(policies: NamespacePolicies, wanted: Persistence) -> NamespacePolicies | None:
+    """Return the default namespace with the cluster's numbers of copies; None if it has them, or was given its own."""
+    if policies.persistence == wanted or "ensemble_size" in (policies.own or ()):
+        return None
+    return replace(policies, persistence=wanted)
+
+
 async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) -> None:
     """Create the store's fixed nodes, and set the quorum of the default namespace to the configured one.
 
@@ -196,7 +203,7 @@ async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) ->
             store,
             namespace("public", "default"),
             NamespacePolicies,
-            lambda policies: None if policies.persistence == wanted else replace(policies, persistence=wanted),
+            lambda policies: _with_copies(policies, wanted),
         )
     finally:
         await store.close()

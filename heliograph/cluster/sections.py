@@ -38,6 +38,9 @@ SHARED = (
     "lost_bookie_delay_ms",
     "audit_interval_ms",
     "open_ledger_grace_ms",
+    "ensemble_size",
+    "write_quorum",
+    "ack_quorum",
 )
 # Settings of the parts that the cluster decides otherwise, and by what.
 DECIDED: Mapping[str, Mapping[str, str]] = {

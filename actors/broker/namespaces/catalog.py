@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
-from heliograph.actors.broker.namespaces.policies import with_default_retention
+from heliograph.actors.broker.namespaces.policies import with_default_copies, with_default_retention
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.topic_record import (
     NEVER_TRIMMED,
@@ -55,11 +55,15 @@ class Catalog:
 
     Args:
         default_retention_seconds: the retention of namespaces that do not set their own, -1 without end.
+        default_copies: the quorum of the ledgers of namespaces that do not set their own.
     """
 
-    def __init__(self, store: MetadataStore, default_retention_seconds: int = -1) -> None:
+    def __init__(
+        self, store: MetadataStore, default_retention_seconds: int = -1, default_copies: Persistence | None = None
+    ) -> None:
         self._store = store
         self._default_retention_seconds = default_retention_seconds
+        self._default_copies = default_copies or Persistence()
 
     @staticmethod
     def topic_path(topic: TopicName) -> str:
@@ -94,7 +98,8 @@ class Catalog:
         with contextlib.suppress(NoNodeError), needs_session():
             found = await read(self._store, path, NamespacePolicies)
             if not found.record.is_deleted:
-                return replace(found, record=with_default_retention(found.record, self._default_retention_seconds))
+                record = with_default_retention(found.record, self._default_retention_seconds)
+                return replace(found, record=with_default_copies(record, self._default_copies))
         raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:

@@ -128,6 +128,16 @@ def with_default_retention(namespace: NamespacePolicies, seconds: int) -> Namesp
     return replace(namespace, retention_seconds=seconds, retention_bytes=-1 if seconds else 0)
 
 
+def with_default_copies(namespace: NamespacePolicies, copies: Persistence) -> NamespacePolicies:
+    """Return a namespace's record with the numbers of copies of the cluster, unless the namespace sets its own.
+
+    Records of earlier versions do not tell what was set; they keep their numbers.
+    """
+    if namespace.own is None or set(COPIES) & set(namespace.own):
+        return namespace
+    return replace(namespace, persistence=copies)
+
+
 def known_policies(names: Iterable[str], *, of_namespace: bool = False) -> list[str]:
     """Return the names as a list.
 

@@ -92,6 +92,28 @@ def test_the_retention_of_the_cluster_holds_where_a_namespace_sets_none(
     asyncio.run(scenario())
 
 
+def test_the_copies_of_the_cluster_hold_where_a_namespace_sets_none() -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        catalog = Catalog(store, default_copies=Persistence(1, 1, 1))
+        records = NamespaceRecords(store, catalog)
+        await records.create("public/mine")
+        await records.create("public/own", {"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2})
+
+        async def copies(namespace: str) -> Persistence:
+            return (await catalog.policies(TopicName.parse(f"{namespace}/t"))).persistence
+
+        assert await copies("public/mine") == Persistence(1, 1, 1)
+        assert await copies("public/own") == Persistence(3, 2, 2)
+        assert await copies("public/default") == Persistence(3, 3, 2), "a record that does not tell what was set"
+        await records.remove_policies("public/own", ["ensemble_size", "write_quorum", "ack_quorum"])
+        assert await copies("public/own") == Persistence(1, 1, 1)
+        assert await records.policies("public/mine", own=True) == {}
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
 def test_a_namespace_has_as_many_topics_as_it_may(domain: str) -> None:
     async def scenario() -> None:
