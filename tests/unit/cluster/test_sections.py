@@ -25,6 +25,10 @@ from heliograph.pipelines.reading.range_reader import _ledger_config
 SETTINGS = {full: item for name, section in SECTIONS.items() for full, item in settings_below(section, f"{name}.")}
 
 
+LISTENER = "inside=pulsar://inside:6650"
+COMPANIONS = {"broker.internal_listener_name": ("advertised_listeners", LISTENER)}  # what has to be set with a setting
+
+
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
@@ -35,9 +39,10 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def table(full: str, value: Any) -> dict[str, Any]:
     """``broker.balance.rounds`` as nested tables."""
-    for name in reversed(full.split(".")):
+    section, _, rest = full.partition(".")
+    for name in reversed(rest.split(".")):
         value = {name: value}
-    return dict(value)
+    return {section: {**value, **dict([COMPANIONS[full]] if full in COMPANIONS else [])}}
 
 
 def candidates(default: Any) -> Iterator[Any]:
@@ -48,7 +53,7 @@ def candidates(default: Any) -> Iterator[Any]:
     elif isinstance(default, float):
         yield from (default * 0.97, default + 1.0, default + 0.01)
     else:
-        yield "random"
+        yield from ("random", LISTENER, "inside")
 
 
 def other_value(full: str) -> Any:
@@ -79,7 +84,8 @@ def arrived(config: ClusterConfig, full: str) -> list[Any]:
 
 def toml(full: str, value: Any) -> str:
     section, _, name = full.rpartition(".")
-    return f"[{section}]\n{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}\n"
+    text = f"[{section}]\n{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}\n"
+    return text + (f"{COMPANIONS[full][0]} = {COMPANIONS[full][1]!r}\n" if full in COMPANIONS else "")
 
 
 @pytest.mark.parametrize("full", SETTINGS)
@@ -91,6 +97,8 @@ def test_every_setting_arrives_from_every_source(full: str, monkeypatch: pytest.
     file.write_text(toml(full, value))
     assert set(arrived(ClusterConfig(config_file=file), full)) == {value}
     monkeypatch.setenv("HELIOGRAPH_" + full.replace(".", "__").upper(), str(value))
+    if full in COMPANIONS:
+        monkeypatch.setenv(f"HELIOGRAPH_{full.partition('.')[0]}__{COMPANIONS[full][0]}".upper(), COMPANIONS[full][1])
     assert set(arrived(ClusterConfig(), full)) == {value}
 
 

@@ -99,7 +99,7 @@ def test_the_copies_of_the_cluster_hold_where_a_namespace_sets_none() -> None:
         catalog = Catalog(store, default_copies=Persistence(1, 1, 1))
         records = NamespaceRecords(store, catalog)
         await records.create("public/mine")
-        await records.create("public/own", {"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2})
+        await records.create("public/own", policies={"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2})
 
         async def copies(namespace: str) -> Persistence:
             return (await catalog.policies(TopicName.parse(f"{namespace}/t"))).persistence
