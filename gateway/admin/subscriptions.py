@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.gateway.admin.routes import NO_CONTENT, is_excluded, json_object, number_in_text, text_values
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
+from heliograph.gateway.shapes.stored_entry import entry_response
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
 from heliograph.operations.table import PEEK_MAX
 from heliograph.protocol.topic_name import TopicName
 
-HEADER_PROPERTIES_MAX = 100  # of a message shown as headers
 TOPIC = ADMIN_TOPIC
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
 
@@ -146,12 +144,13 @@ async def peek(
     subscription: SubscriptionInUrl,
     number: Annotated[int, Path(ge=1, le=PEEK_MAX, description="The next one is 1")],
 ) -> Response:
-    """Return the payload of the message so many places ahead, one of a batch by itself; the rest is in headers."""
+    """Return the entry so many places ahead: its payload, of a batch the whole decompressed one; the rest is in
+    headers."""
     await _refuse_partitioned(services, topic)
-    found = await services.admin.cursors.peek(str(topic), subscription, number)
-    if len(found) < number:
-        raise NotFoundError(f"{subscription} has {len(found)} messages ahead of it", field="position")
-    return _message_response(found[-1])
+    found = await services.admin.cursors.peek(str(topic), subscription, number, True)
+    if not found:
+        raise NotFoundError(f"{subscription} has fewer than {number} entries ahead of it", field="position")
+    return entry_response(found[0])
 
 
 @router.get(f"{TOPIC}/examinemessage", summary="A message by its place")
@@ -161,16 +160,16 @@ async def examine(
     initial: Annotated[str, Query(alias="initialPosition")] = "latest",
     number: Annotated[int, Query(alias="messagePosition", ge=1)] = 1,
 ) -> Response:
-    """Return the first message of the entry so many places from the `earliest` or the `latest` one."""
+    """Return the entry so many places from the `earliest` or the `latest` one, of a batch the whole."""
     await _refuse_partitioned(services, topic)
-    return _message_response((await services.admin.cursors.examine(str(topic), initial, number))[0])
+    return entry_response((await services.admin.cursors.examine(str(topic), initial, number, True))[0])
 
 
 @router.get(f"{TOPIC}/ledger/{{ledger_id}}/entry/{{entry_id}}", summary="A message by its id")
 async def message(services: ServicesDep, topic: TopicInUrl, ledger_id: int, entry_id: int) -> Response:
-    """Return the first message of that entry."""
+    """Return that entry, of a batch the whole."""
     await _refuse_partitioned(services, topic)
-    return _message_response((await services.admin.cursors.message(str(topic), ledger_id, entry_id))[0])
+    return entry_response((await services.admin.cursors.message(str(topic), ledger_id, entry_id, True))[0])
 
 
 @router.get(f"{TOPIC}/messageid/{{time}}", summary="The message at a time")
@@ -217,31 +216,3 @@ def _message_id(body: dict[str, Any]) -> tuple[str, bool]:
 def _id_fields(text: str) -> dict[str, int]:
     names = ("ledgerId", "entryId", "partitionIndex", "batchIndex")
     return dict(zip(names, map(int, text.split(":")), strict=False))
-
-
-def _message_response(found: dict[str, Any]) -> Response:
-    """Return a message as Pulsar shows it: payload in the body, all else in headers."""
-    headers = {
-        "X-Pulsar-Message-ID": ":".join(found["message_id"].split(":")[:2]),
-        "X-Pulsar-publish-time": iso_time(found["publish_time_ms"]),
-        "X-Pulsar-producer-name": _ascii(found["producer_name"]),
-        "X-Pulsar-sequence-id": str(found["sequence_id"]),
-    }
-    if found["event_time_ms"]:
-        headers["X-Pulsar-event-time"] = iso_time(found["event_time_ms"])
-    if found["deliver_at_ms"]:
-        headers["X-Pulsar-deliver-at-time"] = iso_time(found["deliver_at_ms"])
-    if found["key"] is not None:
-        headers["X-Pulsar-partition-key"] = _ascii(found["key"])
-    if found["batch_size"]:
-        headers["X-Pulsar-num-batch-message"] = str(found["batch_size"])
-        headers["X-Pulsar-batch-index"] = found["message_id"].split(":")[3]
-    shown = dict(list(found["properties"].items())[:HEADER_PROPERTIES_MAX])
-    if shown:
-        headers["X-Pulsar-PROPERTY"] = json.dumps(shown)
-    return Response(found["payload"], media_type="application/octet-stream", headers=headers)
-
-
-def _ascii(text: str) -> str:
-    """Return text that a header can carry: what is not printable ASCII is escaped."""
-    return text.encode("unicode_escape").decode("ascii")

@@ -113,19 +113,32 @@ class CursorOperations(OperationGroup, group="cursors"):
 
     @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_ONE)
     async def peek(
-        self, topic: str, subscription: str, count: Annotated[int, IntegerRange(0, PEEK_MAX)] = 1
+        self,
+        topic: str,
+        subscription: str,
+        count: Annotated[int, IntegerRange(0, PEEK_MAX)] = 1,
+        as_entry: bool = False,
     ) -> list[Answer]:
         """Return the next messages that are not acknowledged, those of a batch one by one. Nothing changes.
+
+        Args:
+            as_entry: return only the ``count``th entry ahead, as a whole, or nothing where there are fewer.
 
         Returns:
             of each message ``message_id``, ``payload`` (bytes), ``key``, ``properties``, ``publish_time_ms``,
             ``event_time_ms``, ``deliver_at_ms``, ``producer_name``, ``sequence_id``, ``batch_size`` (0: no batch) and
             ``is_raw`` (the payload is as stored). Fewer than ``count`` where there are fewer, or they are large.
+            Of a whole entry ``message_id``, ``payload`` (decompressed and not taken apart) and ``metadata`` (bytes of
+            ``MessageMetadata``).
         """
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
     async def examine(
-        self, topic: str, initial: str = "latest", number: Annotated[int, IntegerRange(1, INTEGER_MAX)] = 1
+        self,
+        topic: str,
+        initial: str = "latest",
+        number: Annotated[int, IntegerRange(1, INTEGER_MAX)] = 1,
+        as_entry: bool = False,
     ) -> list[Answer]:
         """Return the messages of the ``number``th entry from ``earliest`` or ``latest``, counted from 1; see ``peek``.
 
@@ -134,7 +147,7 @@ class CursorOperations(OperationGroup, group="cursors"):
         """
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
-    async def message(self, topic: str, ledger_id: int, entry_id: int) -> list[Answer]:
+    async def message(self, topic: str, ledger_id: int, entry_id: int, as_entry: bool = False) -> list[Answer]:
         """Return the messages of one entry; see ``peek``.
 
         Raises:

@@ -49,6 +49,27 @@ def messages_of(position: Position, partition: int, payload: bytes, open_bits: i
             yield common | own | {"message_id": f"{base}:{index}", "payload": message, "batch_size": size}
 
 
+def entry_of(position: Position, partition: int, payload: bytes) -> Json:
+    """Return a whole entry: what Pulsar's administrative clients unpack by themselves.
+
+    Returns:
+        ``message_id`` (``ledger:entry:partition``), ``payload`` (decompressed, a batch with the headers of its
+        messages; as stored where it is encrypted, or a chunk, which cannot be decompressed without the others),
+        ``metadata`` (bytes of ``MessageMetadata``).
+
+    Raises:
+        UnsupportedError: it is compressed with an unknown codec.
+        ChecksumError: it cannot be decompressed.
+    """
+    metadata, body = codec.split(payload)
+    is_chunk = metadata.num_chunks_from_msg > 1
+    return {
+        "message_id": f"{position}:{partition}",
+        "payload": bytes(body) if is_chunk else codec.plain_payload(metadata, body),
+        "metadata": metadata.SerializeToString(),
+    }
+
+
 def _fields_of(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> Json:
     return {
         "key": metadata.partition_key if metadata.HasField("partition_key") else None,

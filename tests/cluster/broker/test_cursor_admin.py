@@ -12,6 +12,8 @@ import pulsar
 import pytest
 
 from heliograph.base import errors
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.entry import iterate_batch
 from heliograph.protocol.topic_name import TopicName
 from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
 
@@ -67,7 +69,7 @@ def test_peek_and_look_up_messages_one_by_one(cluster: BrokerCluster) -> None:
     cluster.run(cluster.admin.create_topic("peek"))
     cluster.run(cluster.admin.create_subscription("peek", "s"))
     with cluster.client() as client:
-        producer = client.create_producer("peek", compression_type=pulsar.CompressionType.ZLib)
+        producer = client.create_producer("peek", compression_type=pulsar.CompressionType.LZ4)
         producer.send(b"one", properties={"a": "b"}, partition_key="k", event_timestamp=77)
     ids = publish(cluster, "peek", [b"two", b"three"])
     shown = call(cluster, "peek", 1, topic="peek", subscription="s", count=5)
@@ -81,6 +83,16 @@ def test_peek_and_look_up_messages_one_by_one(cluster: BrokerCluster) -> None:
     assert call(cluster, "message", topic="peek", ledger_id=ledger_id, entry_id=entry_id) == shown[1:]
     assert call(cluster, "examine", topic="peek", initial="earliest", number=1) == shown[:1]
     assert call(cluster, "examine", topic="peek", initial="latest", number=1) == shown[1:]
+    for found in (
+        call(cluster, "peek", 1, topic="peek", subscription="s", count=2, as_entry=True),
+        call(cluster, "message", topic="peek", ledger_id=ledger_id, entry_id=entry_id, as_entry=True),
+        call(cluster, "examine", topic="peek", initial="latest", number=1, as_entry=True),
+    ):
+        (whole,) = found
+        metadata = pb.MessageMetadata.FromString(whole["metadata"])
+        assert [value for _, value in iterate_batch(metadata, whole["payload"])] == [b"two", b"three"]
+    assert call(cluster, "peek", topic="peek", subscription="s", count=1, as_entry=True)[0]["payload"] == b"one"
+    assert call(cluster, "peek", topic="peek", subscription="s", count=3, as_entry=True) == []
     assert call(cluster, "last_message_id", topic="peek") == ids[-1]
     assert call(cluster, "message_id_at", topic="peek", time_ms=0) == shown[0]["message_id"]
     assert call(cluster, "message_id_at", topic="peek", time_ms=1 << 50).startswith(f"{ledger_id}:{entry_id}")

@@ -114,11 +114,11 @@ class FakeProducer:
 
 
 class FakeCursors(CursorOperations):
-    """A recorder of calls; ``messages`` are the messages that peek and examine return."""
+    """A recorder of calls; ``entries`` are the whole entries that peek, examine and message return."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.messages: list[dict[str, Any]] = []
+        self.entries: list[dict[str, Any]] = []
         self.attached: dict[str, str] = {}
 
     async def skip(self, topic: str, subscription: str, count: int) -> None:
@@ -162,14 +162,19 @@ class FakeCursors(CursorOperations):
     async def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
         self.attached = dict(properties)
 
-    async def peek(self, topic: str, subscription: str, count: int = 1) -> list[dict[str, Any]]:
-        return self.messages[:count]
+    async def peek(self, topic: str, subscription: str, count: int = 1, as_entry: bool = False) -> list[dict[str, Any]]:
+        assert as_entry
+        return self.entries[count - 1 : count]
 
-    async def examine(self, topic: str, initial: str = "latest", number: int = 1) -> list[dict[str, Any]]:
-        return [self.messages[number - 1 if initial == "earliest" else -number]]
+    async def examine(
+        self, topic: str, initial: str = "latest", number: int = 1, as_entry: bool = False
+    ) -> list[dict[str, Any]]:
+        assert as_entry
+        return [self.entries[number - 1 if initial == "earliest" else -number]]
 
-    async def message(self, topic: str, ledger_id: int, entry_id: int) -> list[dict[str, Any]]:
-        return [self.messages[entry_id]]
+    async def message(self, topic: str, ledger_id: int, entry_id: int, as_entry: bool = False) -> list[dict[str, Any]]:
+        assert as_entry
+        return [self.entries[entry_id]]
 
     async def message_id_at(self, topic: str, time_ms: int) -> str:
         return "7:3:-1"

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import time
 from typing import Any
 
+import httpx
 import pytest
 
+from heliograph.actors.broker.admin.stored_message import entry_of
+from heliograph.actors.broker.records.position import Position
+from heliograph.base.errors import ChecksumError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_batch, encode_single, full_head
+from heliograph.protocol.compression import NAMES
+from heliograph.protocol.entry import encode_entry
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, run
 
 SUBSCRIPTION = f"/admin/v2/{FLIGHTS_PATH}/subscription/s"
@@ -73,33 +82,103 @@ def test_what_needs_one_partition_says_so() -> None:
     run(scenario)
 
 
-def test_looking_at_messages() -> None:
+def stored(section: bytes, entry_id: int) -> dict[str, Any]:
+    return entry_of(Position(7, entry_id), -1, section)
+
+
+def as_go(headers: httpx.Headers, body: bytes) -> list[tuple[str, bytes, dict[str, str]]]:
+    """Return id, payload and properties of each message, as the client in Go reads an answer."""
+    properties = json.loads(headers.get("x-pulsar-property", "{}"))
+    ledger_id, entry_id = headers["x-pulsar-message-id"].split(":")
+    if "x-pulsar-num-batch-message" not in headers:
+        return [(f"{ledger_id}:{entry_id}", body, properties)]
+    found, position = [], 0
+    for index in range(int(headers["x-pulsar-num-batch-message"])):
+        size = int.from_bytes(body[position : position + 4], "big")
+        single = pb.SingleMessageMetadata.FromString(body[position + 4 : position + 4 + size])
+        position += 4 + size
+        own = {**properties, **{pair.key: pair.value for pair in single.properties}}
+        found.append((f"{ledger_id}:{entry_id}:{index}", body[position : position + single.payload_size], own))
+        position += single.payload_size
+    assert position == len(body)
+    return found
+
+
+def as_java(headers: httpx.Headers, body: bytes) -> list[tuple[str, bytes, dict[str, str]]]:
+    """Return the same as the client in Java reads it, which leaves encrypted batches whole and parses each header."""
+    for name in ("publish-time", "event-time", "deliver-at-time"):
+        if f"x-pulsar-{name}" in headers:
+            assert datetime.datetime.fromisoformat(headers[f"x-pulsar-{name}"]).tzinfo is not None
+    for name in ("sequence-id", "uncompressed-size", "batch-size", "chunk-id", "num-chunks-from-msg"):
+        assert int(headers.get(f"x-pulsar-{name}", "0")) >= 0
+    if "x-pulsar-compression" in headers:
+        assert headers["x-pulsar-compression"] in {name.upper() for name in NAMES}
+    for key in headers.get_list("x-pulsar-base64-encryption-keys"):
+        pb.EncryptionKeys.FromString(base64.b64decode(key))
+    if headers.get("x-pulsar-is-encrypted") == "true":
+        return [(headers["x-pulsar-message-id"], body, {})]
+    return as_go(headers, body)
+
+
+@pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY], ids=pb.CompressionType.Name)
+def test_looking_at_entries(codec: pb.CompressionType) -> None:
+    texts = [b"%d " % n * 100 for n in range(3)]
+    heads = [full_head(len(text), f"k{n}", {"n": str(n)}, None) for n, text in enumerate(texts)]
+    common: dict[str, Any] = {"producer_name": "gr\u00fc\u00dfe", "sequence_id": 3, "publish_time": 1_700_000_000_123}
+    whole = encode_batch(pb.MessageMetadata(**common), heads, texts, codec)
+    head = full_head(100, "k\u00e9", {"a": "b"}, 5)
+    single = encode_single(pb.MessageMetadata(**common, schema_version=b"\0\1"), head, b"x" * 100, codec)
+    keys = [pb.EncryptionKeys(key=name, value=b"\xff") for name in ("one", "two")]
+    hidden = pb.MessageMetadata(
+        **common, num_messages_in_batch=2, encryption_keys=keys, encryption_param=b"\0", compression=codec
+    )
+
     async def scenario(gateway: Gateway) -> None:
         gateway.world.add()
-        common = {
-            "key": "k\u00e9", "properties": {"a": "b"}, "publish_time_ms": 1_700_000_000_123, "event_time_ms": 5,
-            "deliver_at_ms": 0, "producer_name": "p", "sequence_id": 3, "is_raw": False, "is_marker": False,
-        }  # fmt: skip
-        gateway.world.cursors.messages = [
-            {**common, "message_id": f"7:1:-1:{n}", "payload": b"m%d" % n, "batch_size": 2} for n in range(2)
-        ]
-        found = await gateway.http.get(f"{SUBSCRIPTION}/position/2")
-        assert (found.status_code, found.content) == (200, b"m1")
-        assert found.headers["X-Pulsar-Message-ID"] == "7:1"
-        assert found.headers["X-Pulsar-batch-index"] == "1"
-        assert found.headers["X-Pulsar-num-batch-message"] == "2"
-        assert json.loads(found.headers["X-Pulsar-PROPERTY"]) == {"a": "b"}
-        assert (await gateway.http.get(f"{SUBSCRIPTION}/position/3")).status_code == 404
+        sections = [whole, single, encode_entry(hidden, b"secret")]
+        gateway.world.cursors.entries = [stored(section, n) for n, section in enumerate(sections)]
         topic = f"/admin/v2/{FLIGHTS_PATH}"
-        examined = await gateway.http.get(f"{topic}/examinemessage?initialPosition=earliest&messagePosition=1")
-        assert examined.content == b"m0"
-        assert (await gateway.http.get(f"{topic}/ledger/7/entry/1")).content == b"m1"
+        for first, second, third in (
+            [f"{SUBSCRIPTION}/position/{number}" for number in (1, 2, 3)],
+            [f"{topic}/ledger/7/entry/{number}" for number in (0, 1, 2)],
+            [f"{topic}/examinemessage?initialPosition=latest&messagePosition={number}" for number in (3, 2, 1)],
+        ):
+            found = await gateway.http.get(first)
+            assert found.status_code == 200
+            expected = [(f"7:0:{n}", text, {"n": str(n)}) for n, text in enumerate(texts)]
+            assert as_go(found.headers, found.content) == as_java(found.headers, found.content) == expected
+            assert found.headers["X-Pulsar-batch-size"] == str(len(found.content))
+            assert ("X-Pulsar-compression" in found.headers) == (codec != pb.NONE)
+            found = await gateway.http.get(second)
+            assert as_go(found.headers, found.content) == [("7:1", b"x" * 100, {"a": "b"})]
+            assert as_java(found.headers, found.content) == as_go(found.headers, found.content)
+            assert base64.b64decode(found.headers["X-Pulsar-Base64-schema-version-b64encoded"]) == b"\0\1"
+            found = await gateway.http.get(third)
+            assert as_java(found.headers, found.content) == [("7:2", b"secret", {})]
+            assert found.headers.get_list("X-Pulsar-Base64-encryption-keys") == [
+                base64.b64encode(key.SerializeToString()).decode() for key in keys
+            ]
+        assert (await gateway.http.get(f"{SUBSCRIPTION}/position/4")).status_code == 404
         at_time = (await gateway.http.get(f"{topic}/messageid/1700000000000")).json()
         assert at_time == {"ledgerId": 7, "entryId": 3, "partitionIndex": -1}
         last = (await gateway.http.get(f"{topic}/lastMessageId")).json()
         assert last == {"ledgerId": 7, "entryId": 9, "partitionIndex": -1, "batchIndex": 4}
 
     run(scenario)
+
+
+def test_an_entry_that_cannot_be_decompressed_is_refused_and_a_chunk_is_shown_as_it_is() -> None:
+    fields: dict[str, Any] = {
+        "producer_name": "p",
+        "sequence_id": 1,
+        "publish_time": 1,
+        "compression": pb.LZ4,
+        "uncompressed_size": 9,
+    }
+    with pytest.raises(ChecksumError):
+        stored(encode_entry(pb.MessageMetadata(**fields), b"no lz4"), 0)
+    chunk = pb.MessageMetadata(**fields, uuid="u", num_chunks_from_msg=2, chunk_id=0)
+    assert stored(encode_entry(chunk, b"half"), 0)["payload"] == b"half"
 
 
 def test_properties() -> None:
