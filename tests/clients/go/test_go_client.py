@@ -13,7 +13,7 @@ from tests.clients.support.program import ProgramRun, run_program
 from tests.clients.support.report import ClientMatrix
 from tests.clients.support.stack import ClientsStack
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "scenarios"
 MODULE = "github.com/apache/pulsar-client-go"
 PROGRAM_SECONDS_MAX = 240.0
 # What the Go libraries do not have.

@@ -93,6 +93,7 @@ UNSET = {  # what a namespace answers that does not set the policy; the others a
     "isAllowAutoUpdateSchema": True,
     "encryptionRequired": False,
     "subscriptionTypesEnabled": [],
+    "maxTopicsPerNamespace": 0,
 }
 COPIES = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}
 OF_BOTH_SHOWN = ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": 0.0})
