@@ -12,7 +12,7 @@ import pytest
 from tests.clients.support.maven import JavaProject, build
 from tests.clients.support.program import ProgramRun, run_program
 from tests.clients.support.report import ClientMatrix
-from tests.clients.zookeeper.served import STORE_NAMES, serving
+from tests.clients.zookeeper.served import STORE_NAMES, endpoints, kill_or_start, serving
 
 CLIENT, VERSION = "Curator", "5.9.0"
 MAIN_CLASS = "heliograph.curator.Main"
@@ -69,3 +69,13 @@ def test_recipe(run: ProgramRun, feature: str, scenario: str, matrix: ClientMatr
 
 def test_program_ends(run: ProgramRun) -> None:
     run.check_end()
+
+
+@pytest.mark.parametrize("store", STORE_NAMES)
+def test_session_continues_at_the_other_endpoint(store: str, tmp_path: Path, matrix: ClientMatrix) -> None:
+    project()
+    with endpoints(store, tmp_path, 2) as pair:
+        connect = ",".join(endpoint.address for endpoint in pair)
+        found = run_curator(connect, "endpoint_death", answer=kill_or_start(pair))
+        matrix.check(found, "endpoint_death", CLIENT, VERSION, "zk_endpoint_death")
+        found.check_end()

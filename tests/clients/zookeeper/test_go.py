@@ -11,7 +11,7 @@ import pytest
 from tests.clients.support.golang import build_module, required_version
 from tests.clients.support.program import ProgramRun, run_program
 from tests.clients.support.report import ClientMatrix
-from tests.clients.zookeeper.served import STORE_NAMES, serving
+from tests.clients.zookeeper.served import STORE_NAMES, endpoints, kill_or_start, serving
 
 CLIENT = "go-zookeeper"
 FOLDER = Path(__file__).parent / "go"
@@ -54,3 +54,12 @@ def test_scenario(run: ProgramRun, scenario: str, matrix: ClientMatrix) -> None:
 
 def test_program_ends(run: ProgramRun) -> None:
     run.check_end()
+
+
+@pytest.mark.parametrize("store", STORE_NAMES)
+def test_session_continues_at_the_other_endpoint(store: str, tmp_path: Path, matrix: ClientMatrix) -> None:
+    build_module(FOLDER)
+    with endpoints(store, tmp_path, 2) as pair:
+        found = run_go(",".join(one.address for one in pair), "endpoint_death", answer=kill_or_start(pair))
+        matrix.check(found, "endpoint_death", CLIENT, version(), "zk_endpoint_death")
+        found.check_end()
