@@ -41,6 +41,8 @@ class EndpointOverMemory:
             while own := [one for one in self.endpoint.sessions if one.store.session_id == store.session_id]:
                 own[0].deadline_ms = 0  # repeatedly, because a ping may have come in between
                 await asyncio.sleep(POLL_SECONDS)
+            if closing := self.endpoint.sessions._closing:  # the store's session ends a moment later
+                await asyncio.wait(closing)
 
     async def stop(self) -> None:
         await asyncio.gather(*(store.close() for store in self.stores))
