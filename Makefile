@@ -82,8 +82,8 @@ test: lint servers ## everything CI needs: check, more seeds and all mutants, re
 	exit $$((clusters || others))
 
 test-clients: $(READY) servers ## foreign clients and tools at their published versions; FULL=1 runs all, RECORD=1 notes it
-	@FULL=$(FULL) RECORD=$(RECORD) $(PYTEST) -q -p no:cacheprovider tests/clients && \
-	{ test -z "$(RECORD)" || $(BIN)/python -m tools.clients_matrix; }
+	@FULL=$(FULL) RECORD=$(RECORD) $(PYTEST) -q -p no:cacheprovider tests/clients; tests=$$?; \
+	test -z "$(RECORD)" || $(BIN)/python -m tools.clients_matrix; exit $$tests
 
 sim: $(READY) ## simulate ledgers and topics under faults: SEEDS=1000 START=0
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START)
@@ -110,6 +110,10 @@ handles: $(READY) ## generate the sync client from the asyncio client again
 docs: $(READY) ## generate the pages of all settings, metrics and foreign clients again
 	@$(BIN)/python -m tools.reference
 	@$(BIN)/python -m tools.clients_matrix
+
+sbom: $(READY) ## write a bill of materials (CycloneDX) from the lock file to dist/sbom.json
+	@mkdir -p dist
+	@$(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o dist/sbom.json requirements.lock
 
 lock: ## resolve the dependencies again into requirements.lock (needs uv)
 	@uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from heliograph.base.errors import ServiceNotReadyError
-from heliograph.client.access import connect_async
+from heliograph.auth.keys import content_of, path_of
+from heliograph.auth.principal import Principal
+from heliograph.base.errors import InvalidConfigError, ServiceNotReadyError
+from heliograph.client.access import client_options, connect_async
 from heliograph.client.admin.admin import Admin
 from heliograph.client.aio.client import AsyncClient
+from heliograph.client.identity import Identity
+from heliograph.client.options import ClientOptions
 from heliograph.gateway.app import create_app
 from heliograph.gateway.cluster_view import MetadataClusterView, NoClusterView
 from heliograph.gateway.config import GatewayConfig
@@ -92,9 +98,15 @@ class GatewayActor:
                 address: str | None = "pulsar://" + ",".join(url.partition("://")[2] for url in config.service_urls)
             else:
                 address = None
-            self._client = await connect_async(address, namespace=config.ray_namespace)
+            factory = None
+            if config.auth.is_enabled:
+                factory = await BrokerAgents.of(config, address)
+                self._client = factory.unnamed()
+            else:
+                self._client = await connect_async(address, namespace=config.ray_namespace)
             self._cluster = _cluster_view(config)
-            await server.start(create_app(self._client, Admin(config.ray_namespace), config, self._cluster))
+            admin = Admin(config.ray_namespace)
+            await server.start(create_app(self._client, admin, config, self._cluster, factory))
         except BaseException:
             await server.stop()
             await self._close_clients()
@@ -109,6 +121,51 @@ class GatewayActor:
             await client.close()
         if cluster is not None:
             await cluster.close()
+
+
+class BrokerAgents:
+    """Makes what acts for callers: connections in the gateway's own role that name the caller's, and admin calls."""
+
+    def __init__(self, options: ClientOptions, namespace: str) -> None:
+        self._options = options
+        self._namespace = namespace
+
+    @classmethod
+    async def of(cls, config: GatewayConfig, address: str | None) -> BrokerAgents:
+        """Return those of a gateway.
+
+        Raises:
+            InvalidConfigError: the gateway has no token, by which brokers would know it.
+            ClusterNotFoundError: no broker can be found.
+        """
+        if not config.auth.gateway_token:
+            raise InvalidConfigError(
+                "callers are authenticated, and the gateway has no token of its own to speak for them",
+                field="auth.gateway_token",
+            )
+        token = functools.partial(_token, config.auth.gateway_token)  # read again at each connection
+        await asyncio.to_thread(token)
+        made = await asyncio.to_thread(client_options, address, config.ray_namespace, {"token": token})
+        return cls(made, config.ray_namespace)
+
+    def unnamed(self) -> AsyncClient:
+        """Return a client that names nobody: brokers refuse it, and nothing uses it."""
+        return AsyncClient(self._options)
+
+    def client(self, principal: Principal) -> AsyncClient:
+        """Return a client whose connections name the caller's role; it connects when it is used."""
+        return AsyncClient(dataclasses.replace(self._options, original_principal=principal.role))
+
+    def admin(self, principal: Principal) -> Admin:
+        """Return an administration whose operations need the caller's rights."""
+        return Admin(self._namespace, Identity(token=self._options.token, original_principal=principal.role))
+
+
+def _token(given: str) -> str:
+    """Return the gateway's own token, which the setting holds or names."""
+    if path_of(given) is None and not given.startswith("data:"):
+        return given.strip()
+    return content_of(given, "auth.gateway_token").decode("ascii", errors="replace").strip()
 
 
 def _cluster_view(config: GatewayConfig) -> ClusterView:

@@ -21,16 +21,20 @@ from heliograph.gateway.admin import brokers as admin_brokers
 from heliograph.gateway.admin import cluster as admin_cluster
 from heliograph.gateway.admin import namespaces as admin_namespaces
 from heliograph.gateway.admin import not_offered as admin_not_offered
+from heliograph.gateway.admin import permissions as admin_permissions
 from heliograph.gateway.admin import policies as admin_policies
 from heliograph.gateway.admin import schemas as admin_schemas
 from heliograph.gateway.admin import subscriptions as admin_subscriptions
 from heliograph.gateway.admin import topics as admin_topics
 from heliograph.gateway.cluster_view import NoClusterView
 from heliograph.gateway.config import GatewayConfig
-from heliograph.gateway.console import console
-from heliograph.gateway.errors import body_of, row_of, validation_body
+from heliograph.gateway.console import console, docs_page
+from heliograph.gateway.errors import body_of, headers_of, row_of, validation_body
+from heliograph.gateway.http.door import Door
+from heliograph.gateway.http.guard import RequestGuard
+from heliograph.gateway.http.limiter import Limiter
 from heliograph.gateway.http.request_counter import RequestCounter
-from heliograph.gateway.ports import AdminPort, ClientPort, ClusterView
+from heliograph.gateway.ports import AdminPort, AgentFactory, ClientPort, ClusterView
 from heliograph.gateway.rest import consume, produce
 from heliograph.gateway.services import Services
 from heliograph.gateway.shapes.url_segments import SegmentPaths
@@ -56,6 +60,7 @@ Every error has the body `{"reason", "advice", "field"?, "limit"?}`; `advice` is
 """
 _ROUTERS = (
     console.router,
+    docs_page.router,
     produce.router,
     consume.router,
     admin_topics.router,
@@ -65,6 +70,7 @@ _ROUTERS = (
     admin_cluster.router,
     admin_brokers.router,
     admin_namespaces.router,
+    admin_permissions.router,
     admin_not_offered.router,
     admin_policies.router,  # last: its paths end in a policy's name and would match others
     websocket_producer.router,
@@ -74,7 +80,11 @@ _ROUTERS = (
 
 
 def create_app(
-    client: ClientPort, admin: AdminPort, config: GatewayConfig, cluster: ClusterView | None = None
+    client: ClientPort,
+    admin: AdminPort,
+    config: GatewayConfig,
+    cluster: ClusterView | None = None,
+    factory: AgentFactory | None = None,
 ) -> FastAPI:
     """Return the gateway as an ASGI app.
 
@@ -82,11 +92,13 @@ def create_app(
         client: publishes and consumes messages; the caller closes it.
         admin: runs administrative calls; the caller owns it.
         cluster: lists brokers and bookies; with None the lists are empty.
+        factory: makes what acts for callers; needed where they are authenticated.
 
     Raises:
         InvalidConfigError: the configuration contradicts itself.
     """
-    services = Services(client, admin, cluster or NoClusterView(), config)
+    assert factory is not None or not config.auth.is_enabled, "callers that are known need clients of their own"
+    services = Services(client, admin, cluster or NoClusterView(), config, factory)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -104,11 +116,17 @@ def create_app(
         description=_DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,  # the framework's own pages load scripts of other hosts: docs_page serves one that does not
+        redoc_url=None,
     )
     app.state.services = services
     for router in (*_ROUTERS, _websocket_fallback()):
         app.include_router(router)
     _answer_errors_as_json(app)
+    # The last is the first that sees a request.
+    app.add_middleware(Limiter, budget=services.budget, rates=services.rates)
+    app.add_middleware(Door, authenticator=services.authenticator)
+    app.add_middleware(RequestGuard, config=config)
     app.add_middleware(RequestCounter, metrics=services.metrics)
     app.add_middleware(SegmentPaths)
     return app
@@ -146,7 +164,7 @@ def _answer_errors_as_json(app: FastAPI) -> None:
         row = row_of(error)
         if row.http == 500:
             log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return JSONResponse(body_of(error), status_code=row.http)
+        return JSONResponse(body_of(error), status_code=row.http, headers=headers_of(error))
 
     @app.exception_handler(RequestValidationError)
     async def validation(_: Request, error: RequestValidationError) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from typing_extensions import override
@@ -12,6 +12,7 @@ from heliograph.gateway.ports import BookieView, BrokerView, ClusterView
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError, SessionExpiredError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
+from heliograph.metadata.operator_records import BookieRack
 from heliograph.metadata.store import MetadataStore
 
 R = TypeVar("R")
@@ -38,12 +39,14 @@ class MetadataClusterView(ClusterView):
 
     @override
     async def bookies(self) -> list[BookieView]:
-        writable, readonly = await asyncio.gather(
+        writable, readonly, racks = await asyncio.gather(
             self._records(paths.BOOKIES_AVAILABLE, BookieRegistration),
             self._records(paths.BOOKIES_READONLY, BookieRegistration),
+            self._records(paths.BOOKIES_RACKS, BookieRack),
         )
-        views = [_bookie_view(item, writable=True) for item in writable]
-        views += [_bookie_view(item, writable=False) for item in readonly]
+        given = {item.bookie_id: item.rack for item in racks}
+        views = [_bookie_view(item, given, writable=True) for item in writable]
+        views += [_bookie_view(item, given, writable=False) for item in readonly]
         return sorted(views, key=lambda view: view.bookie_id)
 
     @override
@@ -87,8 +90,9 @@ class NoClusterView(ClusterView):
         pass
 
 
-def _bookie_view(item: BookieRegistration, *, writable: bool) -> BookieView:
-    return BookieView(item.bookie_id, item.address, item.rack, writable, item.free_bytes, item.total_bytes)
+def _bookie_view(item: BookieRegistration, racks: Mapping[str, str], *, writable: bool) -> BookieView:
+    rack = racks.get(item.bookie_id, item.rack)
+    return BookieView(item.bookie_id, item.address, rack, writable, item.free_bytes, item.total_bytes)
 
 
 async def _records(store: MetadataStore, parent: str, kind: type[R]) -> list[R]:

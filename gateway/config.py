@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.settings import check_limits, described, setting
 
 MIB = 1 << 20
 BASE64_GROWTH = (4, 3)  # four characters carry three bytes
+_HOST_NAME = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[\w-]+(\.[\w-]+)*)(:\d{1,5})?", re.IGNORECASE)
 FRAME_SLACK_BYTES = 64 * 1024  # room in a WebSocket frame for properties, key and context
 
 
@@ -27,11 +31,50 @@ class GatewayConfig:
     )
     cluster_name: str = setting("standalone", "name of the one cluster in answers to Pulsar's tools")
     dashboard_url: str = setting("", "Ray dashboard that the status page links to; empty: no link")
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "names by which the gateway is reached, `name` or `*.name`; addresses, `localhost`, `host` and the machine's"
+        " name are always taken; `*`: any name, which lets strangers' pages in where callers need no credentials",
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (),
+        "origins of web pages of others that may use the gateway, `https://name:port`; `*`: any, without the"
+        " credentials that a browser adds by itself",
+    )
     tls_certificate_file: str = setting("", "PEM with the certificate and its chain, for https; empty: plain http")
     tls_key_file: str = setting("", "PEM with the private key of the certificate")
+    auth: AuthConfig = field(default_factory=AuthConfig)
     max_message_bytes: int = setting(5 * MIB, "largest payload of a message", least=1)
+    connections_max: int = setting(4096, "open connections", least=1)
+    connections_per_address_max: int = setting(512, "open connections of one address", least=1)
+    request_header_seconds: float = setting(10.0, "time in which the headers of a request have to arrive", above=0)
+    request_body_seconds: float = setting(
+        30.0, "time in which a body has to arrive, and one second more for each 16 KiB of it", above=0
+    )
+    held_bytes_max: int = setting(
+        256 * MIB,
+        "bodies and frames held for all callers until they are answered; one address may have a quarter of it",
+        least=1,
+    )
+    address_requests_per_second: float = setting(
+        0.0, "requests and WebSocket frames of one address; 0: any number", least=0
+    )
+    address_bytes_per_second: float = setting(0.0, "bytes of bodies and frames of one address; 0: any number", least=0)
+    role_requests_per_second: float = setting(0.0, "the same of one role; 0: any number", least=0)
+    role_bytes_per_second: float = setting(0.0, "the same of one role; 0: any number", least=0)
+    tenant_requests_per_second: float = setting(0.0, "the same for one tenant; 0: any number", least=0)
+    tenant_bytes_per_second: float = setting(0.0, "the same for one tenant; 0: any number", least=0)
+    principals_max: int = setting(
+        256, "roles that have connections to brokers; those of the least recently used are closed first", least=1
+    )
+    principal_idle_ms: int = setting(
+        60_000, "time after which unused connections on behalf of a role are closed", least=1
+    )
     request_bytes_max: int = setting(32 * MIB, "largest HTTP body, which may carry many messages", least=1)
     websocket_sessions_max: int = setting(1024, "open WebSocket sessions", least=1)
+    websocket_sessions_per_caller_max: int = setting(
+        256, "open WebSocket sessions of one address, and of one role", least=1
+    )
     websocket_ping_seconds: float = setting(30.0, "time between two pings to a WebSocket peer", least=1)
     websocket_idle_seconds: float = setting(
         300.0, "time after which a WebSocket peer that answers no ping is disconnected", least=1
@@ -42,8 +85,14 @@ class GatewayConfig:
     rest_producers_max: int = setting(
         256, "open producers of REST produce; the least recently used is closed first", least=1
     )
+    rest_producers_per_caller_max: int = setting(
+        64, "open producers of REST produce of one address, and of one role", least=1
+    )
     rest_producer_idle_ms: int = setting(60_000, "time after which an unused REST producer is closed", least=1)
     rest_consumers_max: int = setting(256, "open consumers of REST consume", least=1)
+    rest_consumers_per_caller_max: int = setting(
+        64, "open consumers of REST consume of one address, and of one role", least=1
+    )
     rest_consumer_idle_ms: int = setting(60_000, "time after which an unused REST consumer is closed", least=1)
     rest_ack_timeout_ms: int = setting(
         60_000,
@@ -63,6 +112,17 @@ class GatewayConfig:
                 "a certificate needs its key: give tls_certificate_file and tls_key_file together",
                 field="tls_certificate_file,tls_key_file",
             )
+        for host in self.allowed_hosts:
+            if host != "*" and not _HOST_NAME.fullmatch(host):
+                raise InvalidConfigError(
+                    f"{host!r} is no name of a host: give it without scheme, port and path", field="allowed_hosts"
+                )
+        for origin in self.allowed_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise InvalidConfigError(
+                    f"{origin!r} is no origin: give scheme, name and port, such as https://app.example.org",
+                    field="allowed_origins",
+                )
         if self.request_bytes_max < self.max_message_bytes:
             raise InvalidConfigError(
                 f"request_bytes_max {self.request_bytes_max} is below max_message_bytes {self.max_message_bytes}: "

@@ -14,8 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
 from heliograph.base import errors as tree
 from heliograph.base.errors import Advice, HeliographError
+
+CHALLENGE = 'Bearer realm="heliograph"'
 
 
 class TooManySessionsError(HeliographError):
@@ -38,6 +44,31 @@ class MalformedJsonError(tree.BadRequestError):
 
 class UnacceptableFieldError(tree.BadRequestError):
     """The JSON or query is well-formed, and a value is not acceptable for its field."""
+
+
+class TooManyRequestsError(HeliographError):
+    """The caller has used up what one caller may; nothing was done."""
+
+    advice = Advice.RETRY
+    retry_after_seconds = 1
+
+
+class TooMuchHeldError(HeliographError):
+    """The gateway holds as many unfinished bodies as it may; nothing was done."""
+
+    advice = Advice.RETRY
+
+
+class MediaTypeError(tree.BadRequestError):
+    """The body is not called JSON by its media type."""
+
+
+class WrongHostError(tree.BadRequestError):
+    """The request names a host that is not this gateway."""
+
+
+class ForeignOriginError(tree.NotPermittedError):
+    """The request is of a web page of another origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +94,8 @@ _ROWS: dict[type[HeliographError], ErrorRow] = {
     tree.MessageTooLargeError: ErrorRow(413, 413, 1009),
     UnacceptableFieldError: ErrorRow(422, 400, 1008),
     PreconditionError: ErrorRow(412, 412, 1008),
+    MediaTypeError: ErrorRow(415, 415, 1008),
+    WrongHostError: ErrorRow(421, 421, 1008),
     MethodNotAllowedError: ErrorRow(405, 405, 1008),
     tree.NotFoundError: ErrorRow(404, 404, 1008),
     tree.ClusterNotFoundError: ErrorRow(503, 503, 1013),
@@ -70,6 +103,7 @@ _ROWS: dict[type[HeliographError], ErrorRow] = {
     tree.TopicBusyError: ErrorRow(412, 409, 1008),
     tree.TopicTerminatedError: ErrorRow(409, 503, 1008),
     tree.NotPermittedError: ErrorRow(403, 403, 1008),
+    tree.AuthenticationError: ErrorRow(401, 401, 1008),
     tree.ProtocolError: ErrorRow(502, 502, 1011),
     tree.QuotaExceededError: ErrorRow(503, 503, 1013),
     tree.UnsupportedError: ErrorRow(501, 501, 1008),
@@ -81,6 +115,8 @@ _ROWS: dict[type[HeliographError], ErrorRow] = {
     tree.RequestTimeoutError: ErrorRow(504, 504, 1013),
     tree.AlreadyClosedError: ErrorRow(503, 503, 1013),
     TooManySessionsError: ErrorRow(429, 429, 1013),
+    TooManyRequestsError: ErrorRow(429, 429, 1013),
+    TooMuchHeldError: ErrorRow(503, 503, 1013),
 }
 _RETRYABLE = ErrorRow(503, 503, 1013)
 _INTERNAL = ErrorRow(500, 500, 1011)
@@ -95,6 +131,26 @@ def row_of(error: BaseException) -> ErrorRow:
     if isinstance(error, HeliographError) and error.advice is not Advice.STOP:
         return _RETRYABLE
     return _INTERNAL
+
+
+def headers_of(error: BaseException) -> dict[str, str]:
+    """Return the headers of an error's answer: when to try again, or by what to say who one is."""
+    status = row_of(error).http
+    if status == 429 or isinstance(error, TooMuchHeldError):
+        return {"Retry-After": str(getattr(error, "retry_after_seconds", 1))}
+    if status == 401:
+        return {"WWW-Authenticate": CHALLENGE}
+    return {}
+
+
+async def refuse_early(error: HeliographError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request or an upgrade, which no route has seen, with the status and the body of an error."""
+    row = row_of(error)
+    if scope["type"] == "websocket":
+        answer = JSONResponse(body_of(error), status_code=row.upgrade, headers=headers_of(error))
+        await WebSocket(scope, receive, send).send_denial_response(answer)
+    else:
+        await JSONResponse(body_of(error), status_code=row.http, headers=headers_of(error))(scope, receive, send)
 
 
 def body_of(error: BaseException) -> dict[str, Any]:

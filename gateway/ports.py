@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from heliograph.auth.principal import Principal
 from heliograph.operations.admin import AdminOperations
 from heliograph.protocol.message_id import MessageId
 
@@ -171,3 +172,20 @@ class ClusterView(Protocol):
 
     async def close(self) -> None:
         """Close the view's connections."""
+
+
+class ClosableClient(ClientPort, Protocol):
+    """A client that its user closes."""
+
+    async def close(self) -> None:
+        """Close the client's connections."""
+
+
+class AgentFactory(Protocol):
+    """Makes what acts for a caller."""
+
+    def client(self, principal: Principal) -> ClosableClient:
+        """Return a client whose connections name the caller's role; it connects when it is used."""
+
+    def admin(self, principal: Principal) -> AdminPort:
+        """Return an administration whose operations need the caller's rights."""

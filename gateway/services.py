@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import time
 from collections.abc import Iterator
@@ -13,32 +14,39 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from heliograph.auth.authenticator import Authenticator
+from heliograph.base.errors import NotPermittedError
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
+from heliograph.gateway.http.caller import Caller, caller_of
+from heliograph.gateway.http.limits import BodyBudget, RateLimits, Shares
 from heliograph.gateway.http.metrics import GatewayMetrics
-from heliograph.gateway.ports import AdminPort, ClientPort, ClusterView
+from heliograph.gateway.ports import AdminPort, AgentFactory, BookieView, BrokerView, ClientPort, ClusterView
+from heliograph.gateway.sessions.agents import Agents
 from heliograph.gateway.sessions.consumers import RestConsumers
 from heliograph.gateway.sessions.producers import RestProducers
 
+_PER_CALLER = "websocket_sessions_per_caller_max"
 SWEEP_SECONDS = 0.5  # how often idle REST sessions and overdue messages are looked for
 
 log = logging.getLogger(__name__)
 
 
 class SessionSlots:
-    """A counter of WebSocket sessions with a bound (I15)."""
+    """The WebSocket sessions, with a bound for all, for one address and for one role (I15)."""
 
-    def __init__(self, sessions_max: int, metrics: GatewayMetrics) -> None:
-        self._max = sessions_max
+    def __init__(self, config: GatewayConfig, metrics: GatewayMetrics) -> None:
+        self._max = config.websocket_sessions_max
+        self._shares = Shares("WebSocket sessions", config.websocket_sessions_per_caller_max, _PER_CALLER)
         self._open = 0
         self._metrics = metrics
 
     @contextlib.contextmanager
-    def taken(self, kind: str) -> Iterator[None]:
+    def taken(self, kind: str, caller: Caller) -> Iterator[None]:
         """Hold one slot for the duration of a session.
 
         Raises:
-            TooManySessionsError: all slots are taken.
+            TooManySessionsError: all slots are taken, or those of the caller's address or role.
         """
         if self._open >= self._max:
             raise TooManySessionsError(
@@ -46,6 +54,7 @@ class SessionSlots:
                 field="websocket_sessions_max",
                 limit=f"{self._max} sessions",
             )
+        self._shares.take(caller)
         gauge = self._metrics.sessions.labels(kind)
         self._open += 1
         gauge.inc()
@@ -53,27 +62,67 @@ class SessionSlots:
             yield
         finally:
             self._open -= 1
+            self._shares.give_back(caller)
             gauge.dec()
+
+
+class SuperuserView:
+    """A view of the cluster for a role that may not see it."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    async def brokers(self) -> list[BrokerView]:
+        """Refuse."""
+        raise NotPermittedError(f"{self._role} needs the right 'superuser' on the cluster", field="role")
+
+    async def bookies(self) -> list[BookieView]:
+        """Refuse."""
+        raise NotPermittedError(f"{self._role} needs the right 'superuser' on the cluster", field="role")
+
+    async def close(self) -> None:
+        """Close nothing."""
 
 
 @dataclass
 class Services:
-    """The shared parts of one app."""
+    """The shared parts of one app. A request sees a copy with the client and the administration of its caller."""
 
     client: ClientPort
     admin: AdminPort
     cluster: ClusterView
     config: GatewayConfig
+    factory: AgentFactory | None = None
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     started: float = field(default_factory=time.monotonic)
-    status: tuple[float, asyncio.Future[dict[str, Any]]] | None = (
-        None  # when the last status was requested, and the status
-    )
+    # When the last status was requested, and the status, by role.
+    statuses: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = field(default_factory=dict)
+    caller: Caller = field(default_factory=lambda: Caller(""))
 
     def __post_init__(self) -> None:
-        self.slots = SessionSlots(self.config.websocket_sessions_max, self.metrics)
-        self.producers = RestProducers(self.client, self.admin, self.config)
-        self.consumers = RestConsumers(self.client, self.admin, self.config)
+        self.authenticator = Authenticator(self.config.auth)
+        self.budget = BodyBudget(self.config)
+        self.rates = RateLimits(self.config)
+        self.slots = SessionSlots(self.config, self.metrics)
+        self.agents = Agents(self.client, self.admin, self.factory, self.config)
+        self.producers = RestProducers(self.agents, self.config)
+        self.consumers = RestConsumers(self.agents, self.config)
+
+    def on_behalf_of(self, caller: Caller) -> Services:
+        """Return the parts as one caller may use them.
+
+        Raises:
+            TooManySessionsError: too many roles have connections.
+        """
+        own = copy.copy(self)
+        own.caller = caller
+        principal = caller.principal
+        if not principal.is_internal:
+            own.client = self.agents.client_of(principal)
+            own.admin = self.agents.admin_of(principal)
+            if principal.role not in self.config.auth.superuser_roles:
+                own.cluster = SuperuserView(principal.role)
+        return own
 
     async def sweep(self) -> None:
         """Close idle sessions and redeliver overdue messages, for as long as the app runs."""
@@ -83,7 +132,7 @@ class Services:
 
     async def sweep_once(self, now: float) -> None:
         """Run one round. A failure is logged and does not end the sweep; the next round tries again."""
-        for part in (self.producers.expire, self.consumers.expire):
+        for part in (self.producers.expire, self.consumers.expire, self.agents.expire):
             try:
                 await part(now)
             except Exception:
@@ -93,12 +142,14 @@ class Services:
         """Close every REST session. The clients stay open."""
         await self.consumers.close()
         await self.producers.close()
+        await self.agents.close()
+        self.authenticator.close()
 
 
 async def _services(connection: HTTPConnection) -> Services:
     services = connection.app.state.services
     assert isinstance(services, Services), "create_app sets the services"
-    return services
+    return services.on_behalf_of(caller_of(connection))
 
 
 ServicesDep = Annotated[Services, Depends(_services)]

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles, PeerTlsFiles
 from heliograph.metadata.backends.embedded.client import EmbeddedStore
 from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.backends.zookeeper.address import parse_address
 from heliograph.metadata.chroot import ChrootStore
-from heliograph.metadata.credentials import without_password
+from heliograph.metadata.credentials import secrets_of_url, without_password
 from heliograph.metadata.store import MetadataStore
 from heliograph.metadata.znode import ROOT, check_path
 
-SCHEMES = ("embedded", *ETCD_SCHEMES, "zk", "memory")
+EMBEDDED_SCHEMES = ("embedded", "embeddeds")
+SCHEMES = (*EMBEDDED_SCHEMES, *ETCD_SCHEMES, "zk", "memory")
 
 
 async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: str | None = None) -> MetadataStore:
     """Open a session with the store that ``url`` names, or take a session over.
 
     Args:
-        url: ``embedded://host:port[/chroot]`` (the embedded server), ``etcd://[user@]host:port,.../prefix`` or, with
+        url: ``embedded://[cluster:secret@]host:port[/chroot]`` (the embedded server; the secret is else that of the
+            environment) or, with TLS, ``embeddeds://`` with the files ``?ca=...&cert=...&key=...``;
+            ``etcd://[user@]host:port,.../prefix`` or, with
             TLS, ``etcds://`` (``metadata/backends/etcd/wire/address.py`` has their options),
             ``zk://[user:password@]host:port,.../chroot`` (ZooKeeper) or ``memory://name[/chroot]`` (this process
             only). The node of a chroot is created when it is missing.
@@ -52,10 +56,15 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: st
 
         # Its keys begin with the path.
         return await EtcdStore.connect(url, session_timeout_ms=session_timeout_ms, token=token)
-    if parts.scheme == "embedded":
+    if parts.scheme in EMBEDDED_SCHEMES:
         host, port = _address_of(url)
         store: MetadataStore = await EmbeddedStore.connect(
-            host, port, session_timeout_ms=session_timeout_ms, token=token
+            host,
+            port,
+            session_timeout_ms=session_timeout_ms,
+            token=token,
+            tls=_tls_of(parts.scheme, parts.query),
+            secret=secrets_of_url(url),
         )
     elif parts.scheme == "zk":
         from heliograph.metadata.backends.zookeeper.client import ZooKeeperStore
@@ -75,6 +84,24 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: st
         raise
 
 
+def embedded_url(address: str, tls: PeerTlsFiles | None) -> str:
+    """Return the URL of the embedded server at ``host:port``."""
+    if tls is None:
+        return f"embedded://{address}"
+    return f"embeddeds://{address}?" + urlencode({"ca": tls.ca, "cert": tls.certificate, "key": tls.key}, safe="/")
+
+
+def _tls_of(scheme: str, query: str) -> ClientTls | None:
+    options = dict(parse_qsl(query))
+    if scheme == "embedded" and not options:
+        return None
+    if scheme == "embedded" or not options.keys() <= {"ca", "cert", "key"}:
+        raise InvalidConfigError(
+            "files of TLS are named in embeddeds://host:port?ca=FILE&cert=FILE&key=FILE", field="url"
+        )
+    return ClientTls(ClientTlsFiles(options.get("ca", ""), options.get("cert", ""), options.get("key", "")))
+
+
 def _address_of(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     try:
@@ -82,5 +109,7 @@ def _address_of(url: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if not host or not port:
-        raise InvalidConfigError(f"{url!r} must name a host and a port: embedded://host:port", field="url")
+        raise InvalidConfigError(
+            f"{without_password(url)!r} must name a host and a port: embedded://host:port", field="url"
+        )
     return host, port

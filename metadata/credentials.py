@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
+from heliograph.base.guard.handshake import secrets_in
+
+SECRET_USER = "cluster"  # of an embedded store's URL, before its secrets
 PASSWORD_VARIABLE = "HELIOGRAPH_METADATA_PASSWORD"
 
 
@@ -17,6 +20,20 @@ def credentials_of(user_part: str) -> tuple[str, str]:
     if user and not has_password:
         password = quote(os.environ.get(PASSWORD_VARIABLE, ""), safe="")
     return user, password
+
+
+def secrets_of_url(url: str) -> str | None:
+    """Return the secrets in the URL of an embedded store, else those of the environment; None if there are none."""
+    password = urlsplit(url).password
+    return unquote(password) if password else secrets_in()
+
+
+def with_secrets(url: str, secret: str | None) -> str:
+    """Return the URL of an embedded store with the cluster's secrets; other URLs are unchanged."""
+    scheme, separator, rest = url.partition("://")
+    if scheme not in ("embedded", "embeddeds") or not secret or "@" in rest:
+        return url
+    return f"{scheme}{separator}{SECRET_USER}:{quote(secret, safe='')}@{rest}"
 
 
 def without_password(url: str) -> str:

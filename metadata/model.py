@@ -288,7 +288,11 @@ class Policies:
         subscribes_per_second: how often one consumer may subscribe, counted in periods of ``subscribe_period_seconds``.
         max_message_bytes: the size limit of one message, 0 for the broker's limit.
         subscription_types: the types that consumers may use, such as ``Exclusive,Shared``; empty: all.
+        delayed_delivery: whether messages are delivered when their producers ask for it, and not at once.
+        delayed_tick_ms: times of delivery are rounded up to multiples of this, 0 for exact ones.
+        delayed_ms_max: the longest delay that a producer may ask for, 0 for any.
         encryption_required: whether producers that do not encrypt their messages are refused.
+        inactive_delete: whether unused topics are deleted at all.
         inactive_delete_seconds: time after which an unused topic is deleted, 0 never.
         inactive_delete_mode: ``delete_when_no_subscriptions`` or ``delete_when_subscriptions_caught_up``.
         subscription_expiration_seconds: time after which an unused durable subscription is deleted, 0 never.
@@ -335,7 +339,10 @@ class Policies:
     subscription_types: str = ""
     encryption_required: bool = False
     delayed_delivery: bool = True
+    delayed_tick_ms: int = 0
+    delayed_ms_max: int = 0
     auto_create_subscriptions: bool = True
+    inactive_delete: bool = True
     inactive_delete_seconds: int = 0
     inactive_delete_mode: str = "delete_when_no_subscriptions"
     subscription_expiration_seconds: int = 0
@@ -343,6 +350,33 @@ class Policies:
     schema_compatibility: str = "FULL"
     schema_auto_update: bool = True
     schema_validation_enforced: bool = False
+
+    @property
+    def deletes_after_seconds(self) -> int:
+        """Return the time after which an unused topic is deleted, 0 for never."""
+        return self.inactive_delete_seconds if self.inactive_delete else 0
+
+    def of_subscription(self, name: str) -> Policies:
+        """Return the policies of one subscription of the topic."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class AuthPolicies:
+    """What roles may do in a namespace beyond its tenant's administrators. The names are Pulsar's.
+
+    Args:
+        namespace_auth: actions (``produce``, ``consume``, ...) on all topics, by role.
+        destination_auth: actions on one topic, by the topic's full name and by role. Those on a partitioned topic hold
+            for its partitions.
+        subscription_auth_roles: the only roles that may use a subscription, by its name; none or no entry: all.
+        subscription_auth_mode: ``None``, or ``Prefix``: the name of a subscription has to begin with the role.
+    """
+
+    namespace_auth: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    destination_auth: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    subscription_auth_roles: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    subscription_auth_mode: str = "None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +393,7 @@ class NamespacePolicies(Policies):
         own: the policies that were set for the namespace itself, by name; the others have the defaults of the cluster.
             None in records of older versions: those that differ from the defaults.
         is_deleted: the namespace is being deleted; nothing in it can be used or created.
+        auth_policies: what roles may do in the namespace. Records of older versions hold none.
     """
 
     bundles: int = 8
@@ -369,6 +404,7 @@ class NamespacePolicies(Policies):
     own: tuple[str, ...] | None = None
     bundle_splits: tuple[int, ...] = ()
     is_deleted: bool = False
+    auth_policies: AuthPolicies = field(default_factory=AuthPolicies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,9 +420,11 @@ class TenantRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """The policies that one topic, with all its partitions, overrides, by the names of the fields of Policies."""
+    """The policies that one topic, with all its partitions, overrides, by the names of the fields of Policies; and the
+    rates of single subscriptions, by subscription and then in the same way."""
 
     overrides: dict[str, PolicyValue] = field(default_factory=dict)
+    subscriptions: dict[str, dict[str, PolicyValue]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

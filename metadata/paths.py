@@ -9,6 +9,7 @@ BOOKIES_AVAILABLE = "/bookies/available"
 BOOKIES_READONLY = "/bookies/readonly"
 BOOKIES_COOKIES = "/bookies/cookies"
 BOOKIES_DRAINING = "/bookies/draining"
+BOOKIES_RACKS = "/bookies/racks"  # made with its first child
 BROKERS_AVAILABLE = "/brokers/available"
 BROKER_LOADS = "/brokers/loads"
 BUNDLES = "/brokers/bundles"
@@ -31,6 +32,8 @@ ZOOKEEPER = "/zookeeper"  # ZooKeeper's own nodes, which its clients expect
 ZOOKEEPER_CONFIG = f"{ZOOKEEPER}/config"
 ZOOKEEPER_QUOTA = f"{ZOOKEEPER}/quota"
 ENDPOINT_ACLS = "/endpoint-acls"
+SETTINGS = "/settings"  # made with its first child
+BROKER_SETTINGS = f"{SETTINGS}/brokers"
 
 PERSISTENT_NODES = (
     BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BOOKIES_DRAINING, BROKERS_AVAILABLE, BROKER_LOADS, BUNDLES,
@@ -57,6 +60,11 @@ def bookie_cookie(bookie_id: str) -> str:
 def bookie_draining(bookie_id: str) -> str:
     """Return the path of the empty node that says that a bookie is being decommissioned."""
     return f"{BOOKIES_DRAINING}/{bookie_id}"
+
+
+def bookie_rack(bookie_id: str) -> str:
+    """Return the path of the BookieRack that an operator set for a bookie."""
+    return f"{BOOKIES_RACKS}/{bookie_id}"
 
 
 def broker_available(broker_id: str) -> str:

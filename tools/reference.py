@@ -56,6 +56,8 @@ The cluster's own settings stand at the top of the file, and each section is a t
     shed_gap = 0.3
 
 A section holds for all parts of its kind. A name that is no setting is refused, and the error gives the nearest one.
+A setting that "changes live" can be set while brokers run: [tasks.md](tasks.md), "Change settings while brokers run".
+
 In the environment, this is so for variables that begin with a section and two underscores; others are ignored. `home`
 and `namespace` cannot be set in `<home>/cluster.toml`, because they lead to it.
 """
@@ -158,7 +160,8 @@ def _section_rows(section: type[Section], path: str) -> Iterator[tuple[str, ...]
         default = default_of(declared[name])
         assert default is not MISSING, "only settings that the cluster decides have no default"
         variable = PREFIX + full.replace(".", "__").upper()
-        row = (_type(hints[name], unit), _value(default, unit), setting.limit(), setting.meaning, f"`{variable}`")
+        meaning = setting.meaning + (" (changes live)" if setting.is_live else "")
+        row = (_type(hints[name], unit), _value(default, unit), setting.limit(), meaning, f"`{variable}`")
         yield f"`{full.partition('.')[2]}`", *row
 
 

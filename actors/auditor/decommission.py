@@ -113,7 +113,8 @@ class Decommission:
             raise ConflictError(f"{found['ledgers_left']} ledgers name {bookie_id} still", field="bookie")
         if found["is_alive"]:
             raise ServiceNotReadyError(f"{bookie_id} is registered still: stop it first", field="bookie")
-        for path in (paths.bookie_cookie(bookie_id), paths.bookie_draining(bookie_id)):  # the request last
+        request = paths.bookie_draining(bookie_id)
+        for path in (paths.bookie_rack(bookie_id), paths.bookie_cookie(bookie_id), request):  # the request last
             with contextlib.suppress(NoNodeError):
                 await self._store.delete(path)
 

@@ -31,6 +31,7 @@ from heliograph.actors.bookie.upkeep import ledger_listing
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.bookie.upkeep.gc import GarbageCollector
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError
+from heliograph.actors.wire.messages import TLS_SCHEME
 from heliograph.metadata import paths
 from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.model import BookieRegistration, Cookie
@@ -158,13 +159,15 @@ class Bookie:
                 self._space,
                 self.statistics,
                 self.fail,
+                config.tls,
             ),
         )
         running.checkpointer.on_settled = running.server.regulate
         await self._update_draining()
         self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
         port = await running.server.start(config.host, config.port)
-        self.address = f"{config.advertised_host or config.host}:{port}"
+        scheme = TLS_SCHEME if config.tls is not None else ""
+        self.address = f"{scheme}{config.advertised_host or config.host}:{port}"
         running.checkpointer.start()
         running.gc.start()
         if self._store is not None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, FRAME_SLACK_BYTES
-from heliograph.actors.wire.handshake import check_secret
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.handshake import check_secret
+from heliograph.base.peer import is_loopback
 from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.tls.contexts import PeerTlsFiles
 
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES  # so that any stored entry fits in an answer's frame
 JOURNAL_BATCH_BYTES_MAX = 4 << 20  # about the most that one write and one sync carry
@@ -106,6 +107,9 @@ class BookieConfig:
     cluster_secret: str | None = field(
         default=None, repr=False, metadata=described("secret that clients prove; None: loopback only, open")
     )
+    tls: PeerTlsFiles | None = field(
+        default=None, metadata=described("files of mutual TLS with the other parts; None: connections are plain")
+    )
     accept_storage_loss: bool = setting(
         False, "start on lost directories; ledgers whose entries are in doubt go into limbo"
     )
@@ -121,7 +125,7 @@ class BookieConfig:
                 raise InvalidConfigError(f"{name} must name one or more directories, each once", field=name)
         check_limits(self)
         check_secret(self.cluster_secret)
-        if self.cluster_secret is None and not _is_loopback(self.host):
+        if self.cluster_secret is None and not is_loopback(self.host):
             raise InvalidConfigError(
                 f"a bookie on {self.host} is reached from other machines: give the cluster a secret",
                 field="cluster_secret",
@@ -140,10 +144,3 @@ class BookieConfig:
             raise InvalidConfigError(
                 "recovery needs less headroom than ordinary adds", field="recovery_headroom_bytes,headroom_bytes"
             )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -18,6 +18,7 @@ from heliograph.actors.broker.admin.forwarding import AdminApi
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.metrics import METRICS
 from heliograph.actors.broker.session import BrokerSessions
+from heliograph.auth.principal import Credentials
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 
 Json = dict[str, Any]
@@ -114,13 +115,30 @@ class BrokerActor:
         """Return what this broker does now and did since its start, and the processor seconds of its process."""
         return {**self._sessions.broker.statistics(), "cpu_seconds": time.process_time()}
 
-    async def admin(self, operation: str, arguments: Json) -> Any:
+    async def admin(
+        self,
+        operation: str,
+        arguments: Json,
+        credentials: Credentials | None = None,
+        original_principal: str = "",
+    ) -> Any:
         """Run an administrative operation by its name; what needs a topic's owner is forwarded to it.
 
         The operations, their arguments and errors are those of ``heliograph/operations``, which says which of them may
         be repeated.
+
+        Args:
+            credentials: what the caller shows; None: nothing.
+            original_principal: the role that a proxy speaks for.
+
+        Raises:
+            AuthenticationError: the credentials are refused; nothing was done.
         """
-        return await self._sessions.broker.admin.run(operation, arguments)
+        broker = self._sessions.broker
+        peer = "a call through Ray"
+        shown = await broker.authenticator.authenticate(credentials or Credentials(), peer)
+        principal = await broker.authenticator.authenticate_original(shown, original_principal, peer=peer)
+        return await broker.admin.run(operation, arguments, principal)
 
     async def forwarded(self, method: str, arguments: Json) -> Any:
         """Run a method that another broker forwards to the topic's owner; see ``AdminApi``."""

@@ -11,6 +11,8 @@ from typing import Any
 from heliograph.actors.broker.admin.admin import AdminService
 from heliograph.actors.broker.admin.brokers import BrokerAdminService, BrokerDuties
 from heliograph.actors.broker.admin.forwarding import PeerOf
+from heliograph.actors.broker.audit import AuditLog
+from heliograph.actors.broker.authorization import Authorizer
 from heliograph.actors.broker.balance.bundle_changes import BundleChanges
 from heliograph.actors.broker.balance.inactive_topic_scan import InactiveTopicScan
 from heliograph.actors.broker.balance.leader import Leader
@@ -18,6 +20,7 @@ from heliograph.actors.broker.balance.load_watch import LoadWatch
 from heliograph.actors.broker.balance.orphan_sweep import OrphanSweep
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.dynamic.live_config import LiveConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.limits.rates import SAMPLE_SECONDS
 from heliograph.actors.broker.listeners import AdvertisedListener, filled_in, parse_listeners
@@ -27,17 +30,19 @@ from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.topic_lists import TopicLists
 from heliograph.actors.broker.protocol.server import PulsarServer
 from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.revocation import Revocation
 from heliograph.actors.broker.schema.registry import SchemaRegistry
-from heliograph.actors.broker.subscription.subscription import SubscriptionSetting
-from heliograph.actors.broker.tls import ServerTls
 from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.actors.broker.topic.idle_topics import IdleTopics, is_in_use
 from heliograph.actors.broker.topic.policy_watch import PolicyWatch
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.auth.authenticator import Authenticator
 from heliograph.base.clock import wall_ms
 from heliograph.base.crash import end_process
 from heliograph.base.errors import HeliographError, TopicBusyError, TopicNotFoundError
+from heliograph.base.interval import Interval
+from heliograph.base.tls.contexts import ServerTls
 from heliograph.metadata.model import BrokerRegistration
 from heliograph.metadata.store import MetadataStore
 
@@ -58,7 +63,7 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, store: MetadataStore, ledgers: LedgersPort, peer: PeerOf | None = None
     ) -> None:
-        self.config = config
+        self.config = config  # replaced when a setting changes while the broker runs
         self.on_session_lost: Callable[[], None] = lambda: None
         self._tls = None if config.tls is None else ServerTls(config.tls)
         self._server = PulsarServer(config.host, config.port, config.tls_port, self._tls)
@@ -69,14 +74,27 @@ class Broker:
         self._publish_budget = PublishBudget(config.publish_bytes_max)
         self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
         self._catalog = Catalog(store, config.default_retention_seconds, config.default_copies)
+        self._live = LiveConfig(config, store)
         self._topic_lists = TopicLists(store, self._catalog)
+        self._authorizer = Authorizer(config.auth, store, self._catalog)
+        self.authenticator = Authenticator(config.auth)
+        self._audit = AuditLog(config.audit, config.broker_id)
+        self._authorizer.on_refused = self._audit.refusal
+        self._revocation = Revocation(
+            self._authorizer, lambda: self._server.open_connections, config.auth.refresh_check_seconds
+        )
         self._ownership: Ownership | None = None
         self._topics: Topics | None = None
         self._admin: AdminService | None = None
+        self._changes: BundleChanges | None = None
         self._load: LoadWatch | None = None
         self._leader: Leader | None = None
         self._orphans = OrphanSweep(store, ledgers, config.orphan_grace_seconds)
         self._policy_watch: PolicyWatch | None = None
+        self._context: BrokerContext | None = None
+        self._housekeeping = Interval(config.housekeeping_seconds)
+        self._orphan_sweep = Interval(config.orphan_sweep_seconds)
+        self._inactive_scan = Interval(config.inactive_topic_scan_seconds)
         self._housekeeper: asyncio.Task[None] | None = None
         self._sampler: asyncio.Task[None] | None = None
         self._started_ms = wall_ms()
@@ -133,9 +151,6 @@ class Broker:
         registration = self._registration()
         ownership = self._ownership = Ownership(self._store, registration, self._catalog.bundle_of)
         topics = self._topics = Topics(self._store, self._ledgers, self._catalog, ownership, self._cache)
-        topics.setting = SubscriptionSetting(
-            failover_delay_seconds=config.failover_delay_seconds, splits_keys=config.key_shared_splits_ranges
-        )
         drop_topics = ownership.on_lost
 
         def session_lost() -> None:
@@ -148,12 +163,16 @@ class Broker:
         try:
             await ownership.start()
             await policy_watch.start()
+            await self._live.start()
+            await self._authorizer.start()
         except BaseException:
             await self._server.stop()
             raise
-        topics.idle = IdleTopics(config.idle_topic_seconds)
         topics.delete_idle = self._delete_idle
-        changes = BundleChanges(self._catalog, ownership, topics, config.shutdown_seconds_max)
+        config = self.config = self._live.current
+        topics.entry_metadata = config.entry_metadata
+        topics.idle = IdleTopics(config.idle_topic_seconds)
+        changes = self._changes = BundleChanges(self._catalog, ownership, topics, config.shutdown_seconds_max)
         leader = self._leader = Leader(
             self._store, ownership, self._peer, config.balance, config.balance_seconds, self._leader_duties
         )
@@ -167,14 +186,23 @@ class Broker:
             SchemaRegistry(self._store),
             self._publish_budget,
             self._topic_lists,
+            self._authorizer,
+            self.authenticator,
+            self._audit,
             prefix,
         )
-        duties = BrokerDuties(config, topics, ownership, leader, changes)
+        self._context = context
+        duties = BrokerDuties(context, leader, changes)
         brokers = BrokerAdminService(self._store, self._catalog, ownership, leader, duties, self._peer)
-        self._admin = AdminService(context, self._store, self._ledgers, brokers, duties, self._peer)
+        self._admin = AdminService(context, self._store, self._ledgers, brokers, duties, self._live, self._peer)
+        self._configure()
+        self._live.on_change = self._configure
         leader.start()
         self._load.start()
         await self._server.start(context)
+        self._revocation.start()
+        self._audit.publish = self._admin.publish
+        self._audit.start()
         self._housekeeper = asyncio.get_running_loop().create_task(self._housekeep(topics))
         self._housekeeper.add_done_callback(_housekeeper_ended)
         self._sampler = asyncio.get_running_loop().create_task(self._sample_rates(topics))
@@ -189,7 +217,9 @@ class Broker:
                     await task
         self._housekeeper = self._sampler = None
         self._topic_lists.stop()
-        for part in (self._load, self._leader, self._policy_watch):
+        self._authorizer.stop()
+        await self._audit.stop()
+        for part in (self._live, self._revocation, self._load, self._leader, self._policy_watch):
             if part is not None:
                 await part.stop()
         if self._topics is not None:
@@ -197,6 +227,7 @@ class Broker:
         if self._ownership is not None:
             await self._ownership.stop()
         await self._server.stop()
+        self.authenticator.close()
 
     def statistics(self) -> dict[str, Any]:
         """Return the statistics of this broker, current ones and totals since its start."""
@@ -223,10 +254,36 @@ class Broker:
             "bundle_splits_total": self._load.splits_total if self._load is not None else 0,
             "orphans_deleted_total": self._orphans.deleted_total,
             "load": self._load.load if self._load is not None else 0.0,
+            "audit_lines_dropped_total": self._audit.dropped_total,
+            "rights_revoked_total": self._revocation.closed_total,
             "publish_bytes_pending": self._publish_budget.bytes,
             "publishes_pending": sum(topic.ledger.pending for topic in loaded),
             "cache": self._cache.statistics(),
         }
+
+    def _configure(self) -> None:
+        """Apply the settings that hold now to all parts that keep one."""
+        assert self._context is not None, "the broker was started"
+        assert self._load is not None, "the broker was started"
+        assert self._changes is not None, "the broker was started"
+        assert self._policy_watch is not None, "the broker was started"
+        config = self.config = self._context.config = self._live.current
+        self._cache.limit(config.cache_bytes)
+        self._publish_budget.bytes_max = config.publish_bytes_max
+        self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
+        self.topics.idle.unload_seconds = config.idle_topic_seconds
+        consumers = self.topics.setting.consumers
+        consumers.failover_delay_seconds = config.failover_delay_seconds
+        consumers.splits_keys = config.key_shared_splits_ranges
+        self._load.configure(config)
+        self._changes.seconds_max = config.shutdown_seconds_max
+        self.leader.configure(config.balance, config.balance_seconds)
+        self._housekeeping.set(config.housekeeping_seconds)
+        self._orphan_sweep.set(config.orphan_sweep_seconds)
+        self._inactive_scan.set(config.inactive_topic_scan_seconds)
+        if self._catalog.default_retention_seconds != config.default_retention_seconds:
+            self._catalog.default_retention_seconds = config.default_retention_seconds
+            self._policy_watch.apply_again()
 
     def _registration(self) -> BrokerRegistration:
         """Return what other brokers and clients know this broker by: the addresses of its listeners."""
@@ -250,13 +307,8 @@ class Broker:
         )
 
     def _leader_duties(self) -> list[Awaitable[None]]:
-        duties: list[Awaitable[None]] = []
-        if self.config.orphan_sweep_seconds > 0:
-            duties.append(self._orphans.run(self.config.orphan_sweep_seconds))
-        if self.config.inactive_topic_scan_seconds > 0:
-            scan = InactiveTopicScan(self._store, self._catalog, lambda name: self.admin.visit_topic(str(name)))
-            duties.append(scan.run(self.config.inactive_topic_scan_seconds))
-        return duties
+        scan = InactiveTopicScan(self._store, self._catalog, lambda name: self.admin.visit_topic(str(name)))
+        return [self._orphans.run(self._orphan_sweep), scan.run(self._inactive_scan)]
 
     async def _delete_idle(self, topic: BrokerTopic) -> None:
         log.info("deleting %s: it is inactive", topic.name)
@@ -269,9 +321,7 @@ class Broker:
 
     async def _housekeep(self, topics: Topics) -> None:
         while True:
-            await asyncio.sleep(self.config.housekeeping_seconds)
-            if self._tls is not None:
-                self._tls.reload_if_changed()
+            await self._housekeeping.passes()
             try:
                 await topics.housekeep()
             except HeliographError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heliograph.actors.broker.audit import AuditLog
+from heliograph.actors.broker.authorization import Authorizer
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.namespaces.catalog import Catalog
@@ -11,11 +13,12 @@ from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.topic_lists import TopicLists
 from heliograph.actors.broker.schema.registry import SchemaRegistry
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.auth.authenticator import Authenticator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BrokerContext:
-    """What a connection needs of its broker."""
+    """What a connection needs of its broker. ``config`` is replaced when a setting changes while the broker runs."""
 
     config: BrokerConfig
     catalog: Catalog
@@ -24,4 +27,7 @@ class BrokerContext:
     schemas: SchemaRegistry
     publish_budget: PublishBudget
     topic_lists: TopicLists
+    authorizer: Authorizer
+    authenticator: Authenticator
+    audit: AuditLog
     producer_prefix: str  # makes the producer names that the broker generates unique over restarts

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from heliograph.actors.broker.listeners import check_listeners
-from heliograph.actors.broker.tls import TlsFiles
+from heliograph.actors.broker.records.entry_stamp import ENTRY_METADATA
 from heliograph.actors.ledger.driver import LedgerClientConfig
 from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
+from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.tls.contexts import TlsFiles
 from heliograph.metadata.model import Persistence, check_quorum
+from heliograph.protocol.entry import BROKER_METADATA_BYTES_MAX
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 
 MIB = 1 << 20
@@ -18,22 +21,28 @@ ORPHAN_GRACE_SESSIONS_MIN = 6  # session timeouts within which the creator of a 
 
 
 def entry_bytes_max(max_message_bytes: int) -> int:
-    """Return the size of the largest entry in bytes: a message's payload and the metadata around it."""
-    return max_message_bytes + FRAME_SLACK_BYTES
+    """Return the size of the largest entry in bytes: a message's payload, its metadata, and the broker's in front."""
+    return max_message_bytes + FRAME_SLACK_BYTES + BROKER_METADATA_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceLimits:
     """When a broker sheds bundles, and how many."""
 
-    messages_per_second: float = setting(200_000.0, "messages in and out together that count as a load of 1", above=0)
-    bytes_per_second: float = setting(500e6, "bytes in and out together that count as a load of 1", above=0)
-    shed_load_min: float = setting(0.5, "load below which a broker never sheds", least=0)
-    shed_gap: float = setting(0.25, "load above the brokers' average at which shedding begins", least=0)
-    settle_gap: float = setting(0.1, "load above the average at which shedding ends; below `shed_gap`", least=0)
-    rounds: int = setting(3, "consecutive rounds that a broker has to be above before it sheds", least=1)
-    moves_max: int = setting(4, "bundles that move in one round, over all brokers", least=0)
-    rest_seconds: float = setting(600.0, "time for which a bundle that moved is not moved again", least=0)
+    messages_per_second: float = setting(
+        200_000.0, "messages in and out together that count as a load of 1", above=0, is_live=True
+    )
+    bytes_per_second: float = setting(
+        500e6, "bytes in and out together that count as a load of 1", above=0, is_live=True
+    )
+    shed_load_min: float = setting(0.5, "load below which a broker never sheds", least=0, is_live=True)
+    shed_gap: float = setting(0.25, "load above the brokers' average at which shedding begins", least=0, is_live=True)
+    settle_gap: float = setting(
+        0.1, "load above the average at which shedding ends; below `shed_gap`", least=0, is_live=True
+    )
+    rounds: int = setting(3, "consecutive rounds that a broker has to be above before it sheds", least=1, is_live=True)
+    moves_max: int = setting(4, "bundles that move in one round, over all brokers", least=0, is_live=True)
+    rest_seconds: float = setting(600.0, "time for which a bundle that moved is not moved again", least=0, is_live=True)
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -43,10 +52,31 @@ class BalanceLimits:
 class SplitLimits:
     """When a broker splits one of its bundles; a limit of 0 is not checked."""
 
-    topics: int = setting(1_000, "loaded topics of the bundle", least=0)
-    messages_per_second: float = setting(30_000.0, "messages in and out together", least=0)
-    bytes_per_second: float = setting(100e6, "bytes in and out together", least=0)
-    bundles_max: int = setting(128, "bundles of a namespace from which on the broker splits none", least=0)
+    topics: int = setting(1_000, "loaded topics of the bundle", least=0, is_live=True)
+    messages_per_second: float = setting(30_000.0, "messages in and out together", least=0, is_live=True)
+    bytes_per_second: float = setting(100e6, "bytes in and out together", least=0, is_live=True)
+    bundles_max: int = setting(
+        128, "bundles of a namespace from which on the broker splits none", least=0, is_live=True
+    )
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """Where the audit log goes: who changed or was refused what."""
+
+    file: str = setting("", "file of JSON lines, `{broker_id}` in it is the broker's; empty: none")
+    file_bytes_max: int = setting(64 * MIB, "size above which the file is rotated", least=64 * 1024)
+    files_max: int = setting(5, "files that are kept, the current one counted", least=1, most=1_000)
+    topic: str = setting("", "topic that the lines are published to, each as a message; empty: none")
+    lines_max: int = setting(
+        10_000, "lines that wait for the file, and for the topic; further ones are dropped and counted", least=1
+    )
+    refusals_per_second: float = setting(
+        20.0, "rate of refusals that are noted; further ones are counted only", above=0
+    )
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -73,19 +103,36 @@ class BrokerConfig:
     internal_listener_name: str = setting(
         "", "the advertised listener for clients that name none; empty: `advertised_host` and the listener's port"
     )
+    entry_metadata: str = setting(
+        "none",
+        "what the broker notes in front of each entry that it stores: `time` (when it took the entry), `index` (the "
+        "number of its last message in the topic), `both` or `none`",
+    )
+    entry_metadata_exposed: bool = setting(
+        True, "push entries with that to consumers whose clients can read it; otherwise without"
+    )
     max_message_bytes: int = setting(5 * MIB, "largest payload of one entry, a batch as a whole", least=1)
-    cache_bytes: int = setting(64 * MIB, "tail cache of all topics together", least=1)
+    cache_bytes: int = setting(64 * MIB, "tail cache of all topics together", least=1, is_live=True)
     publish_bytes_max: int = setting(
-        128 * MIB, "unconfirmed publishes of all connections, above which no producer's socket is read", least=0
+        128 * MIB,
+        "unconfirmed publishes of all connections, above which no producer's socket is read",
+        least=0,
+        is_live=True,
     )
     publish_messages_per_second: int = setting(
-        0, "rate of all producers, above which their sockets are not read for a while; 0: no limit", least=0
+        0,
+        "rate of all producers, above which their sockets are not read for a while; 0: no limit",
+        least=0,
+        is_live=True,
     )
     publish_bytes_per_second: int = setting(
-        0, "rate of all producers, above which their sockets are not read for a while; 0: no limit", least=0
+        0,
+        "rate of all producers, above which their sockets are not read for a while; 0: no limit",
+        least=0,
+        is_live=True,
     )
     connection_publish_bytes_max: int = setting(
-        16 * MIB, "unconfirmed publishes of one connection, above which its socket is not read", least=1
+        16 * MIB, "unconfirmed publishes of one connection, above which its socket is not read", least=1, is_live=True
     )
     connection_write_bytes_max: int = setting(
         4 * MIB, "unsent bytes of one connection, above which its consumers get no more", least=1
@@ -94,10 +141,11 @@ class BrokerConfig:
         1_000,
         "requests of one connection that wait for metadata or bookies, above which its socket is not read",
         least=1,
+        is_live=True,
     )
-    connections_max: int = setting(10_000, "open connections; further ones are closed at once", least=0)
+    connections_max: int = setting(10_000, "open connections; further ones are closed at once", least=0, is_live=True)
     keep_alive_seconds: float = setting(
-        30.0, "silence after which a peer is pinged; twice that ends the connection", above=0
+        30.0, "silence after which a peer is pinged; twice that ends the connection", above=0, is_live=True
     )
     ensemble_size: int = setting(3, "bookies that a segment is spread over, in namespaces that do not say", least=1)
     write_quorum: int = setting(3, "copies of each entry, in namespaces that do not say", least=1)
@@ -107,42 +155,64 @@ class BrokerConfig:
         "time for which messages are kept after every subscription has acknowledged them, in namespaces that set no "
         "retention; -1: without end, 0: not at all, which is Pulsar's default",
         least=-1,
+        is_live=True,
     )
     housekeeping_seconds: float = setting(
-        10.0, "time between two checks of retention, of the age of ledgers and of the age of messages", above=0
+        10.0,
+        "time between two checks of retention, of the age of ledgers and of the age of messages",
+        above=0,
+        is_live=True,
     )
     failover_delay_seconds: float = setting(
         1.0,
         "time from a change of a Failover subscription's active consumer to its first delivery, in which the previous "
         "consumer's acknowledgements arrive",
         least=0,
+        is_live=True,
     )
     key_shared_splits_ranges: bool = setting(
-        False, "give a new Key_Shared consumer half of the widest hash range, instead of a ring of hashes"
+        False, "give a new Key_Shared consumer half of the widest hash range, instead of a ring of hashes", is_live=True
     )
     session_timeout_ms: int = setting(
         10_000, "timeout of the session with the metadata store, after which others take over the topics", least=1
     )
-    shutdown_seconds_max: float = setting(10.0, "time to confirm pending publishes when the broker stops", least=0)
+    shutdown_seconds_max: float = setting(
+        10.0, "time to confirm pending publishes when the broker stops", least=0, is_live=True
+    )
     cluster_secret: str | None = field(
         default=None, repr=False, metadata=described("secret of the bookies; None: they are open")
+    )
+    read_grant_seconds: int = setting(
+        43_200,
+        "how long a grant to read ledgers from bookies lasts, which Spark and Ray tasks have instead of the secret",
+        least=60,
+        most=2_592_000,
     )
     tls_port: int | None = setting(
         None, "port for clients that speak TLS; 0: a free one, None: no TLS", least=0, most=65_535
     )
     tls: TlsFiles | None = field(default=None, metadata=described("files that TLS needs, with `tls_port`"))
-    idle_topic_seconds: float = setting(600.0, "time after which an unused topic leaves memory; 0: never", least=0)
-    load_report_seconds: float = setting(10.0, "time between two measurements of the broker's load", above=0)
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    idle_topic_seconds: float = setting(
+        600.0, "time after which an unused topic leaves memory; 0: never", least=0, is_live=True
+    )
+    load_report_seconds: float = setting(
+        10.0, "time between two measurements of the broker's load", above=0, is_live=True
+    )
     balance_seconds: float = setting(
-        60.0, "time between two rounds of the leader's load balancing; 0: bundles are never shed", least=0
+        60.0, "time between two rounds of the leader's load balancing; 0: bundles are never shed", least=0, is_live=True
     )
     balance: BalanceLimits = field(default_factory=BalanceLimits)
     split: SplitLimits = field(default_factory=SplitLimits)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     inactive_topic_scan_seconds: float = setting(
-        600.0, "time between two scans of the leader for unloaded topics with work due; 0: never", least=0
+        600.0, "time between two scans of the leader for unloaded topics with work due; 0: never", least=0, is_live=True
     )
     orphan_sweep_seconds: float = setting(
-        3_600.0, "time between two searches of the leader for ledgers that no record names; 0: never", least=0
+        3_600.0,
+        "time between two searches of the leader for ledgers that no record names; 0: never",
+        least=0,
+        is_live=True,
     )
     orphan_grace_seconds: float = setting(
         3_600.0, "age below which such a ledger is kept; at least 6 session timeouts", least=0
@@ -155,6 +225,9 @@ class BrokerConfig:
         check_limits(self)
         check_quorum(self.ensemble_size, self.write_quorum, self.ack_quorum)
         check_listeners(self.advertised_listeners, self.internal_listener_name)
+        if self.entry_metadata not in ENTRY_METADATA:
+            limit = ", ".join(ENTRY_METADATA)
+            raise InvalidConfigError(f"entry_metadata is {self.entry_metadata!r}", field="entry_metadata", limit=limit)
         if self.max_message_bytes > ENTRY_PAYLOAD_BYTES_MAX:
             raise InvalidConfigError(
                 f"messages of {self.max_message_bytes} bytes do not fit the frames of bookies",

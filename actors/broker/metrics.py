@@ -32,6 +32,16 @@ METRICS = (
     BrokerMetric("heliograph_broker_bundle_moves_total", "bundle_moves_total", "bundles that the leader moved"),
     BrokerMetric("heliograph_broker_bundle_splits_total", "bundle_splits_total", "bundles that the broker split"),
     BrokerMetric(
+        "heliograph_broker_audit_lines_dropped_total",
+        "audit_lines_dropped_total",
+        "lines of the audit log that could not be kept",
+    ),
+    BrokerMetric(
+        "heliograph_broker_rights_revoked_total",
+        "rights_revoked_total",
+        "producers, consumers and watchers closed because their role lost the right",
+    ),
+    BrokerMetric(
         "heliograph_broker_orphans_deleted_total", "orphans_deleted_total", "deleted ledgers that no record named"
     ),
 )

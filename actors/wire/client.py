@@ -8,6 +8,7 @@ are sent in one write. There is no timer for each request: the owner calls ``exp
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,9 +16,11 @@ from typing_extensions import override
 
 from heliograph.actors.errors import BookieError, BookieUnavailableError, FrameError
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_head, encode_request
+from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.greeting import ClientGreeting
-from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Status
+from heliograph.actors.wire.messages import PROTOCOL_VERSION, TLS_SCHEME, Answer, BookieOp, BookieRequest, Status
 from heliograph.base.crash import end_process
+from heliograph.base.tls.contexts import ClientTls
 
 CONNECT_TIMEOUT_MS = 2_000
 CONNECT_PAUSE_MS = 200  # time after a failed attempt in which requests fail at once
@@ -64,15 +67,18 @@ class BookieConnection:
         address: str,
         now: Callable[[], int],
         *,
-        secret: str | None = None,
+        secret: str | ReadGrant | None = None,
         on_broken: Callable[[BaseException], None] = end_process,
+        tls: ClientTls | None = None,
     ) -> None:
         """Args:
-        address: ``host:port``.
+        address: ``host:port`` or ``tls://host:port``.
         now: the clock of the deadlines, in milliseconds.
-        secret: the cluster's. With one, a bookie that does not know it gets no requests.
+        secret: the cluster's, or a grant. With one, a bookie that does not know it gets no requests.
         on_broken: called with an error that a callback raised; by default the process ends.
+        tls: contexts for connections. With it, a bookie without TLS gets no requests.
         """
+        self._tls = tls
         self.bookie_id = bookie_id
         self.address = address
         self._now = now
@@ -186,7 +192,7 @@ class BookieConnection:
         self._greeting_timer = self._loop.call_later(
             CONNECT_TIMEOUT_MS / 1000, self._lose, f"bookie {self.bookie_id} did not finish its greeting in time"
         )
-        link.transport.write(encode_request(hello, self._greeting.nonce))
+        link.transport.write(encode_request(hello, self._greeting.hello))
 
     def on_data(self, link: _Link, data: bytes) -> None:
         """Pass answers to the callbacks of their requests."""
@@ -248,10 +254,11 @@ class BookieConnection:
         return True
 
     async def _connect(self) -> None:
-        host, _, port = self.address.rpartition(":")
+        host, _, port = self.address.removeprefix(TLS_SCHEME).rpartition(":")
         try:
+            context = self._context()
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await self._loop.create_connection(lambda: _Link(self), host, int(port))
+                await self._loop.create_connection(lambda: _Link(self), host, int(port), ssl=context)
         except (OSError, TimeoutError, ValueError) as error:
             self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
             self._lose(f"cannot connect to bookie {self.bookie_id} at {self.address}: {error}")
@@ -259,6 +266,12 @@ class BookieConnection:
             self._connecting = None
         if self._parts and self._link is None:  # lost before this task went on, and more was sent since
             self._connecting = self._loop.create_task(self._connect())
+
+    def _context(self) -> ssl.SSLContext | None:
+        is_encrypted = self.address.startswith(TLS_SCHEME)
+        if is_encrypted is not (self._tls is not None):
+            raise OSError("it speaks TLS, and this client has no certificates" if is_encrypted else "it has no TLS")
+        return None if self._tls is None else self._tls.context
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -303,16 +316,18 @@ class BookieClient:
         address_of: Callable[[str], str | None],
         now: Callable[[], int],
         *,
-        secret: str | None = None,
+        secret: str | ReadGrant | None = None,
         on_broken: Callable[[BaseException], None] = end_process,
+        tls: ClientTls | None = None,
     ) -> None:
         """Args:
         address_of: returns the address of a bookie, None if it is unknown.
         now: the clock of the deadlines, in milliseconds.
-        secret: the cluster's, if it has one.
+        secret: the cluster's, if it has one, or a grant.
         on_broken: called with an error that a callback raised; by default the process ends.
         """
         self._address_of = address_of
+        self._tls = tls
         self._now = now
         self._secret = secret
         self._on_broken = on_broken
@@ -332,7 +347,7 @@ class BookieClient:
         if address is None:
             return None
         connection = self._connections[bookie_id] = BookieConnection(
-            bookie_id, address, self._now, secret=self._secret, on_broken=self._on_broken
+            bookie_id, address, self._now, secret=self._secret, on_broken=self._on_broken, tls=self._tls
         )
         return connection
 

@@ -20,7 +20,7 @@ import crc32c
 import msgpack
 
 from heliograph.actors.errors import FrameError
-from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Flag, Status
+from heliograph.actors.wire.messages import NUMBER_MAX, Answer, BookieOp, BookieRequest, Flag, Status
 
 ENTRY_PAYLOAD_BYTES_MAX = 5 << 20  # default of the cluster's message limit
 FRAME_SLACK_BYTES = 8 << 10  # frame head, header and error text
@@ -87,28 +87,49 @@ def encode_head(header: list[Any], body_bytes: int) -> bytes:
 def decode_request(header: list[Any]) -> BookieRequest:
     """Return the request in a header that ``BookieFrameDecoder`` returned.
 
+    The types are exact; the caller checks the ranges of ids and limits.
+
     Raises:
         FrameError: unknown operation, wrong number of fields, or a field of another type.
     """
     try:
         op, request_id, ledger_id, entry_id, flags, limit, last_entry_id = header
-        if not all(map(_is_int, header)):
-            raise FrameError(f"a request has a field that is not an integer: {header!r:.200}")
-        return BookieRequest(_OPS[op], request_id, ledger_id, entry_id, _FLAGS[flags], limit, last_entry_id)
-    except (ValueError, KeyError, TypeError) as error:
-        raise FrameError(f"not a request: {header!r:.200}") from error
+        if all(map(_is_int, header)) and 0 <= request_id <= NUMBER_MAX:
+            return BookieRequest(_OPS[op], request_id, ledger_id, entry_id, _FLAGS[flags], limit, last_entry_id)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise FrameError(request_fault(header))
+
+
+def request_fault(header: list[Any]) -> str:
+    """Return what is wrong with the header of a request that ``decode_request`` refuses."""
+    op = header[0] if header else None
+    name = _OPS[op].name if _is_int(op) and op in _OPS else "a request"
+    if len(header) != len(BookieRequest._fields):
+        return f"{name} has {len(header)} fields instead of {len(BookieRequest._fields)}"
+    for field, value in zip(BookieRequest._fields, header, strict=True):
+        if not _is_int(value):
+            return f"{name} has {field} {value!r:.60}, an integer is required"
+    if op not in _OPS:
+        return f"{name} has op {op}, which is unknown"
+    fields = dict(zip(BookieRequest._fields, header, strict=True))
+    if not 0 <= fields["request_id"] <= NUMBER_MAX:
+        return f"{name} has request_id {fields['request_id']}, from 0 to 2**63 - 1 is required"
+    return f"{name} has flags {fields['flags']}, from 0 to {max(_FLAGS)} is required"
 
 
 def decode_answer(header: list[Any]) -> Answer:
     """Return the answer in a header that ``BookieFrameDecoder`` returned.
 
     Raises:
-        FrameError: unknown status, wrong number of fields, or a field of another type.
+        FrameError: unknown status, wrong number of fields, a field of another type, or a LAC out of range.
     """
     try:
         request_id, status, last_add_confirmed, text = header
-        if type(request_id) is not int or type(last_add_confirmed) is not int or type(text) is not str:
+        if not (type(request_id) is type(status) is type(last_add_confirmed) is int and type(text) is str):
             raise FrameError(f"an answer has a field of a wrong type: {header!r:.200}")
+        if not -1 <= last_add_confirmed <= NUMBER_MAX:
+            raise FrameError(f"an answer has LAC {last_add_confirmed}, from -1 to 2**63 - 1 is required")
         return Answer(request_id, _STATUSES[status], last_add_confirmed, text)
     except (ValueError, KeyError, TypeError) as error:
         raise FrameError(f"not an answer: {header!r:.200}") from error
@@ -196,6 +217,8 @@ def cut_frames(view: memoryview, frame_bytes_max: int) -> tuple[list[tuple[list[
         length, header_bytes, checksum = _HEAD.unpack_from(view, position)
         if length > frame_bytes_max or length < _AFTER_LENGTH_BYTES + header_bytes:
             raise FrameError(f"a frame of {length} bytes; the limit is {frame_bytes_max} bytes")
+        if header_bytes > HEADER_BYTES_MAX:
+            raise FrameError(f"a frame has a header of {header_bytes} bytes; the limit is {HEADER_BYTES_MAX} bytes")
         frame_end = position + _LENGTH.size + length
         if frame_end > end:
             wanted = frame_end - position

@@ -1,38 +1,55 @@
-"""The two ends of the handshake of a connection. Their only input besides messages is a random nonce."""
+"""The two ends of the handshake of a connection with a bookie (``heliograph/base/guard/handshake.py``)."""
 
 from __future__ import annotations
 
 from heliograph.actors.errors import FrameError
-from heliograph.actors.wire.handshake import NONCE_BYTES, PROOF_BYTES, bookie_proof, client_proof, is_proof, new_nonce
+from heliograph.actors.wire.grant import ReadGrant, verified_grant
 from heliograph.actors.wire.messages import Status
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import AuthenticationError
+from heliograph.base.guard.handshake import BOOKIE, NONCE_BYTES, ClientHandshake, ServerHandshake, secrets_of
 
 
 class Greeting:
-    """The bookie's end of the handshake."""
+    """The bookie's end of the handshake. ``grant`` is what the client may read; None: it has the secret itself."""
 
     def __init__(self, secret: str) -> None:
+        """
+        Args:
+            secret: the valid secrets, one a line.
+        """
+        self.grant: ReadGrant | None = None
         self._secret = secret
-        self._nonce = new_nonce()
-        self._client_nonce = b""
+        self._handshake: ServerHandshake | None = None
 
     def answer(self, body: bytes, bookie_id: str) -> tuple[Status, bytes]:
         """Return status and body of the answer to a HELLO: CHALLENGE, then OK. UNAUTHORIZED ends the connection."""
-        if not self._client_nonce:
-            if len(body) != NONCE_BYTES:
+        if self._handshake is not None:
+            return (Status.OK if self._handshake.accepts(body) else Status.UNAUTHORIZED), b""
+        nonce, claims = body[:NONCE_BYTES], body[NONCE_BYTES:]
+        if claims:
+            try:
+                self.grant = verified_grant(claims, secrets_of(self._secret), wall_ms())
+            except AuthenticationError:
                 return Status.UNAUTHORIZED, b""
-            self._client_nonce = body
-            return Status.CHALLENGE, self._nonce + bookie_proof(self._secret, body, self._nonce, bookie_id)
-        expected = client_proof(self._secret, self._client_nonce, self._nonce, bookie_id)
-        return (Status.OK if is_proof(body, expected) else Status.UNAUTHORIZED), b""
+        known = self._secret if self.grant is None else self.grant.key
+        self._handshake = ServerHandshake(known, BOOKIE, bookie_id)
+        challenge = self._handshake.challenge(nonce)
+        return (Status.CHALLENGE if challenge else Status.UNAUTHORIZED), challenge
 
 
 class ClientGreeting:
-    """The client's end of the handshake. ``nonce`` is the body of its first HELLO."""
+    """The client's end of the handshake. ``hello`` is the body of its first HELLO.
 
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-        self._is_proved = False
-        self.nonce = new_nonce()
+    Args:
+        proven: the cluster's secrets, one a line, or a grant.
+    """
+
+    def __init__(self, proven: str | ReadGrant) -> None:
+        secret, claims = (proven, b"") if isinstance(proven, str) else (proven.key, proven.claims)
+        self._handshake = ClientHandshake(secret, BOOKIE)
+        self.nonce = self._handshake.nonce
+        self.hello = self.nonce + claims
 
     def prove(self, body: bytes, bookie_id: str) -> bytes:
         """Return the body of the second HELLO, which answers a CHALLENGE.
@@ -40,15 +57,12 @@ class ClientGreeting:
         Raises:
             FrameError: the bookie does not know the secret, or asks twice.
         """
-        nonce, proof = body[:NONCE_BYTES], body[NONCE_BYTES:]
-        if self._is_proved or len(nonce) != NONCE_BYTES or len(proof) != PROOF_BYTES:
-            raise FrameError("its challenge is malformed or comes twice")
-        if not is_proof(proof, bookie_proof(self._secret, self.nonce, nonce, bookie_id)):
-            raise FrameError("it does not know the cluster's secret")
-        self._is_proved = True
-        return client_proof(self._secret, self.nonce, nonce, bookie_id)
+        try:
+            return self._handshake.prove(body, bookie_id)
+        except AuthenticationError as error:
+            raise FrameError(str(error)) from error
 
     def check_welcome(self) -> None:
         """Raise FrameError if the bookie answers OK without a proof that it knows the secret."""
-        if not self._is_proved:
+        if not self._handshake.is_proved:
             raise FrameError("it asks for no proof of the cluster's secret, so it may not belong to the cluster")

@@ -11,6 +11,10 @@ import enum
 from typing import NamedTuple
 
 PROTOCOL_VERSION = 1
+TLS_SCHEME = "tls://"  # before the address of a bookie that speaks TLS
+NUMBER_MAX = (1 << 63) - 1  # of a ledger id, a request id or a LAC
+LEDGER_ENTRIES_MAX = 1 << 48  # entry ids are below it: a ledger that gets a million a second for nine years
+READ_LIMIT_BYTES_MAX = (1 << 31) - 1  # of the ``limit`` of a request
 LIST_RUNS_MAX = 100_000  # in one answer to LIST_ENTRIES; after so many, the client asks from the next entry on
 
 
@@ -52,7 +56,7 @@ class Status(enum.IntEnum):
     TOO_MANY_REQUESTS = 9
     UNKNOWN_LEDGER_STATE = 10  # limbo: "no" would be a guess
     DAMAGED = 11  # the add's checksum is wrong: not stored
-    CHALLENGE = 12  # to a HELLO: the client must prove that it knows the cluster's secret (actors/wire/handshake.py)
+    CHALLENGE = 12  # to a HELLO: the client must prove that it knows the cluster's secret
 
 
 class BookieRequest(NamedTuple):  # a frozen dataclass takes three times as long to create, for every entry

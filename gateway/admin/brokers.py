@@ -7,13 +7,15 @@ Where a path names a broker, its id and its service address are accepted too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from heliograph.base.errors import HeliographError, NotFoundError, UnsupportedError
+from heliograph.base.errors import BadRequestError, HeliographError, NotFoundError, UnsupportedError
 from heliograph.base.version import heliograph_version
 from heliograph.gateway.admin.cluster import check_cluster, check_ready
 from heliograph.gateway.admin.routes import NO_CONTENT, web_address, web_scheme
@@ -67,15 +69,22 @@ async def leader_broker(request: Request, services: ServicesDep) -> dict[str, An
 
 
 @router.get(f"{BROKERS}/configuration", summary="Settings that can change while brokers run")
-async def dynamic_names() -> list[str]:
-    """Return an empty list: brokers read their settings when they start."""
-    return []
+async def dynamic_names(services: ServicesDep) -> list[str]:
+    """Return their names, those of Pulsar and Heliograph's own."""
+    found = await services.admin.settings.live()
+    return sorted({str(row[key]) for row in found for key in ("name", "pulsar_name") if row[key] is not None})
 
 
 @router.get(f"{BROKERS}/configuration/values", summary="Settings that were changed while brokers run")
-async def dynamic_values() -> dict[str, str]:
-    """Return an empty object: no setting can be changed so."""
-    return {}
+async def dynamic_values(services: ServicesDep) -> dict[str, str]:
+    """Return the values that were set, by each name of a setting in the unit of that name."""
+    found: dict[str, str] = {}
+    for row in await services.admin.settings.live():
+        if row["changed_to"] is not None:
+            found[row["name"]] = row["changed_to"]
+        if row["pulsar_value"] is not None:
+            found[row["pulsar_name"]] = row["pulsar_value"]
+    return dict(sorted(found.items()))
 
 
 @router.get(f"{BROKERS}/configuration/runtime", summary="Settings that a broker runs with")
@@ -87,15 +96,19 @@ async def runtime_configuration(services: ServicesDep) -> dict[str, str]:
     raise NotFoundError("no broker lives now", field="broker")
 
 
-@router.post(f"{BROKERS}/configuration/{{name}}/{{value}}", **NO_CONTENT, summary="Refused: change a setting")
-@router.delete(f"{BROKERS}/configuration/{{name}}", **NO_CONTENT, summary="Refused: reset a setting")
-async def change_setting(name: str) -> None:
-    """Refuse: a broker's settings are fixed while it runs; policies of namespaces and topics are not."""
-    raise PreconditionError(
-        f"{decoded(name)} cannot change while brokers run: set it in the configuration and restart them; limits that "
-        "change at once are policies of namespaces and topics",
-        field="configuration",
-    )
+@router.post(f"{BROKERS}/configuration/{{name}}/{{value:path}}", **NO_CONTENT, summary="Change a setting")
+async def change_setting(services: ServicesDep, name: str, value: str) -> None:
+    """Change a setting of all brokers, which apply it within seconds and keep it over restarts; 412 for a name that
+    no such setting has, and for a value that is not acceptable."""
+    with _as_precondition():
+        await services.admin.settings.set(decoded(name), decoded(value))
+
+
+@router.delete(f"{BROKERS}/configuration/{{name}}", **NO_CONTENT, summary="Reset a setting")
+async def reset_setting(services: ServicesDep, name: str) -> None:
+    """Give each broker the value of its own configuration back; 412 for a name that no such setting has."""
+    with _as_precondition():
+        await services.admin.settings.unset(decoded(name))
 
 
 @router.get(f"{BROKERS}/internal-configuration", summary="Where the cluster keeps its metadata")
@@ -244,6 +257,15 @@ async def of_the_jvm() -> Response:
         "lists their metrics",
         field="path",
     )
+
+
+@contextlib.contextmanager
+def _as_precondition() -> Iterator[None]:
+    """Answer what a setting does not admit with Pulsar's status."""
+    try:
+        yield
+    except BadRequestError as error:
+        raise PreconditionError(str(error), field=error.field, limit=error.limit) from error
 
 
 async def _named(request: Request, services: Services, wanted: str) -> list[str]:

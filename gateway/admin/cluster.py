@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError, UnsupportedError
-from heliograph.gateway.admin.routes import NO_CONTENT, web_address, web_scheme
-from heliograph.gateway.errors import MethodNotAllowedError
+from heliograph.base.errors import (
+    ConflictError,
+    HeliographError,
+    NotFoundError,
+    NotPermittedError,
+    ServiceNotReadyError,
+    UnsupportedError,
+)
+from heliograph.gateway.admin.routes import NO_CONTENT, json_object, web_address, web_scheme
+from heliograph.gateway.errors import MethodNotAllowedError, PreconditionError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
 from heliograph.gateway.shapes.topics import TopicInUrl
 from heliograph.gateway.shapes.url_segments import decoded
+from heliograph.operations.table import Answer
 
 READY_SECONDS = 5.0  # a broker that takes longer to answer is not ready
 CLUSTER = "/admin/v2/clusters/{cluster}"
@@ -134,40 +142,67 @@ async def bookies(services: ServicesDep) -> dict[str, Any]:
 
 
 @router.get("/admin/v2/bookies/racks-info", summary="Racks of bookies")
-async def racks(services: ServicesDep) -> dict[str, Any]:
-    """Return the rack of each bookie, in the one group `default`."""
-    found = await services.cluster.bookies()
-    return {"default": {item.address: {"rack": item.rack, "hostname": item.bookie_id} for item in found}}
+async def racks(services: ServicesDep) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the rack of each bookie by group and address; a bookie that was given none is in the group `default`."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in await services.admin.bookies.racks():
+        found.setdefault(row["group"], {})[row["address"] or row["bookie_id"]] = _rack_shown(row)
+    return found
 
 
 @router.get("/admin/v2/bookies/racks-info/{bookie}", summary="The rack of a bookie")
-async def rack(services: ServicesDep, bookie: str) -> dict[str, Any]:
+async def rack(services: ServicesDep, bookie: str) -> dict[str, str]:
     """Return `{"rack", "hostname"}` of the bookie with that address or id."""
     wanted = decoded(bookie)
-    for item in await services.cluster.bookies():
-        if wanted in (item.address, item.bookie_id):
-            return {"rack": item.rack, "hostname": item.bookie_id}
+    for row in await services.admin.bookies.racks():
+        if wanted in (row["address"], row["bookie_id"]):
+            return _rack_shown(row)
     raise NotFoundError(f"there is no live bookie {wanted}", field="bookie")
 
 
-@router.post("/admin/v2/bookies/racks-info/{bookie}", **NO_CONTENT, summary="Refused: set a rack")
-@router.delete("/admin/v2/bookies/racks-info/{bookie}", **NO_CONTENT, summary="Refused: remove a rack")
-async def change_rack(bookie: str) -> None:
-    """Refuse: placement reads the rack that each bookie registers."""
-    raise MethodNotAllowedError(
-        f"placement reads the rack that {decoded(bookie)} registers: set `rack` in the bookie's configuration and "
-        "restart it",
-        field="rack",
-    )
+@router.post("/admin/v2/bookies/racks-info/{bookie}", **NO_CONTENT, summary="Set the rack of a bookie")
+async def set_rack(
+    request: Request,
+    services: ServicesDep,
+    bookie: str,
+    group: Annotated[str | None, Query(description="A note; `default` is the usual one")] = None,
+) -> None:
+    """Set `{"rack", "hostname"}`, for segments and copies that are placed from now on. It holds instead of the rack
+    that the bookie registers. 412 without a group or a rack."""
+    body = await json_object(request)
+    given, hostname = body.get("rack"), body.get("hostname") or ""
+    if not group or not isinstance(given, str) or not given.strip("/ ") or not isinstance(hostname, str):
+        raise PreconditionError("a group and a rack are needed, which are texts", field="rack" if group else "group")
+    await services.admin.bookies.set_rack(decoded(bookie), given, group, hostname)
+
+
+@router.delete("/admin/v2/bookies/racks-info/{bookie}", **NO_CONTENT, summary="Remove the rack of a bookie")
+async def remove_rack(services: ServicesDep, bookie: str) -> None:
+    """Remove the rack that was set, so that the registered one holds; 404 where none was set."""
+    await services.admin.bookies.remove_rack(decoded(bookie))
+
+
+def _rack_shown(row: Answer) -> dict[str, str]:
+    return {"rack": row["rack"], "hostname": row["hostname"] or row["bookie_id"]}
 
 
 # -- lookup
 
 
 @router.get(LOOKUP, summary="Look up a topic's owner")
-async def lookup(request: Request, services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
-    """Return the address of the topic's owner, in the shape that stock clients with an `http://` URL expect."""
-    owner = await services.admin.lookup(str(topic))
+async def lookup(
+    request: Request,
+    services: ServicesDep,
+    topic: TopicInUrl,
+    listener: Annotated[str, Query(alias="listenerName", description="An advertised listener of the brokers")] = "",
+    listener_header: Annotated[str, Header(alias="X-Pulsar-ListenerName", include_in_schema=False)] = "",
+) -> JSONResponse:
+    """Return the address of the topic's owner, in the shape that stock clients with an `http://` URL expect.
+
+    With `listenerName`, or else the header `X-Pulsar-ListenerName`, it is the address of that advertised listener; 501
+    where the owner has none of that name.
+    """
+    owner = await services.admin.lookup(str(topic), listener or listener_header)
     url, tls = str(owner["service_url"]), str(owner.get("service_url_tls", ""))
     answer = {"brokerUrl": url, "nativeUrl": url, "brokerUrlTls": tls, "brokerUrlSsl": tls}
     web = dict.fromkeys(("httpUrl", "httpUrlTls"), "")
@@ -192,6 +227,8 @@ async def check_ready(services: Services) -> None:
     try:
         async with asyncio.timeout(READY_SECONDS):
             await services.admin.list_topics("public/default")
+    except NotPermittedError:
+        return  # a broker answers: it asks for the rights of a caller, and there is none here
     except (TimeoutError, HeliographError) as error:
         raise ServiceNotReadyError(f"no broker answers: {error or f'{READY_SECONDS} s'}") from error
 

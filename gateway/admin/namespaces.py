@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heliograph.gateway.admin.policies_object import check_quota, policies_parsed, policies_shown, properties_parsed
-from heliograph.gateway.admin.policy_shapes import number_of, object_of
-from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, full_name
+from heliograph.gateway.admin.permissions import grants_parsed
+from heliograph.gateway.admin.policies_object import check_quota, policies_parsed, policies_shown
+from heliograph.gateway.admin.policy_shapes import object_of
+from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, full_name, text_values
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
+from heliograph.gateway.shapes.numbers import number_of
 from heliograph.gateway.shapes.topics import NON_PERSISTENT, PERSISTENT, topic_names_in
 from heliograph.gateway.shapes.url_segments import decoded
 from heliograph.protocol.topic_name import DOMAINS
@@ -83,7 +84,8 @@ async def namespace_of(services: ServicesDep, tenant: str, namespace: str) -> di
     values = await services.admin.namespaces.policies(name)
     own = await services.admin.namespaces.policies(name, True)
     properties = await services.admin.namespaces.properties(name)
-    return policies_shown(values, own, properties, services.config.cluster_name)
+    granted = await services.admin.permissions.granted(name)
+    return policies_shown(values, own, properties, granted, services.config.cluster_name)
 
 
 @router.put(NAMESPACE, **NO_CONTENT, summary="Create a namespace", openapi_extra=_object_body)
@@ -97,9 +99,11 @@ async def create_namespace(request: Request, services: ServicesDep, tenant: str,
     count = number_of(bundles.get("numBundles") or 0, "numBundles", 0) or None
     values = policies_parsed(body, services.config.cluster_name)
     check_quota({**_NO_QUOTA, **values})
-    properties = properties_parsed(body.get("properties") or {})
+    properties = text_values(body.get("properties") or {})
+    grants = grants_parsed(body)
     name = full_name(tenant, namespace)
     await services.admin.namespaces.create(name, count, values)
+    await grants.apply(services.admin, name)
     if properties:
         await services.admin.namespaces.set_properties(name, properties)
 
@@ -121,21 +125,20 @@ async def properties_of(services: ServicesDep, tenant: str, namespace: str) -> d
 )
 async def add_properties(request: Request, services: ServicesDep, tenant: str, namespace: str) -> None:
     """Add properties, or replace their values; the body is an object of texts."""
-    given = properties_parsed(await json_body(request) or {})
-    await _change_properties(services, full_name(tenant, namespace), lambda found: {**found, **given})
+    given = text_values(await json_body(request) or {})
+    await services.admin.namespaces.update_properties(full_name(tenant, namespace), given)
 
 
 @router.delete(f"{NAMESPACE}/properties", **NO_CONTENT, summary="Remove all properties of a namespace")
 async def clear_properties(services: ServicesDep, tenant: str, namespace: str) -> None:
     """Remove all properties."""
-    await _change_properties(services, full_name(tenant, namespace), lambda found: {})
+    await services.admin.namespaces.set_properties(full_name(tenant, namespace), {})
 
 
 @router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", **NO_CONTENT, summary="Set a property of a namespace")
 async def set_property(services: ServicesDep, tenant: str, namespace: str, key: str, value: str) -> None:
     """Set one property."""
-    given = {decoded(key): decoded(value)}
-    await _change_properties(services, full_name(tenant, namespace), lambda found: {**found, **given})
+    await services.admin.namespaces.update_properties(full_name(tenant, namespace), {decoded(key): decoded(value)})
 
 
 @router.get(f"{NAMESPACE}/property/{{key}}", summary="A property of a namespace")
@@ -148,12 +151,8 @@ async def property_of(services: ServicesDep, tenant: str, namespace: str, key: s
 @router.delete(f"{NAMESPACE}/property/{{key}}", summary="Remove a property of a namespace")
 async def remove_property(services: ServicesDep, tenant: str, namespace: str, key: str) -> Response:
     """Remove one property; return the value that it had as text, 204 when it was not set."""
-    name = full_name(tenant, namespace)
-    found = await services.admin.namespaces.properties(name)
-    await services.admin.namespaces.set_properties(
-        name, {other: value for other, value in found.items() if other != decoded(key)}
-    )
-    return _text(found.get(decoded(key)))
+    removed = await services.admin.namespaces.remove_properties(full_name(tenant, namespace), [decoded(key)])
+    return _text(removed.get(decoded(key)))
 
 
 @router.get(f"{NAMESPACE}/topics", summary="List a namespace's topics")
@@ -187,14 +186,6 @@ async def unload_bundle(services: ServicesDep, tenant: str, namespace: str, bund
     await services.admin.brokers.unload_bundle(full_name(tenant, namespace), bundle)
 
 
-@router.get(f"{NAMESPACE}/permissions", summary="Permissions")
-@router.get(f"{NAMESPACE}/permissions/subscription", summary="Permissions on subscriptions")
-async def permissions(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
-    """Return an empty object: clients are not authenticated, so nothing is granted to roles."""
-    await services.admin.namespaces.policies(full_name(tenant, namespace))
-    return {}
-
-
 @router.put(f"{NAMESPACE}/{{bundle}}/split", **NO_CONTENT, summary="Split a bundle")
 async def split_bundle(
     services: ServicesDep,
@@ -216,13 +207,6 @@ async def split_bundle(
     if unload:
         for half in halves:
             await services.admin.brokers.unload_bundle(name, half)
-
-
-async def _change_properties(
-    services: Services, namespace: str, change: Callable[[Mapping[str, str]], dict[str, str]]
-) -> None:
-    found = await services.admin.namespaces.properties(namespace)
-    await services.admin.namespaces.set_properties(namespace, change(found))
 
 
 def _text(value: str | None) -> Response:

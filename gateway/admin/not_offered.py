@@ -14,7 +14,6 @@ from heliograph.base.errors import UnsupportedError
 
 _ONE_CLUSTER = "there is one cluster, which nothing is replicated from or to"
 _NO_TIERS = "there is no tiered storage"
-_NO_ROLES = "clients are not authenticated, so there are no roles to grant anything to"
 _NO_FUNCTIONS = "functions and connectors do not run in the cluster; run a program with a consumer and a producer"
 _NO_TRANSACTIONS = "transactions are not offered; deduplication gives exactly-once publishing to one topic"
 
@@ -31,7 +30,6 @@ NOT_OFFERED = {
     "migration": _ONE_CLUSTER,
     "dispatcherPauseOnAckStatePersistent": "every acknowledgement is stored, so there is nothing to pause for",
     "entryFilters": "brokers load no code of users; filter in the consumer",
-    "subscriptionAuthMode": "clients are not authenticated, so a subscription cannot be bound to a role",
     "antiAffinity": "bundles are spread over brokers by load alone",
     "bookieAffinity": "bookies have racks, not groups; the policy placement chooses how racks are used",
     "resourcegroup": "rates are limited by topic and subscription, not by group",
@@ -41,7 +39,6 @@ NOT_OFFERED = {
 NOTHING_SET: dict[str, Any] = {
     "offloadThreshold": -1,
     "offloadThresholdInSeconds": -1,
-    "subscriptionAuthMode": "None",
     "dispatcherPauseOnAckStatePersistent": False,
     "shadowTopics": [],
 }
@@ -62,8 +59,6 @@ _TREES = {
     "/admin/v2/resource-quotas": "bundles are balanced by their measured load, not by quotas",
     "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies": "any broker may serve any namespace",
     "/admin/v2/clusters/{cluster}/failureDomains": "bundles are spread over brokers by load alone",
-    "/admin/v2/namespaces/{tenant}/{namespace}/permissions/{role}": _NO_ROLES,
-    "/admin/namespaces/{cluster}/antiAffinity/{group}": NOT_OFFERED["antiAffinity"],
     "/admin/v2/metadata/migration": "the metadata store of a running cluster cannot be changed",
 }
 _METHODS = ["GET", "POST", "PUT", "DELETE"]

@@ -31,6 +31,8 @@ TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 REPLICATION = "replication"
 _CLUSTERS = (REPLICATION, "allowedClusters")  # lists of clusters, of which there is one
 _SET_BY_NO_BODY = ("dispatcherPauseOnAckStatePersistent",)
+_ANTI_AFFINITY = "antiAffinity"  # a path of Pulsar has it where that of a policy has the namespace
+_SUBSCRIPTION_RATE = TOPIC_POLICIES["subscriptionDispatchRate"]
 _BUNDLE = re.compile("0x[0-9a-f]{8}_0x[0-9a-f]{8}", re.IGNORECASE)
 
 router = APIRouter(
@@ -122,21 +124,42 @@ async def bookie_affinity(request: Request, services: ServicesDep, tenant: str, 
     return _not_offered("bookieAffinity", await _is_setting(request))
 
 
-@router.get(f"{TOPIC}/{{subscription}}/dispatchRate", include_in_schema=False)
-@router.post(f"{TOPIC}/{{subscription}}/dispatchRate", include_in_schema=False)
-@router.delete(f"{TOPIC}/{{subscription}}/dispatchRate", include_in_schema=False)
+@router.get(f"{TOPIC}/{{subscription}}/dispatchRate", summary="The delivery rate of one subscription")
 async def subscription_rate(
-    request: Request, services: ServicesDep, topic: PersistentTopicInUrl, subscription: str
+    services: ServicesDep, topic: PersistentTopicInUrl, subscription: str, applied: Applied = False
 ) -> Response:
-    """Answer that a single subscription has no rate of its own, and refuse one."""
-    await services.admin.namespaces.topic_policies(str(topic))
-    if await _is_setting(request):
-        raise UnsupportedError(
-            f"a rate for {decoded(subscription)} alone is not offered: subscriptionDispatchRate limits every "
-            "subscription of the topic",
-            field="subscription",
-        )
-    return Response(status_code=204)
+    """Return the rate that was set for one subscription, 204 when none was; with `applied` the one that holds."""
+    name = decoded(subscription)
+    if not applied and not await services.admin.namespaces.topic_policies(str(topic), False, name):
+        return Response(status_code=204)
+    values = await services.admin.namespaces.topic_policies(str(topic), True, name)
+    return JSONResponse(_SUBSCRIPTION_RATE.shown(values))
+
+
+@router.post(f"{TOPIC}/{{subscription}}/dispatchRate", **NO_CONTENT, summary="Set the delivery rate of a subscription",
+             openapi_extra=_documented({"dispatchRate": _SUBSCRIPTION_RATE}))  # fmt: skip
+async def set_subscription_rate(
+    request: Request,
+    services: ServicesDep,
+    topic: PersistentTopicInUrl,
+    subscription: str,
+    is_global: IsGlobal = False,
+) -> None:
+    """Set the rate of one subscription instead of the topic's `subscriptionDispatchRate`, or remove it where the body
+    is null. The subscription need not exist."""
+    body, name = await json_body(request), decoded(subscription)
+    _check_local(is_global)
+    if body is None:
+        await remove_subscription_rate(services, topic, subscription)
+    else:
+        await services.admin.namespaces.set_topic_policies(str(topic), _SUBSCRIPTION_RATE.parsed(body), name)
+
+
+@router.delete(f"{TOPIC}/{{subscription}}/dispatchRate", **NO_CONTENT, summary="Remove the rate of a subscription")
+async def remove_subscription_rate(services: ServicesDep, topic: PersistentTopicInUrl, subscription: str) -> None:
+    """Remove the rate of one subscription, so that the topic's holds."""
+    fields, name = _SUBSCRIPTION_RATE.fields, decoded(subscription)
+    await services.admin.namespaces.remove_topic_policies(str(topic), fields, name)
 
 
 @router.delete(f"{TOPIC}/policies", **NO_CONTENT, summary="Remove all policies of a topic")
@@ -144,6 +167,8 @@ async def remove_topic_policies(services: ServicesDep, topic: PersistentTopicInU
     """Remove every value that the topic itself sets, so that the namespace's apply."""
     own = await services.admin.namespaces.topic_policies(str(topic))
     await services.admin.namespaces.remove_topic_policies(str(topic), sorted(own))
+    for subscription, values in (await services.admin.namespaces.subscription_policies(str(topic))).items():
+        await services.admin.namespaces.remove_topic_policies(str(topic), sorted(values), subscription)
 
 
 @router.post(f"{NAMESPACE}/resourcegroup/{{group}}", include_in_schema=False)
@@ -159,6 +184,8 @@ async def namespace_policy(
 ) -> Response:
     """Return what the namespace itself sets in Pulsar's shape, or 204; with `applied` the value that holds."""
     name = full_name(tenant, namespace)
+    if namespace == _ANTI_AFFINITY and decoded(tenant) == services.config.cluster_name:
+        return JSONResponse([])  # the namespaces of a group: none can be put into one
     own = await services.admin.namespaces.policies(name, True)
     if policy in _CLUSTERS:
         return JSONResponse([services.config.cluster_name] if policy == REPLICATION or applied else [])

@@ -10,7 +10,7 @@ from typing import Any
 
 from heliograph.base.errors import UnsupportedError
 from heliograph.gateway.admin.backlog_quotas import QUOTA_FIELDS, quota_conflict, quota_parsed, quotas_shown
-from heliograph.gateway.admin.not_offered import NOT_OFFERED, NOTHING_SET
+from heliograph.gateway.admin.not_offered import NOT_OFFERED
 from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, UNDEFINED, Values, object_of
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 
@@ -56,7 +56,6 @@ _REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "offload_deletion_lag_ms": ("offloadDeletionLagMs", ()),
     "resource_group_name": ("resourcegroup", ()),
     "entryFilters": ("entryFilters", ()),
-    "subscription_auth_mode": ("subscriptionAuthMode", (NOTHING_SET["subscriptionAuthMode"],)),
     "antiAffinityGroup": ("antiAffinity", ()),
 }
 
@@ -90,24 +89,15 @@ def policies_parsed(body: Values, cluster: str) -> dict[str, Any]:
     return values
 
 
-def properties_parsed(body: Any) -> dict[str, str]:
-    """Return the properties of a namespace.
-
-    Raises:
-        UnacceptableFieldError: they are no texts.
-    """
-    given = object_of(body, "properties")
-    if not all(isinstance(value, str) for value in given.values()):
-        raise UnacceptableFieldError("properties must be texts", field="properties")
-    return dict(given)
-
-
-def policies_shown(values: Values, own: Values, properties: dict[str, str], cluster: str) -> dict[str, Any]:
+def policies_shown(
+    values: Values, own: Values, properties: dict[str, str], granted: Values, cluster: str
+) -> dict[str, Any]:
     """Return all policies of a namespace as Pulsar's ``Policies`` object.
 
     Args:
         values: the policies that hold, and ``bundles``.
         own: those that were set for the namespace itself; the others are null.
+        granted: what roles may do, by the names of ``permissions.granted``.
     """
 
     def shown(policy: str) -> Any:
@@ -117,12 +107,12 @@ def policies_shown(values: Values, own: Values, properties: dict[str, str], clus
     number = values["bundles"]
     return {
         "auth_policies": {
-            "namespace_auth": {},
-            "destination_auth": {},
-            "subscription_auth_roles": {},
-            "topicAuthentication": {},
-            "namespaceAuthentication": {},
-            "subscriptionAuthentication": {},
+            "namespace_auth": granted["namespace_auth"],
+            "destination_auth": granted["destination_auth"],
+            "subscription_auth_roles": granted["subscription_auth_roles"],
+            "topicAuthentication": granted["destination_auth"],
+            "namespaceAuthentication": granted["namespace_auth"],
+            "subscriptionAuthentication": granted["subscription_auth_roles"],
         },
         "replication_clusters": [cluster],
         "allowed_clusters": [],
@@ -133,7 +123,7 @@ def policies_shown(values: Values, own: Values, properties: dict[str, str], clus
         "clusterDispatchRate": {},
         "replicatorDispatchRate": {},
         "latency_stats_sample_rate": {},
-        "subscription_auth_mode": NOTHING_SET["subscriptionAuthMode"],
+        "subscription_auth_mode": granted["subscription_auth_mode"],
         "schema_auto_update_compatibility_strategy": shown("schemaAutoUpdateCompatibilityStrategy"),
         "offload_threshold": -1,
         "offload_threshold_in_seconds": -1,

@@ -12,6 +12,7 @@ from typing import Any
 
 from heliograph.base.errors import UnsupportedError
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
+from heliograph.gateway.shapes.numbers import number_of
 
 Values = Mapping[str, Any]
 UNDEFINED = "UNDEFINED"  # a schema compatibility strategy: that of the broker
@@ -26,7 +27,6 @@ _OLD_COMPATIBILITY = {
     "FORWARD_TRANSITIVE": "ForwardTransitive",
 }
 MIB = 1 << 20
-DIGITS_MAX = 20  # of a number in text
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +46,6 @@ class PolicyShape:
     parsed: Callable[[Any], dict[str, Any]]
     example: Any
     unset: Any = None
-
-
-def number_of(body: Any, name: str, lowest: int) -> int:
-    """Return a whole number of a body, which may be text.
-
-    Raises:
-        UnacceptableFieldError: it is no whole number.
-        PreconditionError: it is too low.
-    """
-    limit = f"a whole number, {lowest} or more"
-    if isinstance(body, str) and body.strip().removeprefix("-").isdecimal() and len(body) <= DIGITS_MAX:
-        body = int(body)
-    if isinstance(body, float) and body.is_integer():
-        body = int(body)
-    if not isinstance(body, int) or isinstance(body, bool):
-        raise UnacceptableFieldError(f"{name} is {body!r}", field=name, limit=limit)
-    if body < lowest or body >= 1 << 63:
-        raise PreconditionError(f"{name} is {body}", field=name, limit=limit)
-    return body
 
 
 def flag_of(body: Any, name: str) -> bool:
@@ -258,6 +239,16 @@ PERSISTENCE_FIELDS = {
 def _persistence() -> PolicyShape:
     def parsed(body: Any) -> dict[str, Any]:
         given = object_of(body, "persistence")
+        rate = given.get("managedLedgerMaxMarkDeleteRate") or 0
+        if not isinstance(rate, int | float) or rate < 0:
+            raise UnacceptableFieldError(f"managedLedgerMaxMarkDeleteRate is {rate!r}",
+                                         field="managedLedgerMaxMarkDeleteRate", limit="0")  # fmt: skip
+        if rate:
+            raise UnsupportedError(
+                "managedLedgerMaxMarkDeleteRate is not offered, leave it 0: acknowledgements are stored as they come, "
+                "many at once",
+                field="managedLedgerMaxMarkDeleteRate",
+            )
         return {ours: number_of(given.get(theirs), theirs, 1) for ours, theirs in PERSISTENCE_FIELDS.items()}
 
     return PolicyShape(
@@ -274,11 +265,10 @@ def _persistence() -> PolicyShape:
 def _auto_topics() -> PolicyShape:
     def shown(values: Values) -> Any:
         partitions = values["auto_create_partitions"]
-        return {
-            "allowAutoTopicCreation": values["auto_create_topics"],
-            "topicType": "partitioned" if partitions else "non-partitioned",
-            "defaultNumPartitions": partitions,
-        }
+        found = {"allowAutoTopicCreation": values["auto_create_topics"]}
+        if not partitions:
+            return found | {"topicType": "non-partitioned"}
+        return found | {"topicType": "partitioned", "defaultNumPartitions": partitions}
 
     def parsed(body: Any) -> dict[str, Any]:
         given = object_of(body, "autoTopicCreation")
@@ -310,19 +300,21 @@ def _auto_subscriptions() -> PolicyShape:
 def _delayed_delivery() -> PolicyShape:
     def parsed(body: Any) -> dict[str, Any]:
         given = object_of(body, "delayedDelivery")
-        if number_of(given.get("maxDeliveryDelayInMillis") or 0, "maxDeliveryDelayInMillis", 0):
-            raise UnsupportedError(
-                "maxDeliveryDelayInMillis is not offered: a message may be delayed by any time",
-                field="maxDeliveryDelayInMillis",
-            )
-        number_of(given.get("tickTime") or 0, "tickTime", 0)  # deliveries are exact to the millisecond
-        return {"delayed_delivery": flag_of(given.get("active"), "active")}
+        return {
+            "delayed_delivery": flag_of(given.get("active"), "active"),
+            "delayed_tick_ms": number_of(given.get("tickTime") or 0, "tickTime", 0),
+            "delayed_ms_max": number_of(given.get("maxDeliveryDelayInMillis") or 0, "maxDeliveryDelayInMillis", 0),
+        }
 
     return PolicyShape(
-        ("delayed_delivery",),
-        lambda values: {"active": values["delayed_delivery"], "tickTime": 1000, "maxDeliveryDelayInMillis": 0},
+        ("delayed_delivery", "delayed_tick_ms", "delayed_ms_max"),
+        lambda values: {
+            "active": values["delayed_delivery"],
+            "tickTime": values["delayed_tick_ms"],
+            "maxDeliveryDelayInMillis": values["delayed_ms_max"],
+        },
         parsed,
-        {"active": True, "tickTime": 1000},
+        {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 0},
     )
 
 
@@ -332,14 +324,14 @@ def _inactive_topics() -> PolicyShape:
         seconds = number_of(given.get("maxInactiveDurationSeconds"), "maxInactiveDurationSeconds", 1)
         is_on = flag_of(given.get("deleteWhileInactive"), "deleteWhileInactive")
         mode = given.get("inactiveTopicDeleteMode", "delete_when_no_subscriptions")
-        return {"inactive_delete_seconds": seconds if is_on else 0, "inactive_delete_mode": mode}
+        return {"inactive_delete": is_on, "inactive_delete_seconds": seconds, "inactive_delete_mode": mode}
 
     return PolicyShape(
-        ("inactive_delete_seconds", "inactive_delete_mode"),
+        ("inactive_delete", "inactive_delete_seconds", "inactive_delete_mode"),
         lambda values: {
             "inactiveTopicDeleteMode": values["inactive_delete_mode"],
             "maxInactiveDurationSeconds": values["inactive_delete_seconds"],
-            "deleteWhileInactive": values["inactive_delete_seconds"] > 0,
+            "deleteWhileInactive": values["inactive_delete"] and values["inactive_delete_seconds"] > 0,
         },
         parsed,
         {

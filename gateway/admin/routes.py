@@ -59,13 +59,6 @@ def hash_of(topic: str) -> int:
     return TopicName.parse(topic).bundle_hash
 
 
-def number_in_text(value: Any) -> Any:
-    """Return the number that a text such as ``"3"`` holds, and any other value as it is."""
-    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
-        return int(value)
-    return value
-
-
 def is_excluded(body: dict[str, Any]) -> bool:
     """Return whether a body with a message id says to begin behind it; Pulsar's tools write either name."""
     return body.get("isExcluded") is True or body.get("excluded") is True

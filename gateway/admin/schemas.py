@@ -88,7 +88,7 @@ async def version_of(request: Request, services: ServicesDep, topic: PersistentT
 async def delete(
     services: ServicesDep, topic: PersistentTopicInUrl, force: Annotated[bool, Query()] = False
 ) -> dict[str, Any]:
-    """Delete the topic's schema; messages keep the versions that they were published with. Return `{"version": n}`."""
+    """Delete the topic's schema; its versions are not found any more, by messages either. Return `{"version": n}`."""
     return {"version": await services.admin.schemas.delete(str(topic))}
 
 

@@ -9,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heliograph.base.errors import BadRequestError, NotFoundError
-from heliograph.gateway.admin.routes import NO_CONTENT, is_excluded, json_object, number_in_text, text_values
+from heliograph.gateway.admin.routes import NO_CONTENT, is_excluded, json_object, text_values
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
+from heliograph.gateway.shapes.numbers import number_in_text
 from heliograph.gateway.shapes.stored_entry import entry_response
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
 from heliograph.operations.table import PEEK_MAX

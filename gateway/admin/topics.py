@@ -18,18 +18,11 @@ from heliograph.base.errors import (
     UnsupportedError,
 )
 from heliograph.gateway.admin.policy_shapes import PERSISTENCE_FIELDS
-from heliograph.gateway.admin.routes import (
-    NO_CONTENT,
-    hash_of,
-    hash_range,
-    is_excluded,
-    json_object,
-    number_in_text,
-    text_values,
-)
+from heliograph.gateway.admin.routes import NO_CONTENT, hash_of, hash_range, is_excluded, json_object, text_values
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
+from heliograph.gateway.shapes.numbers import number_in_text
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl, topic_names_in, topics_in
 from heliograph.operations.table import PARTITIONS_MAX, Answer
 from heliograph.protocol.topic_name import TopicName
@@ -47,6 +40,8 @@ router = APIRouter(
         412: {"model": ErrorBody, "description": "A name that is not allowed, or something is still attached"},
     },
 )
+WithoutPublishers = Annotated[bool, Query(alias="excludePublishers", description="List no producers")]
+WithoutConsumers = Annotated[bool, Query(alias="excludeConsumers", description="List no consumers")]
 _integer_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "integer"}}}}}
 _position_body = {"requestBody": {"content": {"application/json": {"schema": {"type": ["string", "object"]}}}}}
 _properties_body = {
@@ -146,9 +141,16 @@ async def delete_topic(services: ServicesDep, topic: TopicInUrl, force: Annotate
 
 
 @router.get(f"{TOPIC}/stats", summary="Statistics")
-async def stats(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
+async def stats(
+    services: ServicesDep,
+    topic: TopicInUrl,
+    without_publishers: WithoutPublishers = False,
+    without_consumers: WithoutConsumers = False,
+) -> JSONResponse:
     """Return rates, counters, producers, subscriptions and their consumers."""
-    return JSONResponse(dict(await services.admin.topic_stats(str(topic))))
+    found = dict(await services.admin.topic_stats(str(topic)))
+    _leave_out(found, without_publishers, without_consumers)
+    return JSONResponse(found)
 
 
 @router.get(f"{TOPIC}/partitioned-stats", summary="Statistics of a partitioned topic")
@@ -156,6 +158,8 @@ async def partitioned_stats(
     services: ServicesDep,
     topic: TopicInUrl,
     per_partition: Annotated[bool, Query(alias="perPartition")] = True,
+    without_publishers: WithoutPublishers = False,
+    without_consumers: WithoutConsumers = False,
 ) -> JSONResponse:
     """Return the sums over all partitions, and the statistics of each partition."""
     count = await services.admin.partitions(str(topic))
@@ -169,7 +173,18 @@ async def partitioned_stats(
         }
     if not per_partition:
         body["partitions"] = {}
+    for one in (body, *body.get("partitions", {}).values()):
+        _leave_out(one, without_publishers, without_consumers)
     return JSONResponse(body)
+
+
+def _leave_out(stats: dict[str, Any], publishers: bool, consumers: bool) -> None:
+    """Empty the lists of producers, of consumers, or of both in the statistics of a topic."""
+    if publishers:
+        stats["publishers"] = []
+    if consumers:
+        for subscription in stats.get("subscriptions", {}).values():
+            subscription["consumers"] = []
 
 
 @router.get(f"{TOPIC}/partitioned-internalStats", summary="Ledgers and cursors of a partitioned topic")
@@ -348,19 +363,15 @@ async def offload(topic: TopicInUrl) -> Response:
     raise UnsupportedError("offloading is not offered: all ledgers of a topic stay on bookies", field="topic")
 
 
-@router.get(f"{TOPIC}/permissions", response_class=Response, summary="Refused: permissions")
-@router.post(f"{TOPIC}/permissions/{{role}}", response_class=Response, include_in_schema=False)
-@router.delete(f"{TOPIC}/permissions/{{role}}", response_class=Response, include_in_schema=False)
-async def permissions(topic: TopicInUrl) -> Response:
-    """Refuse: nothing would enforce them."""
-    raise UnsupportedError("permissions are not offered: clients are not authenticated", field="topic")
-
-
 async def _delete(services: Services, topic: TopicName, force: bool) -> None:
-    await services.producers.drop(str(topic))  # the gateway's own producer would make the topic look busy
-    if force:
-        await services.consumers.drop(str(topic))
-    await services.admin.delete_topic(str(topic), force)
+    try:
+        await services.admin.delete_topic(str(topic), force)
+    except (ConflictError, TopicBusyError):
+        # The gateway's own producers may make the topic busy. They are closed only now: the caller has the right.
+        await services.producers.drop(str(topic))
+        await services.admin.delete_topic(str(topic), force)
+    await services.producers.drop(str(topic))
+    await services.consumers.drop(str(topic))
 
 
 def _last_message(position: str, partition: int) -> dict[str, int]:

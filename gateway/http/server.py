@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import socket
+import time
 from collections.abc import Iterator
 
 import uvicorn
@@ -14,8 +16,11 @@ from typing_extensions import override
 
 from heliograph.base.errors import ResourceError
 from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.http.protocols import Connections, HttpProtocol, WebSocketProtocol
 
 BACKLOG_MAX = 2048  # connections that wait to be accepted
+HEADER_BYTES_MAX = 32 * 1024  # of a request's target and headers, which hold the caller's token
+SWEEP_SECONDS = 0.5  # between two looks for connections that are late
 GRACE_SECONDS = 5  # for sessions to end when the server stops
 
 
@@ -24,6 +29,7 @@ class GatewayServer:
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
+        self._sweeping: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -51,7 +57,9 @@ class GatewayServer:
             ResourceError: the server ended while it started.
         """
         assert self._listener is not None, "bind comes first"
-        self._server = _Server(_uvicorn_config(app, self._config))
+        connections = Connections(self._config, app.state.services.budget)
+        self._server = _Server(_uvicorn_config(app, self._config, connections))
+        self._sweeping = asyncio.create_task(_close_late(connections))
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
             if self._serving.done():
@@ -60,6 +68,8 @@ class GatewayServer:
 
     async def stop(self) -> None:
         """End sessions and requests within a grace time, and close the port. Idempotent."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
@@ -103,15 +113,23 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _uvicorn_config(app: FastAPI, config: GatewayConfig) -> uvicorn.Config:
+async def _close_late(connections: Connections) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        connections.close_late(time.monotonic())
+
+
+def _uvicorn_config(app: FastAPI, config: GatewayConfig, connections: Connections) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=functools.partial(HttpProtocol, connections),  # type: ignore[arg-type]
+        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
         log_config=None,
         ssl_certfile=config.tls_certificate_file or None,
         ssl_keyfile=config.tls_key_file or None,
         access_log=False,
         lifespan="on",
-        ws="websockets-sansio",
+        ws=functools.partial(WebSocketProtocol, connections),  # type: ignore[arg-type]
         ws_max_size=config.websocket_frame_bytes_max,
         ws_ping_interval=config.websocket_ping_seconds,
         ws_ping_timeout=config.websocket_idle_seconds,

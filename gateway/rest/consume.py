@@ -54,11 +54,12 @@ SessionName = Annotated[
 
 
 def _session_key(
+    services: ServicesDep,
     topic: TopicInUrl,
     subscription: SubscriptionInUrl,
     session_name: Annotated[SessionName, Query(alias="session")] = "default",
 ) -> SessionKey:
-    return SessionKey(str(topic), subscription, session_name)
+    return SessionKey(str(topic), subscription, session_name, services.caller.role)
 
 
 SessionInUrl = Annotated[SessionKey, Depends(_session_key)]
@@ -87,7 +88,7 @@ async def take_messages(
     await read_body(request, IGNORED_BODY_BYTES_MAX)  # a disconnect is reported only after the body was read
     wait_seconds = min(timeout_ms, config.rest_wait_ms_max) / 1000
     count = min(max_, config.rest_messages_max)
-    session = await services.consumers.session(key, SubscribeOptions(type_, initial_position, count))
+    session = await services.consumers.session(services.caller, key, SubscribeOptions(type_, initial_position, count))
     clock = services.consumers.clock
     async with services.consumers.using(key, session):
         messages = await session.receive(count, config.rest_answer_bytes_max, wait_seconds, clock)
@@ -150,7 +151,7 @@ async def _ids_and_session(
 ) -> tuple[AckRequest, list[MessageId], RestConsumer]:
     body = parsed(AckRequest, await read_body(request, services.config.request_bytes_max))
     ids = [id_from_text(text, f"messageIds.{index}") for index, text in enumerate(body.messageIds)]
-    return body, ids, await services.consumers.session(key)
+    return body, ids, await services.consumers.session(services.caller, key)
 
 
 def _message(message: MessagePort) -> dict[str, Any]:

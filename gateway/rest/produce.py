@@ -25,11 +25,13 @@ from heliograph.gateway.http.metrics import REST
 from heliograph.gateway.ports import ProducerPort
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import (
+    SMALL_BODY_BYTES,
     ErrorBody,
     ProduceAnswer,
     ProduceMessage,
     ProduceRequest,
     body_schema,
+    check_values,
     parsed,
     read_body,
 )
@@ -38,6 +40,7 @@ from heliograph.gateway.shapes.topics import TopicInUrl, partition_of
 from heliograph.protocol.message_id import MessageId
 
 STORED, TRY_AGAIN, REFUSED = 0, 1, 2  # PublishResult.errorCode
+MESSAGES_IN_TURN = 256  # passed to the producer before other requests have a turn
 _TEXT_SCHEMAS = ("STRING", "JSON", "BYTES", "NONE")  # types whose encoding is the text of the payload
 _PRODUCER_CLOSED = (AlreadyClosedError, ConflictError, NotFoundError)
 
@@ -92,15 +95,27 @@ async def publish_to_partition(
 
 
 async def _publish(request: Request, services: Services, topic: str, codec: CompressionType) -> Response:
-    body = parsed(ProduceRequest, await read_body(request, services.config.request_bytes_max))
-    _check_schemas(body)
+    raw = await read_body(request, services.config.request_bytes_max)
     limit = services.config.max_message_bytes
-    payloads = [_payload(message, f"messages.{index}", limit) for index, message in enumerate(body.messages)]
-    async with services.producers.lease(topic, body.producerName, codec.lower()) as producer:
+    if len(raw) <= SMALL_BODY_BYTES:
+        body, payloads = _unpacked(raw, limit)
+    else:
+        await check_values(raw)
+        body, payloads = await asyncio.to_thread(_unpacked, raw, limit)
+    del raw
+    async with services.producers.lease(services.caller, topic, body.producerName, codec.lower()) as producer:
         outcomes = await _send(producer, body.messages, payloads)
     if any(isinstance(item, _PRODUCER_CLOSED) for item in outcomes):
         await services.producers.drop(topic)  # the next request opens another, or fails with the reason
-    return _answer(services, payloads, outcomes)
+    if len(outcomes) <= MESSAGES_IN_TURN:
+        return _answer(services, payloads, outcomes)
+    return await asyncio.to_thread(_answer, services, payloads, outcomes)
+
+
+def _unpacked(raw: bytes, limit: int) -> tuple[ProduceRequest, list[bytes]]:
+    body = parsed(ProduceRequest, raw)
+    _check_schemas(body)
+    return body, [_payload(message, f"messages.{index}", limit) for index, message in enumerate(body.messages)]
 
 
 async def _send(
@@ -108,7 +123,9 @@ async def _send(
 ) -> list[MessageId | BaseException]:
     """Pass all messages to the producer in order, then wait for all outcomes."""
     sending: list[asyncio.Future[MessageId]] = []
-    for message, payload in zip(messages, payloads, strict=True):
+    for number, (message, payload) in enumerate(zip(messages, payloads, strict=True), 1):
+        if number % MESSAGES_IN_TURN == 0:
+            await asyncio.sleep(0)
         try:
             future = await producer.enqueue(
                 payload,

@@ -18,7 +18,10 @@ from typing import Any
 from heliograph.base.errors import AlreadyClosedError, ConflictError, NotFoundError
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
-from heliograph.gateway.ports import AdminPort, ClientPort, ConsumerPort, MessagePort, without_payload
+from heliograph.gateway.http.caller import Caller
+from heliograph.gateway.http.limits import Shares
+from heliograph.gateway.ports import ConsumerPort, MessagePort, without_payload
+from heliograph.gateway.sessions.agents import Agents
 from heliograph.protocol.message_id import MessageId
 
 UNACKNOWLEDGED_MAX = 50_000  # messages that one session delivered and that are not acknowledged
@@ -31,6 +34,7 @@ class SessionKey:
     topic: str
     subscription: str
     name: str = "default"
+    role: str = ""  # of the caller: a session serves one role only
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class RestConsumer:
 
     consumer: ConsumerPort
     options: SubscribeOptions
+    owner: Caller
     last_used: float
     users: int = 0
     polling: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -150,11 +155,9 @@ class RestConsumer:
 class RestConsumers:
     """The open REST sessions, at most ``rest_consumers_max`` (I15)."""
 
-    def __init__(
-        self, client: ClientPort, admin: AdminPort, config: GatewayConfig, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._client = client
-        self._admin = admin
+    def __init__(self, agents: Agents, config: GatewayConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._agents = agents
+        self._shares = Shares("REST consumers", config.rest_consumers_per_caller_max, "rest_consumers_per_caller_max")
         self._config = config
         self._clock = clock
         self._sessions: dict[SessionKey, RestConsumer] = {}
@@ -165,20 +168,22 @@ class RestConsumers:
         """Return the clock, in seconds, whose times ``expire`` takes."""
         return self._clock
 
-    async def session(self, key: SessionKey, options: SubscribeOptions | None = None) -> RestConsumer:
+    async def session(self, caller: Caller, key: SessionKey, options: SubscribeOptions | None = None) -> RestConsumer:
         """Return the session of that name; open it if there is none.
 
         Args:
+            caller: counts for the session, if it opens it.
             options: how to subscribe; None: the open session's options, or the defaults.
 
         Raises:
             TopicNotFoundError: the topic does not exist; REST consume does not create it.
             ConflictError: the session is open with another subscription type.
-            TooManySessionsError: ``rest_consumers_max`` sessions are open.
+            TooManySessionsError: ``rest_consumers_max`` sessions are open, or as many as the caller may have.
         """
+        assert key.role == caller.role, "no caller gets a session of another role"
         session = self._sessions.get(key)
         if session is None:
-            session = await self._open(key, options or SubscribeOptions())
+            session = await self._open(caller, key, options or SubscribeOptions())
         if options is not None and options.type != session.options.type:
             raise ConflictError(
                 f"session {key.name!r} of subscription {key.subscription!r} is open with type {session.options.type}: "
@@ -210,6 +215,7 @@ class RestConsumers:
         session = self._sessions.pop(key, None)
         if session is None:
             return False
+        self._shares.give_back(session.owner)
         await session.consumer.close()
         return True
 
@@ -237,7 +243,7 @@ class RestConsumers:
     def __len__(self) -> int:
         return len(self._sessions) + len(self._opening)
 
-    async def _open(self, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
+    async def _open(self, caller: Caller, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
         task = self._opening.get(key)
         if task is None:
             if len(self) >= self._config.rest_consumers_max:
@@ -246,18 +252,28 @@ class RestConsumers:
                     field="rest_consumers_max",
                     limit=f"{self._config.rest_consumers_max} consumers",
                 )
-            task = self._opening[key] = asyncio.ensure_future(self._subscribe(key, options))
+            self._shares.take(caller)
+            task = self._opening[key] = asyncio.ensure_future(self._subscribe(caller, key, options))
             task.add_done_callback(lambda _: self._opening.pop(key, None))
         return await asyncio.shield(task)  # a caller that is cancelled must not fail the others that wait
 
-    async def _subscribe(self, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
-        await self._admin.partitions(key.topic)  # raises TopicNotFoundError: subscribing would create the topic
+    async def _subscribe(self, caller: Caller, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
+        try:
+            return await self._subscribed(caller, key, options)
+        except BaseException:
+            self._shares.give_back(caller)
+            raise
+
+    async def _subscribed(self, caller: Caller, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
+        # Raises TopicNotFoundError: subscribing would create the topic.
+        await self._agents.admin_of(caller.principal).partitions(key.topic)
         arguments: dict[str, Any] = {
             "type": options.type,
             "initial_position": options.initial_position,
             "receiver_queue": options.receiver_queue,
             "receiver_bytes_max": self._config.receiver_bytes_max,
         }
-        consumer = await self._client.consumer(key.topic, key.subscription, **arguments)
-        session = self._sessions[key] = RestConsumer(consumer, options, self._clock())
+        client = self._agents.client_of(caller.principal)
+        consumer = await client.consumer(key.topic, key.subscription, **arguments)
+        session = self._sessions[key] = RestConsumer(consumer, options, caller, self._clock())
         return session

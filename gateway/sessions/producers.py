@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
-from heliograph.gateway.ports import AdminPort, ClientPort, ProducerPort
+from heliograph.gateway.http.caller import Caller
+from heliograph.gateway.http.limits import Shares
+from heliograph.gateway.ports import ProducerPort
+from heliograph.gateway.sessions.agents import Agents
 
-Key = tuple[str, str | None, str]  # topic, producer's name, codec
+Key = tuple[str, str | None, str, str]  # topic, producer's name, codec, role of the caller
 
 
 @dataclass
@@ -24,40 +27,42 @@ class _Slot:
     producer: ProducerPort | None = None
     users: int = 0
     last_used: float = 0.0
+    owner: Caller | None = None  # who opened it, and counts for it until it is closed
 
 
 class RestProducers:
     """The open REST producers, at most ``rest_producers_max``; the least recently used is closed first (I15)."""
 
-    def __init__(
-        self, client: ClientPort, admin: AdminPort, config: GatewayConfig, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._client = client
-        self._admin = admin
+    def __init__(self, agents: Agents, config: GatewayConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._agents = agents
+        self._shares = Shares("REST producers", config.rest_producers_per_caller_max, "rest_producers_per_caller_max")
         self._max = config.rest_producers_max
         self._idle_seconds = config.rest_producer_idle_ms / 1000
         self._clock = clock
         self._slots: OrderedDict[Key, _Slot] = OrderedDict()
 
     @contextlib.asynccontextmanager
-    async def lease(self, topic: str, name: str | None, compression: str = "none") -> AsyncIterator[ProducerPort]:
+    async def lease(
+        self, caller: Caller, topic: str, name: str | None, compression: str = "none"
+    ) -> AsyncIterator[ProducerPort]:
         """Return a producer of an existing topic, held open until the block ends.
 
         Args:
+            caller: whose role it has; callers of one role share it.
             name: of the producer; None lets the broker choose one.
             compression: the client's name of a codec.
 
         Raises:
             TopicNotFoundError: the topic does not exist; REST produce does not create it.
-            TooManySessionsError: every producer is in use.
+            TooManySessionsError: every producer is in use, or the caller uses as many as it may.
         """
-        key = (topic, name, compression)
-        slot = await self._slot(key)
+        key = (topic, name, compression, caller.role)
+        slot = await self._slot(key, caller)
         slot.users += 1
         try:
             async with slot.opening:
                 if slot.producer is None:
-                    slot.producer = await self._open(topic, name, compression)
+                    slot.producer = await self._open(caller, topic, name, compression)
             yield slot.producer
         finally:
             slot.users -= 1
@@ -88,30 +93,42 @@ class RestProducers:
     def __len__(self) -> int:
         return len(self._slots)
 
-    async def _slot(self, key: Key) -> _Slot:
+    async def _slot(self, key: Key, caller: Caller) -> _Slot:
         slot = self._slots.get(key)
         if slot is None:
+            if self._shares.is_full(caller):
+                await self._close_idle(lambda slot: slot.owner == caller)
             if len(self._slots) >= self._max:
                 await self._make_room()
-            slot = self._slots.setdefault(key, _Slot(last_used=self._clock()))
+            slot = self._slots.get(key)
+        if slot is None:
+            self._shares.take(caller)
+            slot = self._slots[key] = _Slot(last_used=self._clock(), owner=caller)
         self._slots.move_to_end(key)
         return slot
 
-    async def _make_room(self) -> None:
+    async def _close_idle(self, fits: Callable[[_Slot], bool]) -> bool:
+        """Close the producer used longest ago of those that fit and are not in use; return whether there is one."""
         for key, slot in self._slots.items():
-            if slot.users == 0:
+            if slot.users == 0 and fits(slot):
                 await self._close([(key, slot)])
-                return
+                return True
+        return False
+
+    async def _make_room(self) -> None:
+        if await self._close_idle(lambda _: True):
+            return
         raise TooManySessionsError(
             f"all {self._max} REST producers are in use: publish to fewer topics at once, or raise rest_producers_max",
             field="rest_producers_max",
             limit=f"{self._max} producers",
         )
 
-    async def _open(self, topic: str, name: str | None, compression: str) -> ProducerPort:
-        await self._admin.partitions(topic)  # raises TopicNotFoundError: opening a producer would create the topic
+    async def _open(self, caller: Caller, topic: str, name: str | None, compression: str) -> ProducerPort:
+        # Raises TopicNotFoundError: opening a producer would create the topic.
+        await self._agents.admin_of(caller.principal).partitions(topic)
         options = {} if name is None else {"name": name}
-        return await self._client.producer(topic, **options, compression=compression)
+        return await self._agents.client_of(caller.principal).producer(topic, **options, compression=compression)
 
     async def _close(self, slots: list[tuple[Key, _Slot]]) -> None:
         for key, slot in slots:
@@ -123,3 +140,5 @@ class RestProducers:
     def _forget(self, key: Key, slot: _Slot) -> None:
         if self._slots.get(key) is slot:
             del self._slots[key]
+            if slot.owner is not None:
+                self._shares.give_back(slot.owner)

@@ -5,15 +5,24 @@ Unknown fields are ignored, as in Pulsar. Field names are Pulsar's, in camel cas
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, PlainValidator, ValidationError, ValidationInfo
 from starlette.requests import Request
 
 from heliograph.base.errors import MessageTooLargeError, UnsupportedError
-from heliograph.gateway.errors import MalformedJsonError, UnacceptableFieldError
+from heliograph.gateway.errors import MalformedJsonError, MediaTypeError, UnacceptableFieldError
 
+JSON = "application/json"
+REQUEST_MESSAGES_MAX = 10_000
+SMALL_BODY_BYTES = 64 * 1024  # a body up to this is parsed at once: that takes less than a millisecond
+VALUES_MAX = 400_000  # JSON values in one body: parsing so many takes some 50 ms, in which nothing else runs
+_TOKENS_IN_TURN = 20_000  # counted before other requests have a turn
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,{\[]', re.DOTALL)
+_QUOTE = ord('"')
 ADMIN_BODY_BYTES_MAX = 64 * 1024
 _LIMITS = {  # by pydantic's type of problem
     "greater_than_equal": ">= {ge}",
@@ -55,7 +64,9 @@ class ProduceMessage(BaseModel):
 class ProduceRequest(BaseModel):
     """Messages to publish, in this order."""
 
-    messages: list[ProduceMessage] = Field(description="At least one message", min_length=1)
+    messages: list[ProduceMessage] = Field(
+        description="At least one message", min_length=1, max_length=REQUEST_MESSAGES_MAX
+    )
     producerName: str | None = Field(
         default=None, description="Name of the producer; the broker chooses one when absent"
     )
@@ -137,6 +148,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     """Return the request's body; never buffer more than the limit.
 
     Raises:
+        MediaTypeError: there is a body, and it is not called JSON.
         MessageTooLargeError: the body is larger; it was not read to its end.
     """
     announced = request.headers.get("content-length", "")
@@ -145,11 +157,22 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
+        if chunk and not size:
+            _check_media_type(request)
         size += len(chunk)
         if size > limit_bytes:
             raise _too_large(limit_bytes)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def _check_media_type(request: Request) -> None:
+    """Refuse what a form of a web page can send without asking first."""
+    given = request.headers.get("content-type", "")
+    media_type = given.partition(";")[0].strip().lower()
+    if media_type != JSON and not (media_type.startswith("application/") and media_type.endswith("+json")):
+        shown = f"Content-Type {given[:100]!r} is not taken" if given else "the body has no Content-Type"
+        raise MediaTypeError(f"{shown}: send JSON with Content-Type: {JSON}", field="Content-Type", limit=JSON)
 
 
 def parsed(model: type[M], body: bytes) -> M:
@@ -163,9 +186,38 @@ def parsed(model: type[M], body: bytes) -> M:
         return model.model_validate_json(body)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if problem["type"] == "too_long" and problem["loc"] == ("messages",):
+            raise MessageTooLargeError(
+                f"the request has more than {REQUEST_MESSAGES_MAX} messages: send fewer at once",
+                field="messages",
+                limit=f"{REQUEST_MESSAGES_MAX} messages",
+            ) from error
         if problem["type"] == "json_invalid":
             raise MalformedJsonError(f"the body is not JSON: {problem['msg']}", field="body") from error
         raise refusal(error) from error
+
+
+async def check_values(body: bytes) -> None:
+    """Check that a large body has no more values than can be parsed without keeping others waiting.
+
+    A few bytes make a value, and parsers take them all before they look at one, without giving others a turn.
+
+    Raises:
+        MessageTooLargeError: it has more.
+    """
+    if body.count(b",") + body.count(b"{") + body.count(b"[") <= VALUES_MAX:  # fast, and right for most bodies
+        return
+    values = 0
+    for number, token in enumerate(_TOKEN.finditer(body)):
+        values += body[token.start()] != _QUOTE
+        if values > VALUES_MAX:
+            raise MessageTooLargeError(
+                f"the body has more than {VALUES_MAX} JSON values: send fewer messages at once",
+                field="body",
+                limit=f"{VALUES_MAX} values",
+            )
+        if number % _TOKENS_IN_TURN == 0:
+            await asyncio.sleep(0)
 
 
 def refusal(error: ValidationError) -> UnacceptableFieldError:

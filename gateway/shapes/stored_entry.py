@@ -48,6 +48,7 @@ _BYTES = {
 def entry_response(found: Mapping[str, Any]) -> Response:
     """Return the answer for a whole entry, in the form of ``peek`` with ``as_entry`` in ``heliograph/operations``."""
     metadata = pb.MessageMetadata.FromString(found["metadata"])
+    noted = pb.BrokerEntryMetadata.FromString(found.get("broker_metadata", b""))  # brokers of older versions send none
     headers = {"Message-ID": ":".join(found["message_id"].split(":")[:2])}
     headers |= {
         header: _ascii(str(getattr(metadata, name))) for name, header in _FIELDS.items() if _has(metadata, name)
@@ -58,7 +59,12 @@ def entry_response(found: Mapping[str, Any]) -> Response:
     if metadata.HasField("num_messages_in_batch"):
         headers["batch-size"] = str(len(found["payload"]))
     if metadata.compression != pb.NONE:
-        headers["compression"] = pb.CompressionType.Name(metadata.compression)
+        known = metadata.compression in pb.CompressionType.values()
+        headers["compression"] = pb.CompressionType.Name(metadata.compression) if known else str(metadata.compression)
+    if noted.HasField("broker_timestamp"):
+        headers["Broker-Entry-METADATA-timestamp"] = iso_time(noted.broker_timestamp)
+    if noted.HasField("index"):
+        headers["Broker-Entry-METADATA-index"] = str(noted.index)
     pairs = {pair.key: pair.value for pair in metadata.properties}
     if pairs:
         headers["PROPERTY"] = json.dumps(dict(list(pairs.items())[:HEADER_PROPERTIES_MAX]))

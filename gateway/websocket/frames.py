@@ -27,6 +27,8 @@ from heliograph.protocol.message_id import MessageId
 BAD_JSON = 3
 BAD_FIELD = 7
 FAILED = 8
+SMALL_FRAME = 64 * 1024  # characters; frames up to this are parsed whatever they hold
+FRAME_VALUES_MAX = 64 * 1024  # a parser takes all of them before others have a turn
 
 F = TypeVar("F", bound="_Frame")
 
@@ -219,6 +221,8 @@ def _failure(result: str, reason: str, context: str | None) -> dict[str, Any]:
 def _parsed(text: str | None) -> dict[str, Any]:
     if text is None:
         raise _bad_json("a frame is JSON in text, not binary")
+    if len(text) > SMALL_FRAME and sum(map(text.count, ",{[")) > FRAME_VALUES_MAX:
+        raise _bad_json(f"the frame is JSON of more than {FRAME_VALUES_MAX} values")
     try:
         frame = json.loads(text)
     except (ValueError, RecursionError) as error:

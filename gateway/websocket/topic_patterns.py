@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
-from heliograph.base.errors import BadRequestError, TopicNotFoundError
+from heliograph.base.errors import BadRequestError, TopicNotFoundError, UnsupportedError
 from heliograph.gateway.ports import AdminPort
 from heliograph.gateway.shapes.topics import PERSISTENT
 from heliograph.gateway.websocket.query import TopicsQuery
 from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topics_pattern import TopicsPattern
 
 TOPICS_MAX = 1000  # of one consumer
+NAMES_BETWEEN_TURNS = 100  # matched before other work of the event loop
 _NAMESPACE = re.compile(r"(?:(persistent|non-persistent)://)?([^/]+)/([^/]+)/(.+)", re.DOTALL)
 
 
@@ -43,12 +46,16 @@ async def _matching(pattern: str, admin: AdminPort) -> list[str]:
         raise BadRequestError("topicsPattern must be persistent://tenant/namespace/<pattern>", field="topicsPattern")
     domain, tenant, namespace, local = parts.groups()
     try:
-        expression = re.compile(local)
-    except re.error as error:
-        raise BadRequestError(f"topicsPattern is not a regular expression: {error}", field="topicsPattern") from error
-    found = await admin.list_topics(f"{tenant}/{namespace}")
-    topics = [topic for item in found if (topic := TopicName.parse(item["name"])).domain == (domain or PERSISTENT)]
-    names = sorted(str(topic) for topic in topics if expression.fullmatch(topic.local_name))
+        expression = TopicsPattern(local)
+    except UnsupportedError as error:
+        raise BadRequestError(str(error), field="topicsPattern", limit=error.limit) from error
+    names: list[str] = []
+    for number, item in enumerate(await admin.list_topics(f"{tenant}/{namespace}")):
+        if number % NAMES_BETWEEN_TURNS == 0:
+            await asyncio.sleep(0)
+        topic = TopicName.parse(item["name"])
+        if topic.domain == (domain or PERSISTENT) and expression.matches(topic.local_name):
+            names.append(str(topic))
     if not names:
         raise TopicNotFoundError(f"no topic matches {pattern}", field="topicsPattern")
-    return names
+    return sorted(names)

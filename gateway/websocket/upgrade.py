@@ -10,7 +10,9 @@ from typing import Protocol
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from heliograph.gateway.errors import body_of, reason_of, row_of
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import AuthenticationError
+from heliograph.gateway.errors import body_of, headers_of, reason_of, row_of
 from heliograph.gateway.services import Services
 
 CLOSE_REASON_BYTES_MAX = 123  # of a close frame, RFC 6455
@@ -39,11 +41,11 @@ async def serve(
         open_: opens the session; an error that it raises refuses the upgrade.
     """
     try:
-        with services.slots.taken(kind):
+        with services.slots.taken(kind, services.caller):
             session = await open_()
             try:
                 await websocket.accept()
-                await session.run()
+                await _run_while_valid(session, services.caller.principal.expires_ms)
             finally:
                 await _close(session)
     except (WebSocketDisconnect, OSError):
@@ -59,11 +61,30 @@ async def refuse(websocket: WebSocket, error: Exception) -> None:
     row = row_of(error)
     try:
         if websocket.application_state is WebSocketState.CONNECTING:
-            await websocket.send_denial_response(JSONResponse(body_of(error), status_code=row.upgrade))
+            await websocket.send_denial_response(
+                JSONResponse(body_of(error), status_code=row.upgrade, headers=headers_of(error))
+            )
         elif websocket.application_state is WebSocketState.CONNECTED:
             await websocket.close(row.close, _close_reason(reason_of(error)))
     except (WebSocketDisconnect, OSError, RuntimeError):
         log.debug("the peer left before the error could be sent: %s", error)
+
+
+async def _run_while_valid(session: WebSocketSession, expires_ms: int | None) -> None:
+    """Run a session until the peer leaves.
+
+    Raises:
+        AuthenticationError: the credentials that the upgrade presented have ended; the peer may connect with new ones.
+    """
+    seconds = None if expires_ms is None else (expires_ms - wall_ms()) / 1000
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            await session.run()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise AuthenticationError("the credentials have ended: connect again with new ones") from None
 
 
 async def run_until_first(*parts: Awaitable[None]) -> None:

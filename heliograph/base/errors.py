@@ -27,7 +27,8 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  `- IncompatibleSchemaError
     |- UnsupportedError           STOP     the feature is not offered
     |  `- PolicyLimitError                 a policy of the topic or namespace does not allow it
-    |- NotPermittedError          STOP     the caller is unknown, or may not do this
+    |- NotPermittedError          STOP     the caller may not do this
+    |  `- AuthenticationError              credentials are missing, invalid or expired
     |- ProtocolError              STOP     the peer broke the protocol; its connection is closed
     |- QuotaExceededError         RETRY    the topic's backlog or rate is at its limit; nothing was stored
     |  `- ProducerHeldError                producers must wait until consumers have caught up
@@ -52,6 +53,7 @@ from typing import ClassVar
 __all__ = [
     "Advice",
     "AlreadyClosedError",
+    "AuthenticationError",
     "BadRequestError",
     "ChecksumError",
     "ClusterNotFoundError",
@@ -201,7 +203,11 @@ class IncompatibleSchemaError(ConflictError):
 
 
 class NotPermittedError(HeliographError):
-    """The caller is unknown, or may not do this."""
+    """The caller may not do this; nothing was done."""
+
+
+class AuthenticationError(NotPermittedError):
+    """The caller's credentials are missing, invalid or expired; nothing was done."""
 
 
 class ProtocolError(HeliographError):

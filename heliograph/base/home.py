@@ -20,6 +20,9 @@ from heliograph.base.processes import ProcessName
 
 DEFAULT_NAMESPACE = "heliograph"  # Ray namespace of the actors
 STATE_VERSION = 1
+PRIVATE_UMASK = 0o077
+PRIVATE_DIRECTORY = 0o700
+PRIVATE_FILE = 0o600
 
 
 def default_state_root() -> Path:
@@ -77,6 +80,7 @@ class ClusterHome:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._file = directory / "cluster.json"
+        self._secret = directory / "cluster.secret"
 
     @property
     def ray_log(self) -> Path:
@@ -112,13 +116,26 @@ class ClusterHome:
 
     def save(self, state: ClusterState) -> None:
         """Record ``state``."""
-        temporary = self._file.with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(state), indent=2) + "\n")
-        os.replace(temporary, self._file)
+        replace_private(self._file, (json.dumps(asdict(state), indent=2) + "\n").encode())
 
     def forget(self) -> None:
-        """Delete the recorded state."""
+        """Delete the recorded state, with the secret."""
         self._file.unlink(missing_ok=True)
+        self._secret.unlink(missing_ok=True)
+
+    def keep_secret(self, secret: str | None) -> None:
+        """Keep the cluster's secret for commands of the user who started it, in a file that nobody else can read."""
+        if secret is None:
+            self._secret.unlink(missing_ok=True)
+            return
+        replace_private(self._secret, secret.encode())
+
+    def secret(self) -> str | None:
+        """Return the cluster's secret; None if it has none, or this user may not read it."""
+        try:
+            return self._secret.read_text() or None
+        except OSError:
+            return None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -136,6 +153,41 @@ class ClusterHome:
             yield
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory that only its owner can look into, or close an existing one to others.
+
+    A directory of another owner is left as it is.
+    """
+    directory.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):
+        directory.chmod(PRIVATE_DIRECTORY)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, durably: it holds its old content or the new one, also after a crash.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)  # of an attempt before, perhaps open to others
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Have all files that this process makes meanwhile be its user's own: messages and secrets are in them."""
+    before = os.umask(PRIVATE_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def require_writable(directory: Path, setting: str) -> None:
     """Make ``directory`` if it is missing, and check that it can be written.
 
@@ -147,7 +199,7 @@ def require_writable(directory: Path, setting: str) -> None:
     """
     probe = directory / ".writable"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:

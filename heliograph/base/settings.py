@@ -36,12 +36,14 @@ class Setting:
         least: lowest value.
         above: greatest value that is too low.
         most: highest value.
+        is_live: whether it can change while the part runs (docs/operations/tasks.md).
     """
 
     meaning: str
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    is_live: bool = False
 
     def admits(self, value: float) -> bool:
         """Return whether a number is within the limits."""
@@ -59,17 +61,29 @@ class Setting:
 
 
 def described(
-    meaning: str, *, least: float | None = None, above: float | None = None, most: float | None = None
+    meaning: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    is_live: bool = False,
 ) -> Mapping[str, Setting]:
     """Return the metadata of a dataclass field that is a setting, for fields that ``setting`` cannot make."""
-    return {_KEY: Setting(meaning, least, above, most)}
+    return {_KEY: Setting(meaning, least, above, most, is_live)}
 
 
 def setting(
-    default: T, meaning: str, *, least: float | None = None, above: float | None = None, most: float | None = None
+    default: T,
+    meaning: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    is_live: bool = False,
 ) -> T:
     """Declare a field of a configuration with its default, its meaning and its limits."""
-    made: T = field(default=default, metadata=described(meaning, least=least, above=above, most=most))
+    metadata = described(meaning, least=least, above=above, most=most, is_live=is_live)
+    made: T = field(default=default, metadata=metadata)
     return made
 
 

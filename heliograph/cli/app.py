@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from heliograph.base.version import heliograph_version
-from heliograph.cli.admin import brokers, namespaces, schemas, subscriptions, topics
+from heliograph.cli.admin import brokers, config, namespaces, permissions, racks, schemas, subscriptions, topics
 from heliograph.cli.messages import consume, perf, produce
-from heliograph.cli.operations import bookie, cluster, metadata
+from heliograph.cli.operations import bookie, certs, cluster, metadata, tokens
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.client import discovery
+from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 
 EXIT_INTERRUPTED = 130
 
@@ -38,8 +40,19 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
+    token: Annotated[
+        str | None, typer.Option(help="Token to show; other users of this machine may see it: prefer --token-file.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token to show. [default: the administrator's in --home]")
+    ] = None,
 ) -> None:
     """Heliograph: durable, ordered, replicated messaging inside a Ray cluster."""
+    if token is not None:
+        os.environ[TOKEN_VARIABLE] = token
+    elif token_file is not None:
+        os.environ.pop(TOKEN_VARIABLE, None)
+        os.environ[TOKEN_FILE_VARIABLE] = str(token_file)
 
 
 app.command("up")(cluster.up)
@@ -49,13 +62,18 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(namespaces.tenants, name="tenants")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(config.app, name="config")
 app.add_typer(schemas.app, name="schemas")
+app.add_typer(permissions.app, name="permissions")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(perf.app, name="perf")
+bookie.app.add_typer(racks.app, name="racks")
 app.add_typer(bookie.app, name="bookie")
+app.add_typer(certs.app, name="certs")
 app.add_typer(metadata.app, name="metadata")
+app.add_typer(tokens.app, name="tokens")
 
 
 def main() -> None:

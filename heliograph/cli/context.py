@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
-from heliograph.cli.options import Home, Json, Namespace, admin_of
+from heliograph.cli.options import Home, Json, Namespace, Target, admin_of
 from heliograph.cli.output import Output
 from heliograph.client.admin.admin import AdminSync
 
@@ -24,6 +24,11 @@ class CommandContext:
         self._namespace = namespace
         self._home = home
         self.output = Output(as_json)
+
+    @functools.cached_property
+    def home(self) -> Path:
+        """The directory in which this machine records the cluster."""
+        return Target.of(self._namespace, self._home).home
 
     @functools.cached_property
     def admin(self) -> AdminSync:

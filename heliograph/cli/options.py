@@ -11,12 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
+from heliograph.auth.issuing import ADMIN_TOKEN_FILE
 from heliograph.base.errors import BadRequestError, ConnectionLostError
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome
 from heliograph.client import discovery
 from heliograph.client.access import connect_async
 from heliograph.client.admin.admin import AdminSync
 from heliograph.client.aio.client import AsyncClient
+from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from heliograph.cluster.location import ClusterLocation
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -58,6 +60,7 @@ class Target:
         """
         directory = ClusterLocation(**given(namespace=namespace, home=home)).home_directory
         os.environ["HELIOGRAPH_HOME"] = str(directory)  # where a client looks when it has to find its brokers again
+        use_token(directory / ADMIN_TOKEN_FILE)
         return cls(discovery.namespace_or_noted(namespace), directory, address)
 
     def attach(self) -> None:
@@ -90,6 +93,12 @@ class Target:
                 return await connect_async(state.service_url, discovery_namespace=self.namespace)
         self.attach()
         return await connect_async(namespace=self.namespace)
+
+
+def use_token(own: Path) -> None:
+    """Show the cluster's own administrator's token where the user names no other."""
+    if not os.environ.get(TOKEN_VARIABLE) and not os.environ.get(TOKEN_FILE_VARIABLE) and os.access(own, os.R_OK):
+        os.environ[TOKEN_FILE_VARIABLE] = str(own)
 
 
 def admin_of(namespace: str | None, home: Path | None) -> AdminSync:

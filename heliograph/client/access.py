@@ -10,6 +10,7 @@ from heliograph.base.errors import BadRequestError
 from heliograph.client import options as options_module
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.transport.pool import parse_url
+from heliograph.client.identity import Identity
 from heliograph.client.options import ClientOptions
 from heliograph.client.sync.client import Client
 
@@ -23,16 +24,17 @@ def connect(address: str | None = None, *, namespace: str | None = None, **optio
         address: ``pulsar://host:port``, optionally followed by more ``,host:port``. None finds the brokers through Ray.
         namespace: Ray namespace of the cluster, used if there is no address. None takes HELIOGRAPH_NAMESPACE, or what
             ``helio up`` recorded in HELIOGRAPH_HOME, or ``heliograph``.
-        options: Fields of ``heliograph.client.options.ClientOptions``, such as ``token`` and ``operation_timeout_ms``.
+        options: Fields of ``heliograph.client.options.ClientOptions``, such as ``token``, ``token_file`` and
+            ``operation_timeout_ms``. Without token, file and user, HELIOGRAPH_TOKEN or HELIOGRAPH_TOKEN_FILE is used.
 
     Raises:
         BadRequestError: The address has another form.
         InvalidConfigError: An option is unknown or out of range.
         ClusterNotFoundError: No address was given, and there is no Ray here or no Heliograph in it.
         ConnectionLostError: No broker answers at any address; the message lists each with its failure.
-        NotPermittedError: The brokers refuse the token.
+        AuthenticationError: The brokers refuse the token, or there is none to show.
     """
-    client = Client(_client_options(address, namespace, options))
+    client = Client(client_options(address, namespace, options))
     try:
         client.ping()
     except BaseException:
@@ -44,9 +46,9 @@ def connect(address: str | None = None, *, namespace: str | None = None, **optio
 async def connect_async(address: str | None = None, *, namespace: str | None = None, **options: Any) -> AsyncClient:
     """Return an async client of a cluster; arguments and errors are those of ``connect``."""
     if address is None:
-        built = await asyncio.to_thread(_client_options, address, namespace, options)  # asking Ray blocks
+        built = await asyncio.to_thread(client_options, address, namespace, options)  # asking Ray blocks
     else:
-        built = _client_options(address, namespace, options)
+        built = client_options(address, namespace, options)
     client = AsyncClient(built)
     try:
         await client.ping()
@@ -71,7 +73,11 @@ def parse_address(address: str) -> tuple[str, ...]:
     return urls
 
 
-def _client_options(address: str | None, namespace: str | None, options: dict[str, Any]) -> ClientOptions:
+def client_options(address: str | None, namespace: str | None, options: dict[str, Any]) -> ClientOptions:
+    """Return the options of a client; errors are those of ``connect``. Without an address, this asks Ray and blocks."""
+    if all(options.get(name) is None for name in ("token", "token_file", "user")):
+        noted = Identity.from_environment()
+        options = {**options, "token": noted.token, "token_file": noted.token_file}
     if address is not None:
         return options_module.build(ClientOptions, service_urls=parse_address(address), **options)
     from heliograph.client import discovery  # imports Ray, which only callers inside a Ray cluster need

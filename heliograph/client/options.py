@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
+from heliograph.client.identity import Identity, TokenSupplier
 from heliograph.client.types import AccessMode, Compression, Hashing, InitialPosition, SubscriptionType
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId
@@ -28,7 +29,11 @@ class ClientOptions:
     Attributes:
         service_urls: Brokers to ask first, as ``pulsar://host:port``; one that answers is enough.
         discovery_namespace: Ray namespace in which to look for brokers again when none of ``service_urls`` answers.
-        token: JWT that every connection presents.
+        token: JWT that every connection presents, or a function that returns one; it is asked again at each connection
+            and when a broker asks for credentials again.
+        token_file: File with the token, read as often.
+        user, password: For brokers that know users by a password.
+        original_principal: Role that a proxy speaks for; only proxy roles may name one.
         tls_ca_file: Certificates to trust for ``pulsar+ssl://``; None trusts what the machine trusts.
         tls_certificate_file, tls_key_file: The client's own certificate, for brokers that require one.
         operation_timeout_ms: Time for a lookup, subscribing, acknowledging or seeking, with all retries.
@@ -40,7 +45,11 @@ class ClientOptions:
 
     service_urls: tuple[str, ...]
     discovery_namespace: str | None = None
-    token: str | None = field(default=None, repr=False)
+    token: str | TokenSupplier | None = field(default=None, repr=False)
+    token_file: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    original_principal: str | None = None
     tls_ca_file: str | None = None
     tls_certificate_file: str | None = None
     tls_key_file: str | None = None
@@ -57,6 +66,12 @@ class ClientOptions:
         _check_positive(
             self, "operation_timeout_ms", "connect_timeout_ms", "keep_alive_ms", "retry_first_ms", "retry_max_ms"
         )
+        assert self.identity is not None, "its parts do not contradict each other, or it has raised"
+
+    @property
+    def identity(self) -> Identity:
+        """Return who the client says it is."""
+        return Identity(self.token, self.token_file, self.user, self.password, self.original_principal)
 
 
 @dataclass(frozen=True, slots=True)

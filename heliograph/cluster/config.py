@@ -8,9 +8,9 @@ milliseconds unless the name says otherwise.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
@@ -19,12 +19,15 @@ from typing_extensions import override
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig, entry_bytes_max
-from heliograph.actors.broker.tls import TlsFiles
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError, InvalidQuorumError
+from heliograph.base.guard.handshake import SECRET_CHARACTERS_MIN, joined_secrets
 from heliograph.base.home import DEFAULT_NAMESPACE, default_state_root
 from heliograph.base.section import build, from_environment
 from heliograph.base.settings import setting_of
+from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
+from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
 from heliograph.cluster.location import PREFIX, ClusterLocation
 from heliograph.cluster.sections import (
     PARTS,
@@ -41,8 +44,9 @@ KIB = 1024
 MIB = 1024 * KIB
 
 FILE_NAME = "cluster.toml"  # below the home directory
+INTERNAL_TLS = ("internal_tls_certificate_file", "internal_tls_key_file", "internal_tls_ca_file")
+OUTER_TLS = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
 NOT_IN_FILES = ("config_file", "sections")
-SECRET_CHARACTERS_MIN = 16
 METADATA_SCHEMES = ("embedded", "etcd", "etcds", "zk")
 
 
@@ -60,8 +64,8 @@ class ClusterConfig(ClusterLocation):
     """The configuration of one cluster, as ``helio up`` builds it.
 
     ``ClusterConfig(bookies=5, bookie={"read_cache_bytes": 1 << 30})`` sets one of the cluster's own settings and one of
-    the section ``bookie``. The sections are ``bookie``, ``broker``, ``auditor``, ``gateway`` and ``ledger``; each has
-    the settings of the part's own configuration class but those that the cluster decides.
+    the section ``bookie``. The sections are ``bookie``, ``broker``, ``auditor``, ``gateway``, ``ledger`` and ``auth``;
+    each has the settings of the part's own configuration class but those that the cluster decides.
 
     Raises:
         InvalidQuorumError: not E >= Qw >= Qa >= 1, or fewer bookies than E.
@@ -80,11 +84,26 @@ class ClusterConfig(ClusterLocation):
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="address that every listener binds to")
 
-    cluster_secret: SecretStr | None = Field(
-        default=None,
-        description="secret that clients of bookies prove; None: bookies are open, and listen on loopback only",
+    insecure: bool = Field(
+        default=False,
+        description="start on an address that other machines reach, although callers need not say who they are",
     )
 
+    cluster_secret: SecretStr | None = Field(
+        default=None,
+        description="secret that clients of bookies and of the embedded metadata store prove; None: these are open, "
+        "and listen on loopback only",
+    )
+    previous_cluster_secret: SecretStr | None = Field(
+        default=None,
+        description="secret that is still valid beside `cluster_secret`, so that it can be changed without a stop",
+    )
+
+    tls: Literal["files", "auto"] = Field(
+        default="files",
+        description="`auto`: every listener speaks TLS by certificates of an authority of the cluster's own, in "
+        "`<home>/certificates` on this machine; `files`: by the files that the settings below name",
+    )
     tls_certificate_file: Path | None = Field(
         default=None,
         description="PEM with the brokers' certificate and its chain, on each node; None: no TLS",
@@ -95,6 +114,16 @@ class ClusterConfig(ClusterLocation):
     )
     tls_require_client_certificate: bool = Field(
         default=False, description="refuse clients without a certificate signed by `tls_ca_file`"
+    )
+
+    internal_tls_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM with the certificate that each part shows the others, and its chain, on each node, good for "
+        "servers and clients; None: bookies and the embedded metadata store speak no TLS",
+    )
+    internal_tls_key_file: Path | None = Field(default=None, description="PEM with the private key of that certificate")
+    internal_tls_ca_file: Path | None = Field(
+        default=None, description="PEM of the authority that signs the certificates of the parts"
     )
 
     bookies: int = Field(default=3, ge=1, le=999, description="storage nodes to start")
@@ -181,10 +210,23 @@ class ClusterConfig(ClusterLocation):
         file = InitSettingsSource(settings_cls, _from_file({**env_settings(), **init_settings()}))
         return init_settings, env_settings, sections, file
 
-    @field_validator("config_file", "data_directory", "tls_certificate_file", "tls_key_file", "tls_ca_file")
+    @field_validator(
+        "config_file", "data_directory", "tls_certificate_file", "tls_key_file", "tls_ca_file", *INTERNAL_TLS
+    )
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_own_certificates(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values.get("tls") != "auto":
+            return values
+        home = values.get("home") or default_state_root() / str(values.get("namespace", DEFAULT_NAMESPACE))
+        folder = Path(home).expanduser().absolute() / CERTIFICATES
+        names = ("parts.pem", "parts.key", "ca.pem")
+        files = dict(zip(INTERNAL_TLS, names, strict=True)) | dict(zip(OUTER_TLS, names, strict=True))
+        return {"gateway_tls": True, **{setting: folder / name for setting, name in files.items()}, **values}
 
     @model_validator(mode="before")
     @classmethod
@@ -212,13 +254,25 @@ class ClusterConfig(ClusterLocation):
 
     @model_validator(mode="after")
     def _check_secret(self) -> Self:
-        if self.cluster_secret is not None and len(self.cluster_secret.get_secret_value()) < SECRET_CHARACTERS_MIN:
+        for name in ("cluster_secret", "previous_cluster_secret"):
+            given = getattr(self, name)
+            if given is not None and (len(text := given.get_secret_value()) < SECRET_CHARACTERS_MIN or "\n" in text):
+                raise InvalidConfigError(
+                    f"{name} is shorter than {SECRET_CHARACTERS_MIN} characters, or has several lines",
+                    field=name,
+                    limit=f"at least {SECRET_CHARACTERS_MIN} characters, in one line",
+                )
+        if self.previous_cluster_secret is not None and self.cluster_secret is None:
             raise InvalidConfigError(
-                f"cluster_secret is shorter than {SECRET_CHARACTERS_MIN} characters",
-                field="cluster_secret",
-                limit=f"at least {SECRET_CHARACTERS_MIN} characters",
+                "a previous secret stays valid beside the present one: give cluster_secret, too", field="cluster_secret"
             )
         return self
+
+    @property
+    def secrets(self) -> str | None:
+        """The valid secrets, one a line, as parts are given them."""
+        given = (self.cluster_secret, self.previous_cluster_secret)
+        return joined_secrets(*(secret.get_secret_value() if secret is not None else None for secret in given))
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
@@ -226,6 +280,12 @@ class ClusterConfig(ClusterLocation):
             raise InvalidConfigError(
                 "a certificate needs its key: give tls_certificate_file and tls_key_file together",
                 field="tls_certificate_file,tls_key_file",
+            )
+        if len({getattr(self, name) is None for name in INTERNAL_TLS}) > 1:
+            raise InvalidConfigError(
+                f"TLS between the parts needs a certificate, its key and the authority: give {', '.join(INTERNAL_TLS)} "
+                "together",
+                field=",".join(INTERNAL_TLS),
             )
         if self.gateway_tls and self.tls_certificate_file is None:
             raise InvalidConfigError(
@@ -304,6 +364,7 @@ class ClusterConfig(ClusterLocation):
             data_directories=(directory / "ledgers",),
             port=port,
             rack=rack,
+            tls=self.peer_tls,
         )
         return made
 
@@ -318,6 +379,7 @@ class ClusterConfig(ClusterLocation):
             tls_port=tls_port if self.tls_certificate_file is not None else None,
             tls=self._tls(),
             ledger=self.ledger_config(),
+            auth=self.auth_config(),
         )
         return made
 
@@ -337,23 +399,41 @@ class ClusterConfig(ClusterLocation):
             dashboard_url=dashboard_url,
             tls_certificate_file=str(self.tls_certificate_file) if self.gateway_tls else "",
             tls_key_file=str(self.tls_key_file) if self.gateway_tls else "",
+            auth=self.auth_config(),
         )
         return made
+
+    def auth_config(self) -> AuthConfig:
+        """Return who may do what, which all parts are started with."""
+        made: AuthConfig = self._build("auth")
+        return made
+
+    def with_auth(self, values: Mapping[str, Any]) -> Self:
+        """Return this configuration with other settings of the section ``auth``."""
+        sections: Any = self.sections
+        changed = sections.model_copy(update={"auth": sections.auth.model_copy(update=values)})
+        return self.model_copy(update={"sections": changed})
 
     def ledger_config(self) -> LedgerClientConfig:
         """Return what the ledger clients of brokers and auditor are made with."""
         made: LedgerClientConfig = self._build(
-            "ledger", writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
+            "ledger", tls=self.peer_tls, writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
         )
         return made
 
     def _build(self, section: str, **decided: Any) -> Any:
         names = {name.partition(".")[0] for name in decided_in(section)}
         shared = {name: getattr(self, name) for name in names - decided.keys()}
-        if (secret := shared.get("cluster_secret")) is not None:
-            shared["cluster_secret"] = secret.get_secret_value()
+        if "cluster_secret" in shared:
+            shared["cluster_secret"] = self.secrets
         assert decided.keys() <= names, "what the cluster decides, users cannot set"
         return build(getattr(self.sections, section), f"{section}.", shared | decided)
+
+    @property
+    def peer_tls(self) -> PeerTlsFiles | None:
+        """The files by which parts know each other; None without TLS between them."""
+        certificate, key, ca = (getattr(self, name) for name in INTERNAL_TLS)
+        return None if certificate is None else PeerTlsFiles(str(certificate), str(key), str(ca))
 
     def _tls(self) -> TlsFiles | None:
         if self.tls_certificate_file is None or self.tls_key_file is None:

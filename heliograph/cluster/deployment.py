@@ -22,6 +22,7 @@ from heliograph.actors.auditor.actor import AuditorActor
 from heliograph.actors.bookie.actor import BookieActor
 from heliograph.actors.broker.actor import BrokerActor
 from heliograph.base.errors import ResourceError
+from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.client.discovery import METADATA
 from heliograph.cluster import diagnosis, ports
 from heliograph.cluster.config import ClusterConfig
@@ -29,15 +30,16 @@ from heliograph.cluster.hosting import hosted
 from heliograph.cluster.parts import START_GROUPS, Part, parts_of
 from heliograph.cluster.removal import existing, remove
 from heliograph.gateway.actor import GatewayActor
-from heliograph.metadata.backends.embedded.actor import MetadataActor
-from heliograph.metadata.connect import connect_store
-from heliograph.metadata.credentials import with_password
+from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
+from heliograph.metadata.connect import connect_store, embedded_url
+from heliograph.metadata.credentials import with_password, with_secrets
 from heliograph.metadata.model import NamespacePolicies, Persistence
 from heliograph.metadata.paths import namespace
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.occupancy import require_vacant
 from heliograph.metadata.recipes.update_loop import update
 
+METADATA_TIMEOUT_MS_MIN = 1_000  # of the sessions with the embedded store
 SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to expire
 CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
 
@@ -71,7 +73,7 @@ def deploy(config: ClusterConfig, progress: Progress, *, dashboard_url: str = ""
                 progress(f"{part.name} serves" + (f" at {address}" if address != part.name else ""))
             if "metadata" in kinds:
                 if group:
-                    deployed.metadata_url = f"embedded://{deployed.addresses[METADATA]}"
+                    deployed.metadata_url = embedded_url(deployed.addresses[METADATA], config.peer_tls)
                 ours = {part.name for part in parts if existing(part.name, config.namespace) is not None}
                 asyncio.run(_initialise(config, _with_credentials(config, deployed.metadata_url), ours))
     except BaseException:
@@ -126,7 +128,8 @@ def _class_and_arguments(
     part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str
 ) -> tuple[type[Any], tuple[Any, ...]]:
     if part.kind == "metadata":
-        return MetadataActor, (str(part.directory), config.host, part.port)
+        access = StoreAccess(config.secrets, config.peer_tls)
+        return MetadataActor, (str(part.directory), config.host, part.port, METADATA_TIMEOUT_MS_MIN, access)
     if part.kind == "bookie":
         assert part.directory is not None, "a bookie has a directory"
         return BookieActor, (
@@ -144,7 +147,8 @@ def _class_and_arguments(
 
 
 def _with_credentials(config: ClusterConfig, metadata_url: str) -> str:
-    """Return the URL with its password, which only actors get: no file and no listing shows it."""
+    """Return the URL with its password or the cluster's secret, which only actors get: no listing shows it."""
+    metadata_url = with_secrets(metadata_url, config.secrets)
     if config.metadata_password is None:
         return metadata_url
     return with_password(metadata_url, config.metadata_password.get_secret_value())
@@ -152,8 +156,9 @@ def _with_credentials(config: ClusterConfig, metadata_url: str) -> str:
 
 def _environment() -> dict[str, str]:
     environment = {"RAY_worker_niceness": "0"}  # with Ray's default of 15, other programs starve a broker
-    if mode := os.environ.get("RAY_AUTH_MODE"):
-        environment["RAY_AUTH_MODE"] = mode
+    for name in ("RAY_AUTH_MODE", STUCK_SECONDS_VARIABLE):
+        if value := os.environ.get(name):
+            environment[name] = value
     return environment
 
 

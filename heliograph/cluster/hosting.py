@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from heliograph.base.errors import ServiceNotReadyError
+from heliograph.base.guard.watchdog import watchdog_of_environment
+from heliograph.base.home import PRIVATE_UMASK
 
 START_METHOD = "start"
 READY_WAIT_SECONDS = 10.0  # longest wait of a call for the start
@@ -35,8 +37,11 @@ def hosted(actor_class: type[Any]) -> type[Any]:
 
     class Hosted(actor_class):  # type: ignore[misc]  # its base is known at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
+            os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
             assert __debug__, "invariants are checked by assert: do not run with python -O"
             super().__init__(*arguments, **options)
+            if (watchdog := watchdog_of_environment()) is not None:
+                watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
             # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle
             # would work for the first start only: Ray drops such a call when it restarts the actor.
             self._hosted_start = asyncio.get_running_loop().create_task(super().start())

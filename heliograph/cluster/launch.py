@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heliograph.base.errors import ResourceError
-from heliograph.base.home import ClusterHome, delete_tree
+from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree
+from heliograph.base.peer import is_loopback, is_wildcard
 from heliograph.base.processes import ProcessName, end_session, wait_until
 from heliograph.cluster import labels, ports
 from heliograph.cluster.config import ClusterConfig
 from heliograph.pipelines.spark.java import java_environment
 
-START_TIMEOUT_SECONDS = 90.0  # on an idle machine it takes 5
+START_TIMEOUT_SECONDS = 300.0  # on an idle machine it takes 5, on a busy one a minute or two
 USUAL_DASHBOARD_PORT = 8265
 # A socket's path holds at most 107 bytes, and Ray adds "/session_<date>_<pid>/sockets/plasma_store" to ours.
 TEMPORARY_PATH_BYTES_MAX = 40
@@ -51,6 +52,8 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
     if auth_mode == "token":
         _make_token()
     temporary = _temporary_directory()
+    home.ray_log.touch(mode=PRIVATE_FILE)
+    home.ray_log.chmod(PRIVATE_FILE)
     with home.ray_log.open("wb") as log:
         child = subprocess.Popen(
             _command(config, temporary, dashboard_port),
@@ -60,6 +63,7 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
             cwd=home.directory,
             env=_environment(auth_mode),
             start_new_session=True,
+            umask=PRIVATE_UMASK,
         )
     _children[child.pid] = child
     process = ProcessName.of(child.pid)
@@ -111,6 +115,7 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int) -> lis
         f"--dashboard-agent-listen-port={agent_port}",
         f"--temp-dir={temporary}",
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
+        *([] if is_loopback(config.host) or is_wildcard(config.host) else [f"--node-ip-address={config.host}"]),
         f"--num-cpus={config.ray_cpus}",
         f"--object-store-memory={config.ray_object_store_bytes}",
         "--labels=" + ",".join(f"{key}={value}" for key, value in labels.ONE_MACHINE.items()),

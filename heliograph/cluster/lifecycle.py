@@ -7,8 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError, UnsupportedError
-from heliograph.base.home import ClusterHome, ClusterState, boot_id, delete_tree, require_writable
+from heliograph.auth.issuing import own_credentials
+from heliograph.base.errors import (
+    ClusterNotFoundError,
+    ConflictError,
+    HeliographError,
+    InvalidConfigError,
+    UnsupportedError,
+)
+from heliograph.base.home import ClusterHome, ClusterState, boot_id, delete_tree, private_files, require_writable
+from heliograph.base.peer import is_loopback
+from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
+from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.client import discovery
 from heliograph.cluster import launch, ports
 from heliograph.cluster.config import ClusterConfig
@@ -28,11 +38,16 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
     Raises:
         ResourceError: a port, path, label or part is not available; names it. A Ray that this call started is stopped.
         ClusterNotFoundError: the Ray that RAY_ADDRESS names cannot be joined.
+        InvalidConfigError: other machines reach the cluster's address, callers need not say who they are, and
+            ``insecure`` is not set. Nothing was started.
         ConflictError: the cluster runs in another Ray than the one that this process has joined, or another ``up``
             or ``down`` of the same cluster is running.
     """
+    check_exposure(config)
     home = ClusterHome(config.home_directory)
-    with home.locked():
+    with private_files(), home.locked():
+        if config.tls == "auto":
+            _make_certificates(config, progress)
         known = _still_valid(home)
         if known is not None and known.namespace != config.namespace:
             raise ConflictError(
@@ -40,6 +55,8 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
                 f"{config.namespace!r} another --home",
                 field="home",
             )
+        own = own_credentials(config.auth_config(), home.directory, progress, with_gateway=config.gateway)
+        config = config.with_auth(own)
         is_given = discovery.is_attached() or os.environ.get("RAY_ADDRESS")
         started = None if known or is_given else _start_ray(config, home, progress)
         state = known or started or _joined(config)
@@ -51,6 +68,33 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
                 _stop_ray(started)
                 home.forget()
             raise
+
+
+def _make_certificates(config: ClusterConfig, progress: Progress) -> None:
+    authority = CertificateAuthority(config.home_directory / CERTIFICATES)
+    advertised = (config.broker_config("broker-1").advertised_host, config.host)
+    if made := authority.ensure(name for name in advertised if name):
+        progress(f"made certificates: {', '.join(made)}")
+    progress(
+        f"clients trust {authority.certificate} (tls_ca_file, tlsTrustCertsFilePath); "
+        f"{authority.file('client.pem')} and {authority.file('client.key')} are a certificate for them"
+    )
+
+
+def check_exposure(config: ClusterConfig) -> None:
+    """Check that no stranger can use what is about to be started.
+
+    Raises:
+        InvalidConfigError: strangers could.
+    """
+    if is_loopback(config.host) or config.auth_config().is_enabled or config.insecure:
+        return
+    raise InvalidConfigError(
+        f"other machines reach {config.host}, and callers would not have to say who they are: set auth.enabled, or "
+        "give --insecure if everyone who reaches this address may do everything",
+        field="host",
+        limit="a loopback address, unless auth.enabled or insecure is set",
+    )
 
 
 def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = lambda _: None) -> None:
@@ -81,6 +125,7 @@ def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progr
     from heliograph.cluster.deployment import deploy
 
     discovery.attach(config.namespace, address=state.ray_address)
+    home.keep_secret(config.secrets)
     deployed = deploy(config, progress, dashboard_url=state.dashboard_url)
     state = replace(
         state,

@@ -1,4 +1,5 @@
-"""Sections of the cluster's configuration, one for each kind of part and one for the ledger clients.
+"""Sections of the cluster's configuration, one for each kind of part, one for the ledger clients
+and one for who may do what.
 
 A section holds the settings of the part's own configuration class but those that the cluster decides.
 """
@@ -17,6 +18,7 @@ from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.section import Section, section_of, settings_below
 from heliograph.gateway.config import GatewayConfig
@@ -27,6 +29,7 @@ PARTS: Mapping[str, type[Any]] = {
     "auditor": AuditorConfig,
     "gateway": GatewayConfig,
     "ledger": LedgerClientConfig,
+    "auth": AuthConfig,
 }
 SWITCHES = {"auditor", "gateway"}  # sections that have the name of a setting of the cluster
 # Settings of the parts that the cluster decides by a setting of its own that has the same name.
@@ -50,6 +53,7 @@ DECIDED: Mapping[str, Mapping[str, str]] = {
         "data_directories": "the cluster setting data_directory",
         "port": "the bookie, which takes a free port",
         "rack": "the node label heliograph.io/rack",
+        "tls": "the cluster settings internal_tls_certificate_file, internal_tls_key_file and internal_tls_ca_file",
     },
     "broker": {
         "broker_id": "the cluster setting brokers",
@@ -59,6 +63,7 @@ DECIDED: Mapping[str, Mapping[str, str]] = {
         "tls_port": "the cluster setting broker_tls_port",
         "tls": "the cluster settings tls_certificate_file, tls_key_file and tls_ca_file",
         "ledger": "the section ledger",
+        "auth": "the section auth",
     },
     "auditor": {"identity": "the cluster, which has one auditor", "ledger": "the section ledger"},
     "gateway": {
@@ -69,8 +74,13 @@ DECIDED: Mapping[str, Mapping[str, str]] = {
         "dashboard_url": "the cluster setting dashboard_port",
         "tls_certificate_file": "the cluster settings gateway_tls and tls_certificate_file",
         "tls_key_file": "the cluster settings gateway_tls and tls_key_file",
+        "auth": "the section auth",
     },
-    "ledger": {"writer.entry_bytes_max": "the cluster setting max_message_bytes"},
+    "ledger": {
+        "writer.entry_bytes_max": "the cluster setting max_message_bytes",
+        "tls": "the cluster settings internal_tls_certificate_file, internal_tls_key_file and internal_tls_ca_file",
+    },
+    "auth": {},
 }
 
 

@@ -19,6 +19,7 @@ from heliograph.cluster.parts import kind_of, sort_key
 from heliograph.metadata import paths
 from heliograph.metadata.codec import decode
 from heliograph.metadata.connect import connect_store
+from heliograph.metadata.credentials import with_secrets
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration, UnderReplicatedLedger
 from heliograph.metadata.recipes.update_loop import read
@@ -70,8 +71,11 @@ class ClusterStatus:
         return serves and self.underreplicated_ledgers == 0
 
 
-def gather(namespace: str, state: ClusterState | None = None) -> ClusterStatus:
+def gather(namespace: str, state: ClusterState | None = None, *, secret: str | None = None) -> ClusterStatus:
     """Return the cluster's status. Joins its Ray.
+
+    Args:
+        secret: the cluster's, which the embedded store asks for; None: that of the environment.
 
     Raises:
         ClusterNotFoundError: there is no Ray, or no Heliograph in it.
@@ -81,7 +85,7 @@ def gather(namespace: str, state: ClusterState | None = None) -> ClusterStatus:
     status = ClusterStatus(namespace, address, dashboard, metadata_url=state.metadata_url if state else "")
     status.actors = [ActorStatus(name, kind_of(name)) for name in names]
     _ask_ray(status)
-    asyncio.run(_ask_cluster(status))
+    asyncio.run(_ask_cluster(status, secret))
     _explain(status)
     return status
 
@@ -119,24 +123,25 @@ def _take_answer(actor: ActorStatus, call: Any) -> None:
         actor.pid = int(answer)
 
 
-async def _ask_cluster(status: ClusterStatus) -> None:
+async def _ask_cluster(status: ClusterStatus, secret: str | None) -> None:
     for actor in status.actors:
-        if actor.name == discovery.METADATA and actor.address:
+        is_plain = not status.metadata_url.startswith("embeddeds://")  # the saved URL has the files of TLS
+        if actor.name == discovery.METADATA and actor.address and is_plain:
             status.metadata_url = f"embedded://{actor.address}"
         if actor.name == discovery.GATEWAY:
             status.gateway_url = actor.address
     with contextlib.suppress(HeliographError, TimeoutError):
         async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
-            await _ask_metadata(status)
+            await _ask_metadata(status, secret)
     with contextlib.suppress(HeliographError, TimeoutError):
         async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
             status.topics = len(await Admin(status.namespace).list_topics())
 
 
-async def _ask_metadata(status: ClusterStatus) -> None:
+async def _ask_metadata(status: ClusterStatus, secret: str | None) -> None:
     if not status.metadata_url:
         return
-    store = await connect_store(status.metadata_url)
+    store = await connect_store(with_secrets(status.metadata_url, secret))
     try:
         status.bookies_available = await store.children(paths.BOOKIES_AVAILABLE)
         status.bookies_readonly = await store.children(paths.BOOKIES_READONLY)

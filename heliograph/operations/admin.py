@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from heliograph.operations.bookies import BookieOperations
 from heliograph.operations.brokers import BrokerOperations
 from heliograph.operations.cursors import CursorOperations
 from heliograph.operations.namespaces import NamespaceOperations
+from heliograph.operations.permissions import PermissionOperations
 from heliograph.operations.schemas import SchemaOperations
+from heliograph.operations.settings import SettingOperations
 from heliograph.operations.topics import TopicOperations
 
 
@@ -16,3 +19,6 @@ class AdminOperations(TopicOperations):
     cursors: CursorOperations
     namespaces: NamespaceOperations
     brokers: BrokerOperations
+    settings: SettingOperations
+    bookies: BookieOperations
+    permissions: PermissionOperations

@@ -126,10 +126,11 @@ class CursorOperations(OperationGroup, group="cursors"):
 
         Returns:
             of each message ``message_id``, ``payload`` (bytes), ``key``, ``properties``, ``publish_time_ms``,
-            ``event_time_ms``, ``deliver_at_ms``, ``producer_name``, ``sequence_id``, ``batch_size`` (0: no batch) and
-            ``is_raw`` (the payload is as stored). Fewer than ``count`` where there are fewer, or they are large.
-            Of a whole entry ``message_id``, ``payload`` (decompressed and not taken apart) and ``metadata`` (bytes of
-            ``MessageMetadata``).
+            ``event_time_ms``, ``deliver_at_ms``, ``producer_name``, ``sequence_id``, ``batch_size`` (0: no batch),
+            ``is_raw`` (the payload is as stored), and ``index`` and ``broker_publish_time_ms``, if the broker noted
+            them. Fewer than ``count`` where there are fewer, or they are large.
+            Of a whole entry ``message_id``, ``payload`` (decompressed and not taken apart), ``metadata`` (bytes of
+            ``MessageMetadata``) and ``broker_metadata`` (bytes of ``BrokerEntryMetadata``).
         """
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)

@@ -99,6 +99,14 @@ class NamespaceOperations(OperationGroup, group="namespaces"):
         """
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def update_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
+        """Set some properties of a namespace; the others stay. Raises as ``set_properties``."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def remove_properties(self, namespace: str, names: Sequence[str]) -> dict[str, str]:
+        """Remove some properties of a namespace; return those that it had."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def set_policies(self, namespace: str, values: Mapping[str, PolicyValue]) -> None:
         """Set some policies. Loaded topics apply them within moments.
 
@@ -115,13 +123,24 @@ class NamespaceOperations(OperationGroup, group="namespaces"):
         """
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
-    async def topic_policies(self, topic: str, applied: bool = False) -> Answer:
-        """Return the policies that a topic overrides; with ``applied`` all policies that hold for it."""
+    async def topic_policies(self, topic: str, applied: bool = False, subscription: str | None = None) -> Answer:
+        """Return the policies that a topic, or one subscription of it, overrides; with ``applied`` all that hold."""
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
-    async def set_topic_policies(self, topic: str, values: Mapping[str, PolicyValue]) -> None:
-        """Override some policies for a topic with all its partitions; raises as ``set_policies``."""
+    async def subscription_policies(self, topic: str) -> dict[str, Answer]:
+        """Return the policies that single subscriptions of a topic override, by subscription."""
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
-    async def remove_topic_policies(self, topic: str, names: Sequence[str]) -> None:
-        """Remove overrides of a topic, so that its namespace's policies hold; raises as ``remove_policies``."""
+    async def set_topic_policies(
+        self, topic: str, values: Mapping[str, PolicyValue], subscription: str | None = None
+    ) -> None:
+        """Override some policies for a topic with all its partitions; raises as ``set_policies``.
+
+        Args:
+            subscription: only for this one, which need not exist; ``subscription_dispatch_...`` are such policies.
+        """
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN)
+    async def remove_topic_policies(self, topic: str, names: Sequence[str], subscription: str | None = None) -> None:
+        """Remove overrides of a topic or of one subscription, so that its namespace's, or the topic's, policies hold;
+        raises as ``remove_policies``."""

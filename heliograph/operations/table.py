@@ -34,7 +34,7 @@ class Scope(Enum):
 
 
 class Right(Enum):
-    """What the caller has to be allowed. Nothing enforces it in this version, which has no authentication.
+    """What the caller has to be allowed, where callers have to say who they are (``heliograph/auth``).
 
     A superuser may run everything, and a tenant's admin everything in the tenant but what needs a superuser. Where the
     argument that names the scope is None, the operation acts on all of them and needs the right on what holds them:
@@ -72,6 +72,7 @@ class IntegerRange:
 INTEGER_MAX = (1 << 63) - 1
 PEEK_MAX = 1_000  # messages of one answer
 PARTITIONS_MAX = 10_000  # of one topic
+READ_LEDGERS_MAX = 1_000  # of one answer of read_access
 Natural = Annotated[int, IntegerRange(0, INTEGER_MAX)]
 
 

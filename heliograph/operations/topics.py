@@ -19,10 +19,16 @@ class TopicOperations(OperationGroup, group=""):
     """Topics are named as everywhere, such as ``orders`` or ``persistent://public/default/orders``."""
 
     @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME)
-    async def lookup(self, topic: str) -> dict[str, str]:
+    async def lookup(self, topic: str, listener: str = "") -> dict[str, str]:
         """Return the topic's owner: ``broker_id``, ``service_url``, ``service_url_tls``, ``actor_name``.
 
         Each partition of a partitioned topic has an owner of its own.
+
+        Args:
+            listener: the advertised listener whose addresses are wanted; empty for the owner's own.
+
+        Raises:
+            UnsupportedError: the owner has no listener of that name.
         """
 
     @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME)
@@ -242,6 +248,22 @@ class TopicOperations(OperationGroup, group=""):
 
         Raises:
             BadRequestError: the topic is partitioned; ask for each partition.
+        """
+
+    @operation(Scope.TOPIC, Right.CONSUME)
+    async def read_access(self, topic: str, ledger_ids: Sequence[int]) -> Answer:
+        """Return what a program needs to read ledgers of a topic from bookies, without the metadata store or a secret.
+
+        Returns:
+            ``ledgers``: a list of ``ledger_id``, ``write_quorum``, ``ack_quorum`` and ``segments`` (first entry id and
+            bookies of each); ``addresses`` of bookies by id; ``grants``: by ledger id as text, what bookies are shown,
+            for reading only and until ``expires_ms``, empty where bookies are open; ``authority``: the certificate, in
+            PEM, of who signs those of bookies, empty where they do not speak TLS.
+
+        Raises:
+            BadRequestError: the topic is partitioned, ask for each partition; or there are more than 1,000 ledgers.
+            TopicNotFoundError.
+            NotFoundError: a ledger is none of the topic's, or no longer.
         """
 
     @operation(Scope.TOPIC, Right.PRODUCE, owner=Owner.OF_EACH, is_repeatable=False)

@@ -29,7 +29,7 @@ _DECOMPRESS: dict[int, Callable[[bytes | memoryview, bytearray], int]] = {
 }
 
 
-def compress(codec: pb.CompressionType, data: bytes) -> bytes:
+def compress(codec: int, data: bytes) -> bytes:
     """Compress ``data``.
 
     Raises:
@@ -44,7 +44,7 @@ def compress(codec: pb.CompressionType, data: bytes) -> bytes:
     return packed if isinstance(packed, bytes) else bytes(packed)  # type: ignore[call-overload]
 
 
-def decompress(codec: pb.CompressionType, data: bytes | memoryview, size: int) -> bytes:
+def decompress(codec: int, data: bytes | memoryview, size: int) -> bytes:
     """Decompress ``data``.
 
     Args:
@@ -73,7 +73,7 @@ def decompress(codec: pb.CompressionType, data: bytes | memoryview, size: int) -
     return plain
 
 
-def _unpack(codec: pb.CompressionType, data: bytes | memoryview, size: int) -> bytes:
+def _unpack(codec: int, data: bytes | memoryview, size: int) -> bytes:
     if codec == pb.ZLIB:
         return zlib.decompressobj().decompress(data, size + 1)
     plain = bytearray(size)

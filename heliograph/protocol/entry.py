@@ -4,6 +4,9 @@
 
 Magic and checksum may be absent on input. The payload of an entry whose metadata has ``num_messages_in_batch`` (even
 of 1) is a batch, which is compressed as one: a run of u32 length | SingleMessageMetadata | message.
+
+A broker may put its own metadata in front: u16 magic 0x0e02 | u32 length | BrokerEntryMetadata. Every function here
+that takes an entry takes one with this block as well.
 """
 
 from __future__ import annotations
@@ -13,17 +16,20 @@ from collections.abc import Callable, Iterator
 
 import crc32c
 from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
 
-from heliograph.base.errors import ChecksumError, ProtocolError, UnsupportedError
+from heliograph.base.errors import ChecksumError, ProtocolError
 from heliograph.protocol.compression import decompress
-from heliograph.protocol.pulsar_pb2 import NONE, MessageMetadata, SingleMessageMetadata
+from heliograph.protocol.pulsar_pb2 import NONE, BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
 
 ENTRY_MAGIC = 0x0E01
+BROKER_METADATA_MAGIC = 0x0E02
+BROKER_METADATA_BYTES_MAX = 32  # of the block that a broker puts in front: head 6, two numbers of at most 11
+NO_BROKER_METADATA = BrokerEntryMetadata()  # of entries without the block; must not be changed
+
 _MAGIC = struct.Struct(">H")
 _HEAD = struct.Struct(">HII")
+_BROKER_HEAD = struct.Struct(">HI")
 _U32 = struct.Struct(">I")
-_COMPRESSION_FIELD = MessageMetadata.COMPRESSION_FIELD_NUMBER
 _CHECKED_FROM = 6  # the checksum covers everything from here on
 
 _crc = crc32c.crc32c
@@ -39,24 +45,62 @@ def encode_entry(metadata: MessageMetadata, payload: bytes) -> bytes:
     return b"".join((_HEAD.pack(ENTRY_MAGIC, checksum, len(packed)), packed, payload))
 
 
-def has_checksum(section: bytes | memoryview) -> bool:
-    """Return whether the section starts with magic and checksum."""
-    return len(section) >= 2 and _MAGIC.unpack_from(section)[0] == ENTRY_MAGIC
+def encode_broker_metadata(metadata: BrokerEntryMetadata) -> bytes:
+    """Return the block that a broker puts in front of an entry, at most ``BROKER_METADATA_BYTES_MAX`` bytes."""
+    packed = metadata.SerializeToString()
+    return _BROKER_HEAD.pack(BROKER_METADATA_MAGIC, len(packed)) + packed
+
+
+def broker_metadata_size(section: bytes | memoryview) -> int:
+    """Return the size in bytes of the broker's block in front of an entry, 0 if there is none.
+
+    Raises:
+        ProtocolError: the block is cut short.
+    """
+    if len(section) < 2 or _MAGIC.unpack_from(section)[0] != BROKER_METADATA_MAGIC:
+        return 0
+    if len(section) < _BROKER_HEAD.size:
+        raise ProtocolError("broker metadata is cut short", field="entry")
+    size: int = _BROKER_HEAD.size + _BROKER_HEAD.unpack_from(section)[1]
+    if size > len(section):
+        raise ProtocolError("broker metadata is longer than its entry", field="entry")
+    return size
+
+
+def broker_metadata_of(section: bytes | memoryview) -> BrokerEntryMetadata:
+    """Return the broker's metadata of an entry; ``NO_BROKER_METADATA`` if there is none.
+
+    Raises:
+        ProtocolError: the block cannot be read.
+    """
+    size = broker_metadata_size(section)
+    if not size:
+        return NO_BROKER_METADATA
+    try:
+        return BrokerEntryMetadata.FromString(bytes(section[_BROKER_HEAD.size : size]))
+    except DecodeError as error:
+        raise ProtocolError(f"broker metadata cannot be read: {error}", field="entry") from error
 
 
 def verify(section: bytes | memoryview) -> None:
-    """Compare an entry with its checksum. An entry without a checksum passes.
+    """Compare an entry with its checksum, which covers nothing of the broker's metadata. An entry without a checksum
+    passes.
 
     Raises:
         ChecksumError: the bytes are damaged.
         ProtocolError: the entry is cut short.
     """
-    if not has_checksum(section):
+    view = memoryview(section)
+    _verify(view, broker_metadata_size(view))
+
+
+def _verify(view: memoryview, start: int) -> None:
+    if not _has_checksum(view, start):
         return
-    if len(section) < _HEAD.size:
+    if len(view) < start + _HEAD.size:
         raise ProtocolError("an entry is cut short", field="entry")
-    (expected,) = _U32.unpack_from(section, 2)
-    if _crc(memoryview(section)[_CHECKED_FROM:]) != expected:
+    (expected,) = _U32.unpack_from(view, start + 2)
+    if _crc(view[start + _CHECKED_FROM :]) != expected:
         raise ChecksumError("an entry does not match its checksum")
 
 
@@ -76,7 +120,29 @@ def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
         ProtocolError: the bytes are not an entry.
     """
     view = memoryview(section)
-    start = _CHECKED_FROM if has_checksum(view) else 0
+    return _split(view, broker_metadata_size(view))
+
+
+def parse(section: bytes | memoryview, *, check: bool) -> tuple[MessageMetadata, int]:
+    """Return the metadata of an entry, and the size in bytes of the broker's block in front of it.
+
+    Args:
+        check: compare the entry with its checksum first.
+
+    Raises:
+        ChecksumError: the bytes are damaged.
+        ProtocolError: the bytes are not an entry.
+    """
+    view = memoryview(section)
+    size = broker_metadata_size(view)
+    if check:
+        _verify(view, size)
+    return _split(view, size)[0], size
+
+
+def _split(view: memoryview, start: int) -> tuple[MessageMetadata, memoryview]:
+    if _has_checksum(view, start):
+        start += _CHECKED_FROM
     if len(view) < start + 4:
         raise ProtocolError("an entry is cut short", field="entry")
     (length,) = _U32.unpack_from(view, start)
@@ -87,6 +153,11 @@ def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
         return _parse(view[start : start + length]), view[start + length :]
     except DecodeError as error:
         raise ProtocolError(f"the metadata of an entry cannot be read: {error}", field="entry") from error
+
+
+def _has_checksum(view: memoryview, start: int) -> bool:
+    """Return whether magic and checksum stand at ``start``."""
+    return len(view) >= start + 2 and bool(_MAGIC.unpack_from(view, start)[0] == ENTRY_MAGIC)
 
 
 def message_count(metadata: MessageMetadata) -> int:
@@ -100,7 +171,7 @@ def is_batch(metadata: MessageMetadata) -> bool:
 
 
 def is_compressed(metadata: MessageMetadata) -> bool:
-    """Return whether the payload is compressed, with a codec that is known here."""
+    """Return whether the payload is compressed, also with a codec that is not known here."""
     return metadata.compression != NONE
 
 
@@ -113,10 +184,6 @@ def plain_payload(metadata: MessageMetadata, payload: bytes | memoryview) -> byt
     """
     if metadata.encryption_keys:
         return bytes(payload)
-    if not metadata.HasField("compression"):
-        for field in iter(UnknownFieldSet(metadata)):  # there protobuf keeps the number of a codec unknown to it
-            if field.field_number == _COMPRESSION_FIELD:
-                raise UnsupportedError(f"an entry has the unknown compression codec {field.data}", field="compression")
     return decompress(metadata.compression, payload, metadata.uncompressed_size)
 
 

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError, EncodeError
 
 from heliograph.base.errors import BadRequestError, ProtocolError
+from heliograph.protocol.entry import broker_metadata_size
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 
 PROTOCOL_VERSION = 20  # the newest version whose commands pulsar.proto has
 MESSAGE_BYTES_MAX = 5 << 20  # default limit of one entry's payload
 FRAME_SLACK_BYTES = 10 << 10  # command and metadata on top of the payload
-BROKER_METADATA_MAGIC = b"\x0e\x02"
 
 _HEAD = struct.Struct(">II")
 _U32 = struct.Struct(">I")
@@ -64,10 +64,15 @@ class PulsarFrameDecoder:
     Args:
         frame_bytes_max: the largest frame, without its length field. A larger one is refused as soon as its length
             is known, so that the buffer never holds more than one such frame and one read. # I15
+        keeps_broker_metadata: whether entries keep the block that a broker puts in front. A broker does not: it trusts
+            no client with its own metadata.
     """
 
-    def __init__(self, frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_SLACK_BYTES) -> None:
+    def __init__(
+        self, frame_bytes_max: int = MESSAGE_BYTES_MAX + FRAME_SLACK_BYTES, *, keeps_broker_metadata: bool = False
+    ) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._keeps_broker_metadata = keeps_broker_metadata
         self._pieces: list[bytes | memoryview] = []
         self._buffered = 0
         self._needed = 4
@@ -119,37 +124,29 @@ class PulsarFrameDecoder:
             if end > size:
                 needed = 4 + length
                 break
-            frames.append(_read_frame(view[start + 4 : end]))
+            frames.append(self._read_frame(view[start + 4 : end]))
             start = end
         self._pieces = [view[start:]] if start < size else []
         self._buffered = size - start
         self._needed = needed
         return frames
 
-
-def _read_frame(frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
-    (length,) = _U32.unpack_from(frame)
-    end = 4 + length
-    if end > len(frame):
-        raise ProtocolError(f"a command of {length} bytes does not fit its frame of {len(frame)}", field="frame")
-    try:
-        command = _parse(frame[4:end])
-    except DecodeError as error:
-        raise ProtocolError(f"a command cannot be read: {error}", field="command") from error
-    if command.type == BaseCommand.CONNECT and not command.HasField("type"):
-        # protobuf leaves the type out if pulsar.proto does not have it
-        raise ProtocolError("a command is of an unknown type", field="command")
-    if end == len(frame):
-        return command, None
-    return command, _without_broker_metadata(frame[end:])
-
-
-def _without_broker_metadata(section: memoryview) -> memoryview:
-    if section[:2] != BROKER_METADATA_MAGIC:
-        return section
-    if len(section) < 6:
-        raise ProtocolError("broker metadata is cut short", field="frame")
-    (length,) = _U32.unpack_from(section, 2)
-    if 6 + length > len(section):
-        raise ProtocolError("broker metadata is longer than its frame", field="frame")
-    return section[6 + length :]
+    def _read_frame(self, frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
+        (length,) = _U32.unpack_from(frame)
+        end = 4 + length
+        if end > len(frame):
+            raise ProtocolError(f"a command of {length} bytes does not fit its frame of {len(frame)}", field="frame")
+        try:
+            command = _parse(frame[4:end])
+        except DecodeError as error:
+            raise ProtocolError(f"a command cannot be read: {error}", field="command") from error
+        if command.type == BaseCommand.CONNECT and not command.HasField("type"):
+            # protobuf leaves the type out if pulsar.proto does not have it
+            raise ProtocolError("a command is of an unknown type", field="command")
+        if end == len(frame):
+            return command, None
+        section = frame[end:]
+        if not self._keeps_broker_metadata:
+            while size := broker_metadata_size(section):
+                section = section[size:]
+        return command, section

@@ -15,10 +15,10 @@ OUTBOX_BYTES_MAX = 64 << 10  # more is written at once, so that the limit of the
 class Socket(Protocol):
     """The methods of a transport that an outbox needs."""
 
-    def write(self, data: bytes, /) -> None:
+    def write(self, data: bytes | memoryview, /) -> None:
         """Send bytes, or buffer them until they can be sent."""
 
-    def writelines(self, list_of_data: Iterable[bytes], /) -> None:
+    def writelines(self, list_of_data: Iterable[bytes | memoryview], /) -> None:
         """Send several pieces in order."""
 
 
@@ -35,11 +35,11 @@ class Outbox:
     def __init__(self, socket: Socket, call_soon: Callable[[Callable[[], None]], Any]) -> None:
         self._socket: Socket | None = socket
         self._call_soon = call_soon
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._size = 0
         self._is_due = False
 
-    def put(self, frame: bytes, payload: bytes = b"") -> None:
+    def put(self, frame: bytes, payload: bytes | memoryview = b"") -> None:
         """Add a frame. Its second part, ``payload``, is not copied if it is large."""
         if self._socket is None:
             return

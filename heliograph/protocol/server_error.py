@@ -5,6 +5,7 @@ from __future__ import annotations
 from heliograph.base.errors import (
     Advice,
     AlreadyClosedError,
+    AuthenticationError,
     BadRequestError,
     ChecksumError,
     ConflictError,
@@ -39,7 +40,7 @@ _TABLE: tuple[tuple[pb.ServerError, tuple[type[HeliographError], ...]], ...] = (
     (pb.UNKNOWN_ERROR, (HeliographError,)),
     (pb.METADATA_ERROR, (ConflictError, TopicBusyError, SubscriptionExistsError)),
     (pb.PERSISTENCE_ERROR, (PersistenceError,)),
-    (pb.AUTHENTICATION_ERROR, (NotPermittedError,)),
+    (pb.AUTHENTICATION_ERROR, (AuthenticationError,)),
     (pb.AUTHORIZATION_ERROR, (NotPermittedError,)),
     (pb.CONSUMER_BUSY, (ConsumerBusyError,)),
     (pb.SERVICE_NOT_READY, (ServiceNotReadyError, ConnectionLostError, RequestTimeoutError)),
@@ -70,7 +71,6 @@ for _code, _classes in _TABLE:
     for _class in _classes:
         _CODE_OF_CLASS.setdefault(_class, _code)
 # The codes that a broker sends for classes that several codes have.
-_CODE_OF_CLASS[NotPermittedError] = pb.AUTHORIZATION_ERROR
 _CODE_OF_CLASS[UnsupportedError] = pb.NOT_ALLOWED_ERROR
 _CODE_OF_CLASS[ProtocolError] = pb.UNSUPPORTED_VERSION_ERROR
 _CODE_OF_CLASS[QuotaExceededError] = pb.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION

@@ -12,7 +12,11 @@ import crc32c
 
 from heliograph.metadata.errors import RecordError
 
+SESSION_VERSION = 1
+OWNED_SESSION_VERSION = 2  # a session with its owner before the password; written only for one that was taken over
+
 _HEAD = struct.Struct("<IB")  # CRC32C, version
+_OWNER = struct.Struct("<B")  # bytes of the owner's name, which follows
 HEAD_BYTES = _HEAD.size
 
 
@@ -46,3 +50,30 @@ def opened_any(key: bytes, stored: bytes, versions: Sequence[int], size_min: int
         known = " and ".join(map(str, versions))
         raise RecordError(f"the record of {key!r} has layout {found}, this program reads {known}: upgrade it")
     return found, stored[HEAD_BYTES:]
+
+
+def sealed_session(key: bytes, head: bytes, password: str, owner: str) -> bytes:
+    """Return the record of a session.
+
+    Args:
+        head: what the backend keeps of the session, always as long.
+        owner: the name of the client that took the session over last, "" for the one that began it.
+    """
+    if not owner:
+        return sealed(key, head + password.encode(), SESSION_VERSION)
+    name = owner.encode()
+    return sealed(key, head + _OWNER.pack(len(name)) + name + password.encode(), OWNED_SESSION_VERSION)
+
+
+def opened_session(key: bytes, stored: bytes, head_bytes: int) -> tuple[bytes, str, str]:
+    """Return the backend's head of a session's record, the password and the owner.
+
+    Raises:
+        RecordError: see ``opened_any``.
+    """
+    version, body = opened_any(key, stored, (SESSION_VERSION, OWNED_SESSION_VERSION), head_bytes + _OWNER.size)
+    password, owner = body[head_bytes:], b""
+    if version == OWNED_SESSION_VERSION:
+        start = _OWNER.size + password[0]
+        owner, password = password[_OWNER.size : start], password[start:]
+    return body[:head_bytes], password.decode(), owner.decode()

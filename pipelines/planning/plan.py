@@ -1,28 +1,26 @@
-"""Planning: asks brokers for acknowledged entries and metadata for their bookies. Runs on the driver, inside Ray."""
+"""Planning: asks brokers for acknowledged entries, their bookies, and grants to read them. Runs inside Ray.
+
+A plan needs neither the metadata store nor the cluster's secret, and the tasks that carry it out need no Ray.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from heliograph.base.errors import ClusterNotFoundError
+from heliograph.base.errors import NotFoundError, TopicNotFoundError
 from heliograph.client import discovery
 from heliograph.client.admin.admin import Admin
-from heliograph.metadata import paths
-from heliograph.metadata.connect import connect_store
-from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.model import BookieRegistration, LedgerMetadata
-from heliograph.metadata.recipes.update_loop import read
-from heliograph.metadata.store import MetadataStore
+from heliograph.metadata.model import LedgerMetadata, Segment
+from heliograph.operations.table import READ_LEDGERS_MAX
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, cut, range_of
 from heliograph.protocol.topic_name import TopicName
 
 R = TypeVar("R")
 
-LEDGER_READS_MAX = 64  # records read concurrently (I15)
 PLAN_ATTEMPTS_MAX = 5  # a ledger that is trimmed during an attempt makes it fail
 
 _Span = tuple[str, int, int, int, int]  # topic, partition, ledger id, first and last entry id
@@ -44,10 +42,10 @@ def plan_topic(
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
-        NoNodeError: the topic names a ledger that has no record.
+        NotFoundError: the topic names a ledger that has no record.
     """
     named = _attached(namespace)
-    return _run(_plan(topic, start, end, named, _metadata_url(named)))
+    return _run(_plan(topic, start, end, named))
 
 
 def refresh_addresses(ranges: Sequence[LedgerRange], *, namespace: str | None = None) -> list[LedgerRange]:
@@ -55,11 +53,11 @@ def refresh_addresses(ranges: Sequence[LedgerRange], *, namespace: str | None = 
 
     Raises:
         ClusterNotFoundError: there is no such cluster.
-        NoNodeError: a ledger was deleted since the plan was made.
+        NotFoundError: a ledger was deleted since the plan was made.
     """
     if not ranges:
         return []
-    return _run(_refresh(ranges, _metadata_url(_attached(namespace))))
+    return _run(_refresh(Admin(_attached(namespace)), ranges))
 
 
 def _attached(namespace: str | None) -> str:
@@ -73,7 +71,6 @@ async def _plan(
     start: Mapping[int, Position] | None,
     end: Mapping[int, Position] | None,
     namespace: str,
-    metadata_url: str,
 ) -> list[LedgerRange]:
     admin = Admin(namespace)
     name = TopicName.parse(topic)
@@ -82,8 +79,10 @@ async def _plan(
     while True:
         spans = [span for span in await _acknowledged(admin, names) if _is_wanted(span, start, end)]
         try:
-            return cut(await _ranges(spans, metadata_url), start, end)
-        except NoNodeError:  # a ledger was trimmed since its broker answered; the next answer does not name it
+            return cut(await _ranges(admin, spans), start, end)
+        except TopicNotFoundError:
+            raise
+        except NotFoundError:  # a ledger was trimmed since its broker answered; the next answer does not name it
             attempts -= 1
             if not attempts:
                 raise
@@ -107,77 +106,65 @@ def _is_wanted(span: _Span, start: Mapping[int, Position] | None, end: Mapping[i
     return not is_before and not is_behind
 
 
-async def _ranges(spans: Sequence[_Span], metadata_url: str) -> list[LedgerRange]:
-    store = await connect_store(metadata_url)
-    try:
-        # Read after the brokers answered: these records name the segments that hold the acknowledged entries. # I8
-        records = await _ledgers(store, {span[2] for span in spans})
-        addresses = await _addresses(store)
-    finally:
-        await store.close()
+async def _ranges(admin: Admin, spans: Sequence[_Span]) -> list[LedgerRange]:
+    wanted: dict[str, list[int]] = {}
+    for name, _, ledger_id, _, _ in spans:
+        wanted.setdefault(name, []).append(ledger_id)
+    # Asked after the brokers told what is acknowledged: the records name the segments that hold it. # I8
+    found = dict(zip(wanted, await asyncio.gather(*(_access(admin, *one) for one in wanted.items())), strict=True))
     return [
-        range_of(topic_name, partition, records[ledger_id], first, last, addresses)
-        for topic_name, partition, ledger_id, first, last in spans
+        range_of(
+            name,
+            partition,
+            found[name].records[ledger_id],
+            first,
+            last,
+            found[name].addresses,
+            found[name].grants.get(ledger_id, ""),
+            found[name].authority,
+        )
+        for name, partition, ledger_id, first, last in spans
     ]
 
 
-async def _refresh(ranges: Sequence[LedgerRange], metadata_url: str) -> list[LedgerRange]:
-    store = await connect_store(metadata_url)
-    try:
-        records = await _ledgers(store, {piece.ledger_id for piece in ranges})
-        addresses = await _addresses(store)
-    finally:
-        await store.close()
-    fresh = []
-    for piece in ranges:
-        record = records[piece.ledger_id]
-        found = range_of(piece.topic, piece.partition, record, piece.first_entry_id, piece.last_entry_id, addresses)
-        assert replace(found, segments=piece.segments, addresses=piece.addresses) == piece, (
-            "only bookies and addresses may differ"
-        )
-        fresh.append(found)
+async def _refresh(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRange]:
+    spans = [
+        (piece.topic, piece.partition, piece.ledger_id, piece.first_entry_id, piece.last_entry_id) for piece in ranges
+    ]
+    fresh = await _ranges(admin, spans)
+    for old, new in zip(ranges, fresh, strict=True):
+        told = replace(new, segments=old.segments, addresses=old.addresses, grant=old.grant, authority=old.authority)
+        assert told == old, "only bookies, addresses, grants and the authority may differ"
     return fresh
 
 
-async def _ledgers(store: MetadataStore, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata]:
-    room = asyncio.Semaphore(LEDGER_READS_MAX)
+@dataclass(slots=True)
+class _Access:
+    """What a broker told of some ledgers of one topic."""
 
-    async def one(ledger_id: int) -> LedgerMetadata:
-        async with room:
-            return (await read(store, paths.ledger(ledger_id), LedgerMetadata)).record
-
-    wanted = sorted(ledger_ids)
-    return dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
-
-
-async def _addresses(store: MetadataStore) -> dict[str, str]:
-    """Return the address of every registered bookie, writable or read-only."""
-    addresses: dict[str, str] = {}
-    for folder in (paths.BOOKIES_READONLY, paths.BOOKIES_AVAILABLE):
-        for name in await store.children(folder):
-            try:
-                bookie = (await read(store, f"{folder}/{name}", BookieRegistration)).record
-            except NoNodeError:
-                continue  # deleted since it was listed
-            addresses[bookie.bookie_id] = bookie.address
-    return addresses
+    records: dict[int, LedgerMetadata] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    grants: dict[int, str] = field(default_factory=dict)
+    authority: str = ""
 
 
-def _metadata_url(namespace: str) -> str:
-    try:
-        address = _ask(discovery.actor(discovery.METADATA, namespace).address)
-        return f"embedded://{address}"
-    except ClusterNotFoundError:
-        state = discovery.noted_state(namespace)  # the store is not an actor of the cluster
-        if state is None or not state.metadata_url:
-            raise
-        return state.metadata_url
-
-
-def _ask(method: Any) -> Any:
-    import ray
-
-    return ray.get(method.remote(), timeout=discovery.CALL_TIMEOUT_SECONDS)
+async def _access(admin: Admin, name: str, ledger_ids: Iterable[int]) -> _Access:
+    access, wanted = _Access(), sorted(set(ledger_ids))
+    for start in range(0, len(wanted), READ_LEDGERS_MAX):
+        answer = await admin.read_access(name, wanted[start : start + READ_LEDGERS_MAX])
+        for told in answer["ledgers"]:
+            segments = tuple(Segment(first, tuple(bookies)) for first, bookies in told["segments"])
+            access.records[told["ledger_id"]] = LedgerMetadata(
+                ledger_id=told["ledger_id"],
+                ensemble_size=len(segments[0].bookies),
+                write_quorum=told["write_quorum"],
+                ack_quorum=told["ack_quorum"],
+                segments=segments,
+            )
+        access.addresses |= answer["addresses"]
+        access.authority = answer["authority"]
+        access.grants |= {one: grant["grant"] for grant in answer["grants"] for one in grant["ledger_ids"]}
+    return access
 
 
 def _run(coroutine: Coroutine[Any, Any, R]) -> R:

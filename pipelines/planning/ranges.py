@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
@@ -18,7 +18,8 @@ from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 Position = tuple[int, int]  # ledger id, entry id
 
 PIECE_ENTRIES_MAX = 4096  # entries of one piece of work: bounds what a failed task reads again (I15)
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS_READ = (1, 2)  # 1 had no grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class LedgerRange:
     """Entries ``first_entry_id`` to ``last_entry_id``, both included, of one ledger of one (non-partitioned) topic.
 
     ``segments`` are the segments of the ledger that hold the range; ``addresses`` are the data-plane addresses of
-    their bookies when the range was planned, without the bookies that were not registered.
+    their bookies when the range was planned, without the bookies that were not registered. ``grant`` is the right to
+    read the ledger from bookies that ask for one, good for any holder until it ends.
     """
 
     topic: str
@@ -38,6 +40,8 @@ class LedgerRange:
     ack_quorum: int
     segments: tuple[Segment, ...]
     addresses: tuple[tuple[str, str], ...] = ()
+    grant: str = field(default="", repr=False)
+    authority: str = field(default="", repr=False)  # who signs the certificates of bookies, in PEM
 
     def __post_init__(self) -> None:
         assert 0 <= self.first_entry_id <= self.last_entry_id, "a range holds at least one entry"
@@ -65,6 +69,10 @@ class LedgerRange:
             last_entry_id=self.last_entry_id,
         )
 
+    def without_grant(self) -> LedgerRange:
+        """Return the range as it may be stored."""
+        return replace(self, grant="")
+
     def to_json(self) -> str:
         """Return the range as a text that ``range_from_json`` reads; a Spark row carries it to an executor."""
         return json.dumps(
@@ -79,6 +87,8 @@ class LedgerRange:
                 "ack_quorum": self.ack_quorum,
                 "segments": [[segment.first_entry_id, list(segment.bookies)] for segment in self.segments],
                 "addresses": dict(self.addresses),
+                "grant": self.grant,
+                "authority": self.authority,
             }
         )
 
@@ -91,7 +101,7 @@ def range_from_json(text: str) -> LedgerRange:
     """
     try:
         fields = json.loads(text)
-        if fields.pop("format") != _FORMAT:
+        if fields.pop("format") not in _FORMATS_READ:
             raise BadRequestError("this ledger range was planned by another version of Heliograph", field="range")
         segments = tuple(Segment(first, tuple(bookies)) for first, bookies in fields.pop("segments"))
         addresses = tuple(sorted(fields.pop("addresses").items()))
@@ -107,6 +117,8 @@ def range_of(
     first_entry_id: int,
     last_entry_id: int,
     addresses: Mapping[str, str],
+    grant: str = "",
+    authority: str = "",
 ) -> LedgerRange:
     """Return a range of a ledger whose record was read **after** ``last_entry_id`` was known to be acknowledged.
 
@@ -125,6 +137,8 @@ def range_of(
         ack_quorum=ledger.ack_quorum,
         segments=segments,
         addresses=known,
+        grant=grant,
+        authority=authority,
     )
 
 

@@ -19,7 +19,6 @@ from heliograph.base.loop_thread import LoopThread
 from heliograph.pipelines.planning.ranges import LedgerRange
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, Rows
 
-SECRET_VARIABLE = "HELIOGRAPH_CLUSTER_SECRET"  # as heliograph/cluster/config.py names it
 READ_BYTES_MAX = 1 << 20  # of entries in one answer of a bookie; one more chunk is read ahead (I15)
 READ_ATTEMPTS_MAX = 6  # with their pauses, enough time for Ray to restart a bookie
 PAUSE_MS = 250  # after the first failed attempt; doubles with each
@@ -65,8 +64,10 @@ class Fetcher:
     """The reader of one task. It belongs to one event loop."""
 
     def __init__(self, ranges: Sequence[LedgerRange]) -> None:
-        addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
-        self._reader = DetachedReader(addresses, _ledger_config())
+        self._addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
+        self._config = _ledger_config()
+        self._grant, self._authority = "", ""
+        self._reader = self._new_reader()
         self._chunks = self._all_chunks(ranges)
         self._turn = asyncio.Lock()
 
@@ -83,6 +84,14 @@ class Fetcher:
         self, ranges: Sequence[LedgerRange]
     ) -> AsyncIterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
         for piece in ranges:
+            if (piece.grant, piece.authority) != (
+                self._grant,
+                self._authority,
+            ):
+                # The connections to bookies are good for one grant.
+                await self._reader.close()
+                self._grant, self._authority = piece.grant, piece.authority
+                self._reader = self._new_reader()
             first = piece.first_entry_id
             while first <= piece.last_entry_id:
                 entries = await self._read_with_retries(piece, first)
@@ -101,18 +110,20 @@ class Fetcher:
                 await asyncio.sleep(backoff.pause())
         raise AssertionError("the last attempt returns or raises")
 
+    def _new_reader(self) -> DetachedReader:
+        return DetachedReader(self._addresses, self._config, self._grant, self._authority)
+
     async def _read(self, piece: LedgerRange, first: int) -> Sequence[LedgerEntry]:
         return await self._reader.read(piece.record(), first, piece.last_entry_id, READ_BYTES_MAX)
 
 
 def _ledger_config() -> LedgerClientConfig:
-    """Return the settings of the section ``ledger`` and the secret, both from the environment.
+    """Return the settings of the section ``ledger``, from the environment.
 
     A task is started by Ray or Spark, so its environment is the only configuration that it has.
     """
     from heliograph.base.section import from_environment, from_mapping  # imports pydantic: only where a reader is made
 
     settings = from_environment(os.environ, "HELIOGRAPH_", ("ledger",)).get("ledger", {})
-    secret = os.environ.get(SECRET_VARIABLE) or None
-    config: LedgerClientConfig = from_mapping(LedgerClientConfig, {**settings, "cluster_secret": secret}, "ledger.")
+    config: LedgerClientConfig = from_mapping(LedgerClientConfig, settings, "ledger.")
     return config

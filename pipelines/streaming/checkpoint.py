@@ -90,7 +90,7 @@ class StreamCheckpoint:
     def plan(self, batch: Batch) -> None:
         """Store the plan durably, before the batch is handled."""
         fields = {
-            "ranges": [piece.to_json() for piece in batch.ranges],
+            "ranges": [piece.without_grant().to_json() for piece in batch.ranges],
             "next": {str(partition): place for partition, place in batch.next_positions.items()},
         }
         self._write(self._plan_file(batch.batch_id), json.dumps(fields))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heliograph.base.errors import NotFoundError
-from heliograph.metadata.errors import NoNodeError
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.spark.dataframe import ranges_dataframe
@@ -61,7 +60,7 @@ def stream(
     ):
         try:
             ranges = refresh_addresses(batch.ranges, namespace=namespace)
-        except NoNodeError as error:
+        except NotFoundError as error:
             raise NotFoundError(
                 f"batch {batch.batch_id} was planned and not handled, and some of its rows were deleted since "
                 f"({error}): to skip the batch, create the file {Path(checkpoint) / f'commit-{batch.batch_id}'}",

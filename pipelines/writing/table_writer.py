@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client import discovery
 from heliograph.client.access import connect
+from heliograph.client.identity import Identity
 
 SEND_ROWS_MAX = 1000  # rows that are sent and confirmed together (I15)
 
@@ -26,10 +27,14 @@ def service_address(namespace: str | None) -> str:
 
 @dataclass(frozen=True)
 class TableWriter:
-    """A publisher of Arrow batches with a column ``value`` and optionally ``key`` (text). It can be pickled."""
+    """A publisher of Arrow batches with a column ``value`` and optionally ``key`` (text). It can be pickled.
+
+    The token of the process that makes it goes with it to the tasks that write.
+    """
 
     address: str
     topic: str
+    identity: Identity = field(default_factory=Identity.from_environment, repr=False)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
         """Publish all rows, in order.
@@ -42,7 +47,11 @@ class TableWriter:
             HeliographError: publishing failed; rows before the failed one are published, later ones may be.
         """
         written = 0
-        with connect(self.address) as client, client.producer(self.topic) as producer:
+        shown = self.identity
+        with (
+            connect(self.address, token=shown.token, token_file=shown.token_file) as client,
+            client.producer(self.topic) as producer,
+        ):
             for batch in batches:
                 for first in range(0, batch.num_rows, SEND_ROWS_MAX):
                     part = batch.slice(first, SEND_ROWS_MAX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -100,3 +101,25 @@ def example_files() -> list[SourceFile]:
 def files_of_tests() -> list[SourceFile]:
     """Return every test file except the rules themselves."""
     return [file for file in files_below("tests", ".py", ".txt") if "/rules/" not in file.name]
+
+
+def for_each(files: Callable[[], list[SourceFile]]) -> Callable[[Callable[[SourceFile], None]], Callable[[], None]]:
+    """Make one test of a rule for files: it fails with the breaches of all of them.
+
+    A test for each file and rule would be ten thousand, and pytest takes longer to count them than to run them.
+    """
+
+    def decorate(rule: Callable[[SourceFile], None]) -> Callable[[], None]:
+        def test() -> None:
+            breaches = []
+            for file in files():
+                try:
+                    rule(file)
+                except AssertionError as error:
+                    breaches.append(str(error))
+            assert not breaches, "\n".join(breaches)
+
+        test.__name__, test.__qualname__, test.__doc__ = rule.__name__, rule.__qualname__, rule.__doc__
+        return test
+
+    return decorate

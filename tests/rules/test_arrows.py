@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.rules.source import SourceFile, example_files, product_files
+from tests.rules.source import SourceFile, example_files, for_each, product_files
 
 # From the most specific prefix to the least: the first match decides. Values are the allowed prefixes of
 # our own modules, below ``heliograph``; a module may always import its own folder.
@@ -15,18 +13,23 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("errors", BASE),
     ("protocol", BASE),
     ("operations", BASE),
-    ("client", ("protocol", "operations", *BASE)),
+    ("auth", ("operations", *BASE)),
+    ("client", ("protocol", "operations", "auth.principal", *BASE)),
+    ("metadata.endpoint", ("metadata", "auth", *BASE)),
     ("metadata", BASE),
     ("actors.errors", BASE),
     ("actors.wire", ("actors.errors", *BASE)),
     ("actors.ledger.driver", ("actors.ledger", *LEDGER_SHELL)),
     ("actors.ledger", ("metadata", "actors.errors", *BASE)),
     ("actors.bookie", ("metadata", "actors.wire", "actors.errors", *BASE)),
-    ("actors.broker", ("metadata", "actors.ledger", "actors.wire", "actors.errors", "protocol", "operations", *BASE)),
+    (
+        "actors.broker",
+        ("metadata", "actors.ledger", "actors.wire", "actors.errors", "protocol", "operations", "auth", *BASE),
+    ),
     ("actors.auditor", ("metadata", "actors.ledger", "actors.wire", "actors.errors", *BASE)),
     ("actors", ()),
-    ("gateway", ("client", "protocol", "operations", "metadata", *BASE)),
-    ("pipelines", ("client", "protocol", "metadata", "actors.ledger", "actors.errors", *BASE)),
+    ("gateway", ("client", "protocol", "operations", "auth", "metadata", *BASE)),
+    ("pipelines", ("client", "protocol", "operations", "metadata", "actors.ledger", "actors.errors", *BASE)),
     ("spark", ("pipelines",)),
     ("ray_data", ("pipelines",)),
     ("cluster", ("",)),  # starts the actors
@@ -54,7 +57,7 @@ def allowed_for(file: SourceFile) -> tuple[str, tuple[str, ...]]:
     return next((prefix, targets) for prefix, targets in ALLOWED if is_under(file.module, full(prefix)))
 
 
-@pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
+@for_each(product_files)
 def test_imports_follow_the_arrows(file: SourceFile) -> None:
     own, targets = allowed_for(file)
     allowed = [full(target) for target in targets] + ([full(own)] if own else [])
@@ -62,13 +65,13 @@ def test_imports_follow_the_arrows(file: SourceFile) -> None:
     assert not wrong, f"{file.name} may import {allowed}, not {wrong}"
 
 
-@pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
+@for_each(product_files)
 def test_the_package_does_not_use_its_own_public_names(file: SourceFile) -> None:
     """``heliograph`` itself is for users: inside, each name is imported from the module that defines it."""
     assert "heliograph" not in file.imports(), f"{file.name} imports the public package"
 
 
-@pytest.mark.parametrize("file", [*product_files(), *example_files()], ids=lambda file: file.name)
+@for_each(lambda: [*product_files(), *example_files()])
 def test_only_the_deployment_imports_actor_modules(file: SourceFile) -> None:
     if file.name in CREATES_ACTORS:
         return
@@ -76,7 +79,7 @@ def test_only_the_deployment_imports_actor_modules(file: SourceFile) -> None:
     assert not wrong, f"{file.name} may not import {wrong}: only {CREATES_ACTORS} creates actors"
 
 
-@pytest.mark.parametrize("file", [*product_files(), *example_files()], ids=lambda file: file.name)
+@for_each(lambda: [*product_files(), *example_files()])
 def test_only_the_driver_speaks_to_bookies(file: SourceFile) -> None:
     """Broker, auditor, pipelines and tools use ledgers through the one driver: nothing else is a client of bookies."""
     if any(is_under(file.module, prefix) for prefix in SPEAKS_TO_BOOKIES):

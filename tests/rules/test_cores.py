@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from tests.rules.source import SourceFile, product_files
+from tests.rules.source import SourceFile, for_each, product_files
 
 CLAIM = re.compile(r"\bpure\b|\bno I/O\b", re.IGNORECASE)
 EXCEPTION = "Not a core"
@@ -44,13 +44,13 @@ def test_the_replication_protocol_and_the_codec_are_cores(folder: str) -> None:
     assert any(file.name == folder + "__init__.py" and CLAIM.search(docstring(file)) for file in product_files())
 
 
-@pytest.mark.parametrize("file", cores(), ids=lambda file: file.name)
+@for_each(cores)
 def test_core_imports_nothing_that_does_io(file: SourceFile) -> None:
     wrong = {name for name in file.imports() if name.split(".")[0] in BANNED_MODULES}
     assert not wrong, f"{file.name} is a core and imports {sorted(wrong)}"
 
 
-@pytest.mark.parametrize("file", cores(), ids=lambda file: file.name)
+@for_each(cores)
 def test_core_calls_nothing_that_does_io(file: SourceFile) -> None:
     for node in file.nodes:
         if not isinstance(node, ast.Call):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.rules.source import ROOT, files_of_tests
 
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", *sorted(
     path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")
 )]  # fmt: skip
 PATH = re.compile(r"`([A-Za-z_.][\w./-]*/[\w.-]+\.(?:py|md|toml|txt|json|proto|lock)|[\w-]+\.(?:md|toml|lock))`")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-import pytest
-
-from tests.rules.source import ROOT, SourceFile, files_below
+from tests.rules.source import ROOT, SourceFile, files_below, for_each
 
 # Literary, archaic or personifying words, for each of which the field has a plain one.
 BANNED = re.compile(
@@ -43,7 +41,7 @@ def docstrings(file: SourceFile) -> list[tuple[int, str]]:
     return found
 
 
-@pytest.mark.parametrize("file", written(), ids=lambda file: file.name)
+@for_each(written)
 def test_words_are_plain(file: SourceFile) -> None:
     wrong = [
         f"{file.name}:{number}: {match[0]!r} in: {line.strip()}"
@@ -53,7 +51,7 @@ def test_words_are_plain(file: SourceFile) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("file", written(), ids=lambda file: file.name)
+@for_each(written)
 def test_only_documents_of_the_repository_are_cited(file: SourceFile) -> None:
     wrong = [
         f"{file.name}:{number}: {line.strip()}"
@@ -63,7 +61,7 @@ def test_only_documents_of_the_repository_are_cited(file: SourceFile) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("file", [f for f in written() if f.name.endswith(".py")], ids=lambda file: file.name)
+@for_each(lambda: [f for f in written() if f.name.endswith(".py")])
 def test_docstrings_are_sentences_of_their_own(file: SourceFile) -> None:
     wrong = [
         f"{file.name}:{line}: {text.splitlines()[0]}"
@@ -76,7 +74,7 @@ def test_docstrings_are_sentences_of_their_own(file: SourceFile) -> None:
 CITED = re.compile(r"\bdocs/[\w./-]+\.md|\b(?:ARCHITECTURE|CONTRIBUTING|CHANGELOG|README)\.md")
 
 
-@pytest.mark.parametrize("file", written(), ids=lambda file: file.name)
+@for_each(written)
 def test_cited_documents_exist(file: SourceFile) -> None:
     missing = {name for name in CITED.findall(file.text) if not (ROOT / name).exists()}
     assert not missing, f"{file.name} cites {sorted(missing)}"

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.rules.source import LINKED, ROOT, SourceFile, product_files
+from tests.rules.source import LINKED, ROOT, SourceFile, for_each, product_files
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
@@ -18,7 +18,7 @@ RULER = re.compile(r"\s*# ?[-=*#]{2,}")
 SECTION = re.compile(r"\s*# -- \S")
 
 
-@pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
+@for_each(product_files)
 def test_sizes(file: SourceFile) -> None:
     lines = file.text.count("\n")
     assert lines <= FILE_LINES_MAX, f"{file.name} has {lines} lines: split it by noun"
@@ -30,9 +30,7 @@ def test_sizes(file: SourceFile) -> None:
 FACADE = "heliograph/__init__.py"  # loads its public names at first use
 
 
-@pytest.mark.parametrize(
-    "file", [f for f in product_files() if f.is_package and f.name != FACADE], ids=lambda file: file.name
-)
+@for_each(lambda: [f for f in product_files() if f.is_package and f.name != FACADE])
 def test_packages_only_export(file: SourceFile) -> None:
     for node in file.tree.body:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -72,7 +70,7 @@ def test_class_names_are_unique_in_the_program() -> None:
     assert not twice
 
 
-@pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
+@for_each(product_files)
 def test_loggers_and_rulers_have_one_idiom(file: SourceFile) -> None:
     """``log = logging.getLogger(__name__)``; a section of a long class begins with ``# -- its title``."""
     for node in file.nodes:
@@ -82,7 +80,7 @@ def test_loggers_and_rulers_have_one_idiom(file: SourceFile) -> None:
     assert not wrong, f"{file.name}: {wrong}"
 
 
-@pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
+@for_each(product_files)
 def test_every_module_says_what_it_is(file: SourceFile) -> None:
     assert ast.get_docstring(file.tree), f"{file.name} has no docstring"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from heliograph.base.lifecycle import Lifecycle
-from tests.rules.source import ROOT, SourceFile, product_files
+from tests.rules.source import ROOT, SourceFile, for_each, product_files
 
 SECTION = re.compile(r"^## States\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"^### `(\w+)` of `(\w+)` \(`([\w./]+)`\)\n\n((?:\|.*\n)+)", re.MULTILINE)
@@ -73,7 +73,7 @@ def test_every_state_can_be_left_or_is_final_and_can_be_reached(name: str) -> No
     assert any(not moves for moves in table.moves.values()), "a life ends"
 
 
-@pytest.mark.parametrize("file", product_files(), ids=lambda file: file.name)
+@for_each(product_files)
 def test_states_change_by_the_table_only(file: SourceFile) -> None:
     """Outside ``__init__`` no attribute is set to a member of such an enum."""
     setup = {node for function in file.functions() if function.name == "__init__" for node in ast.walk(function)}

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from heliograph.actors.bookie.disk.io_priority import IoPriority
 from heliograph.actors.errors import BookieStorageError, DirectoryLockedError, DiskPoisonedError
+from heliograph.base.home import PRIVATE_FILE, make_private
 
 
 class DiskFile(Protocol):
@@ -166,7 +167,7 @@ class RealDisk:
     def make_directory(self, directory: Path) -> None:
         missing = [p for p in (directory, *directory.parents) if not p.exists()]
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private(directory)
         except OSError as error:
             raise BookieStorageError(f"cannot make the directory {directory}: {error}") from error
         for made in reversed(missing):
@@ -216,7 +217,7 @@ class RealDisk:
         return DiskPoisonedError(f"sync of {path} failed: {error}")
 
     def raw_open(self, path: Path, create: bool) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o640)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), PRIVATE_FILE)
 
     def raw_write(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
         try:
@@ -365,7 +366,7 @@ class FileLock:
         self._path = path
         flags = os.O_RDONLY if is_shared else os.O_RDWR | os.O_CREAT
         try:
-            self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+            self._fd = os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE)
         except OSError as error:
             raise BookieStorageError(f"cannot open the lock file {path}: {error}") from error
         try:

@@ -28,20 +28,40 @@ from heliograph.actors.bookie.server.response_writer import ResponseWriter
 from heliograph.actors.bookie.store.payloads import NO_BODY, PART_BYTES, EntryPayload
 from heliograph.actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError, FrameError
 from heliograph.actors.wire.entry import check_entry
-from heliograph.actors.wire.frame import FRAME_BYTES_MAX, decode_request, encode_answer_head, encode_head
+from heliograph.actors.wire.frame import (
+    FRAME_BYTES_MAX,
+    decode_request,
+    encode_answer_head,
+    encode_head,
+    request_fault,
+)
+from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.greeting import Greeting
-from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Flag, Status
+from heliograph.actors.wire.messages import (
+    LEDGER_ENTRIES_MAX,
+    NUMBER_MAX,
+    PROTOCOL_VERSION,
+    READ_LIMIT_BYTES_MAX,
+    Answer,
+    BookieOp,
+    BookieRequest,
+    Flag,
+    Status,
+)
+from heliograph.base.clock import wall_ms
+from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.peer import peer_name
 
 if TYPE_CHECKING:
     from heliograph.actors.bookie.server.reads import Reply
     from heliograph.actors.bookie.server.server import BookieServer
 
-log = logging.getLogger(__name__)
+quiet = QuietLog(logging.getLogger(__name__))
 _ADD, _READ, _OK = int(BookieOp.ADD), int(BookieOp.READ), int(Status.OK)
 _RECOVERY = int(Flag.RECOVERY)
 _ENTRY = int(Kind.ENTRY)
-_ID_MAX = (1 << 63) - 1
+_ADD_FIELDS = len(BookieRequest._fields)
+_FLAGS = range(2 * max(Flag))
 _WITHOUT_ENTRY_ID = {BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
 _AT_ONCE_BYTES_MAX = CONNECTION_OUT_BYTES_MAX  # unsent answers, above which even cached entries are answered in turn
 _WITH_BODY = {BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
@@ -58,6 +78,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._is_greeted = False
+        self._may_add = False  # greeted, and not by a grant, which is for reading
+        self._grant: ReadGrant | None = None
         self._greeting: Greeting | None = None if server.cluster_secret is None else Greeting(server.cluster_secret)
         self._greeting_timer: asyncio.TimerHandle | None = None
         self._greeting_bytes = 0
@@ -120,12 +142,13 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         pending: dict[Journal, tuple[list[JournalItem], int]] = {}
         try:
             for header, body in self._receiver.received(nbytes):
-                if self._is_greeted and header and header[0] == _ADD:
+                if self._may_add and header and header[0] == _ADD:
                     self._add(header, body, pending)
                 else:
                     self._request(decode_request(header), body)
         except FrameError as error:
-            log.warning("closed the connection from %s: %s", peer_name(self._transport), error)
+            peer = peer_name(self._transport)
+            quiet.warning("frame", "%s closed the connection from %s: %s", self._server.bookie_id, peer, error)
             self.abort()
         except Exception as error:  # a bug of ours, not the client's; the event loop would only log it
             self._server.fail(error)
@@ -189,24 +212,39 @@ class BookieClientConnection(asyncio.BufferedProtocol):
     # -- requests
 
     def _add(self, header: list[Any], body: memoryview, pending: dict[Journal, tuple[list[JournalItem], int]]) -> None:
-        try:
-            _, request_id, ledger_id, entry_id, flags, _, _ = header
-            is_recovery = bool(flags & _RECOVERY)
-        except (ValueError, TypeError) as error:
-            raise FrameError(f"not an ADD: {header!r:.200}") from error
+        # Every field is an integer before anything is stored: 2.0 == 2 would pass the comparisons below.
+        if len(header) != _ADD_FIELDS:
+            raise FrameError(request_fault(header))
+        op, request_id, ledger_id, entry_id, flags, limit, last = header
+        if (
+            not type(op) is type(request_id) is type(ledger_id) is type(entry_id) is type(flags) is int
+            or not type(limit) is type(last) is int
+            or not 0 <= request_id <= NUMBER_MAX
+            or flags not in _FLAGS
+        ):
+            raise FrameError(request_fault(header))
         try:
             # The checksum is verified before anything is stored.
             named_ledger_id, named_entry_id, last_add_confirmed = check_entry(body)
         except EntryDamagedError as error:
             self._refuse(request_id, Status.DAMAGED, str(error))
             return
-        if named_ledger_id != ledger_id or named_entry_id != entry_id or ledger_id < 0 or entry_id < 0:
+        if named_ledger_id != ledger_id or named_entry_id != entry_id:
             self._refuse(request_id, Status.BAD_REQUEST, f"entry {named_ledger_id}:{named_entry_id} under other ids")
+            return
+        if (
+            ledger_id < 0 or not -1 <= last_add_confirmed < entry_id < LEDGER_ENTRIES_MAX
+        ):  # I2: a LAC is below its entry
+            text = (
+                f"entry {ledger_id}:{entry_id} with LAC {last_add_confirmed}: -1 <= LAC < entry id < 2**48 is required"
+            )
+            self._refuse(request_id, Status.BAD_REQUEST, text)
             return
         size = len(body)
         if size > ENTRY_BYTES_MAX:
             self._refuse(request_id, Status.BAD_REQUEST, f"an entry of {size} bytes; the limit is {ENTRY_BYTES_MAX}")
             return
+        is_recovery = bool(flags & _RECOVERY)
         if self._server.space.refuses(is_recovery=is_recovery):
             self._refuse(request_id, Status.READ_ONLY)
             return
@@ -222,9 +260,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         items.append((_ENTRY, data, self, (request_id, size)))
         pending[journal] = (items, total + size)
 
-    def _refuse(self, request_id: object, status: Status, text: str = "") -> None:
-        if type(request_id) is not int:
-            raise FrameError(f"ADD has request id {request_id!r:.200}, an integer is required")
+    def _refuse(self, request_id: int, status: Status, text: str = "") -> None:
         self._server.adds_refused += 1
         self._send(Answer(request_id, status, text=text))
 
@@ -232,9 +268,12 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if not self._is_greeted:
             self._greet(request, bytes(body))
             return
-        if not _are_ids_sane(request):
-            text = f"ledger {request.ledger_id}, entry {request.entry_id}: ids are from 0 to 2**63 - 1"
-            self._send(Answer(request.request_id, Status.BAD_REQUEST, text=text))
+        fault = _range_fault(request)
+        if fault:
+            self._send(Answer(request.request_id, Status.BAD_REQUEST, text=fault))
+            return
+        if self._grant is not None and (fault := self._grant.fault(request, wall_ms())):
+            self._send(Answer(request.request_id, Status.UNAUTHORIZED, text=fault))
             return
         if request.op is BookieOp.READ and self._may_answer_at_once():
             data = self._server.reads.read_cached(request.ledger_id, request.entry_id, request.flags)
@@ -264,18 +303,27 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         status, answer_body = (
             (Status.OK, b"") if self._greeting is None else self._greeting.answer(body, self._server.bookie_id)
         )
+        if status is Status.OK and self._lacks_certificate():
+            status = Status.UNAUTHORIZED
         self._send(Answer(request.request_id, status, text=self._server.bookie_id), EntryPayload((answer_body,)))
         if status is Status.UNAUTHORIZED:
             self._server.clients_refused += 1
-            log.warning(
-                "refused the connection from %s: it does not know the cluster's secret", peer_name(self._transport)
-            )
+            peer = peer_name(self._transport)
+            text = "%s refused the connection from %s: it does not know the cluster's secret, or has no certificate"
+            quiet.warning("secret", text, self._server.bookie_id, peer)
             self._transport.close()
         elif status is Status.OK:
-            self._is_greeted, self._greeting = True, None
+            self._grant = None if self._greeting is None else self._greeting.grant
+            self._is_greeted, self._greeting, self._may_add = True, None, self._grant is None
             self._receiver.frame_bytes_max = FRAME_BYTES_MAX
             if self._greeting_timer is not None:
                 self._greeting_timer.cancel()
+
+    def _lacks_certificate(self) -> bool:
+        """Return whether the client has shown no certificate and must. A reader with a grant needs none."""
+        if self._server.tls is None or (self._greeting is not None and self._greeting.grant is not None):
+            return False
+        return self._transport is None or not self._transport.get_extra_info("peercert")
 
     async def _serve(self, request: BookieRequest) -> None:
         if request.op not in _WITH_BODY:
@@ -346,8 +394,18 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             self._transport.write(frames)
 
 
-def _are_ids_sane(request: BookieRequest) -> bool:
-    if request.op is BookieOp.STATISTICS:
-        return True
-    least = -1 if request.op in _WITHOUT_ENTRY_ID else 0
-    return 0 <= request.ledger_id <= _ID_MAX and least <= request.entry_id <= _ID_MAX
+def _range_fault(request: BookieRequest) -> str:
+    """Return which field of a request is out of range, "" if none is."""
+    op, _, ledger_id, entry_id, _, limit, last_entry_id = request
+    if op is BookieOp.STATISTICS:
+        return ""
+    least = -1 if op in _WITHOUT_ENTRY_ID else 0
+    if not 0 <= ledger_id <= NUMBER_MAX:
+        return f"{op.name} has ledger_id {ledger_id}, from 0 to 2**63 - 1 is required"
+    if not least <= entry_id < LEDGER_ENTRIES_MAX:
+        return f"{op.name} has entry_id {entry_id}, from {least} to 2**48 - 1 is required"
+    if not 0 <= limit <= READ_LIMIT_BYTES_MAX:
+        return f"{op.name} has limit {limit}, from 0 to 2**31 - 1 is required"
+    if not -1 <= last_entry_id < LEDGER_ENTRIES_MAX:
+        return f"{op.name} has last_entry_id {last_entry_id}, from -1 to 2**48 - 1 is required"
+    return ""

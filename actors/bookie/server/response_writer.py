@@ -30,6 +30,8 @@ class ResponseWriter:
 
         The pieces must not change until the future is done.
         """
+        if transport.get_extra_info("ssl_object") is not None:
+            return None  # only the transport can encrypt
         if self._is_closed or len(pieces) > PIECES_MAX or transport.get_write_buffer_size():
             return None
         assert self._writing is None, "one frame at a time"

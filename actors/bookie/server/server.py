@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import msgpack
 
@@ -17,6 +18,7 @@ from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 from heliograph.base.errors import ResourceError
+from heliograph.base.tls.contexts import PeerTlsFiles, ServerTls
 
 _DRAIN_SECONDS_MAX = 5.0
 
@@ -34,7 +36,10 @@ class BookieServer:
         space: DiskMonitor,
         statistics: Callable[[], dict[str, object]],
         on_failure: Callable[[BaseException], None],
+        tls: PeerTlsFiles | None = None,
     ) -> None:
+        # Direct readers have no certificate. So clients are not refused for that here, but by their connection.
+        self.tls = None if tls is None else ServerTls(replace(tls.as_server, is_client_certificate_required=False))
         self.bookie_id = bookie_id
         self.cluster_secret = cluster_secret
         self.storage = storage
@@ -76,7 +81,13 @@ class BookieServer:
         """
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(lambda: BookieClientConnection(self), host, port, backlog=512)
+            self._listener = await loop.create_server(
+                lambda: BookieClientConnection(self),
+                host,
+                port,
+                backlog=512,
+                ssl=None if self.tls is None else self.tls.context,
+            )
         except OSError as error:
             raise ResourceError(
                 f"bookie {self.bookie_id} cannot listen on {host}:{port}: {error}", field="host,port"

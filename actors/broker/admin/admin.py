@@ -9,28 +9,36 @@ be repeated where the operation is repeatable.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from typing_extensions import override
 
+from heliograph.actors.broker.admin.bookies import BookieAdminService
 from heliograph.actors.broker.admin.brokers import BrokerAdminService, BrokerDuties
 from heliograph.actors.broker.admin.cursors import CursorAdminService
 from heliograph.actors.broker.admin.forwarding import OwnerCalls, PeerOf
 from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
-from heliograph.actors.broker.admin.owned_cursors import check_properties
+from heliograph.actors.broker.admin.permissions import PermissionAdminService
+from heliograph.actors.broker.admin.read_access import read_access
 from heliograph.actors.broker.admin.records import stored_record
 from heliograph.actors.broker.admin.schemas import SchemaAdminService
+from heliograph.actors.broker.admin.settings import SettingAdminService
 from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.dynamic.live_config import LiveConfig
+from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.bundles import bundle_path
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.ledgers import LedgersPort
-from heliograph.actors.broker.records.topic_record import changed_properties
+from heliograph.actors.broker.records.properties import changed_properties
+from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES
 from heliograph.actors.broker.topic.publishing import PartitionRouter, check_payloads
 from heliograph.actors.broker.topic.stats import merged_stats
 from heliograph.actors.errors import NotEnoughBookiesError
+from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import BadRequestError, InvalidQuorumError, SubscriptionExistsError, TopicNotFoundError
 from heliograph.metadata import paths
 from heliograph.metadata.model import Persistence
@@ -58,6 +66,7 @@ class AdminService(AdminOperations):
         ledgers: LedgersPort,
         brokers: BrokerAdminService,
         duties: BrokerDuties,
+        live: LiveConfig,
         peer: PeerOf | None = None,
     ) -> None:
         self._context = context
@@ -68,14 +77,23 @@ class AdminService(AdminOperations):
         self._owners = OwnerCalls(context, OwnedTopics(context, store, ledgers), peer)
         self.call = self._owners.call
         self.brokers: BrokerAdminService = brokers
-        self.namespaces: NamespaceAdminService = NamespaceAdminService(store, context.catalog, self.delete_topic)
+        self.namespaces: NamespaceAdminService = NamespaceAdminService(
+            store, context.catalog, ledgers.placements, self.delete_topic
+        )
+        self.bookies: BookieAdminService = BookieAdminService(store)
+        self.settings: SettingAdminService = SettingAdminService(live)
         self.schemas: SchemaAdminService = SchemaAdminService(context)
+        self.permissions: PermissionAdminService = PermissionAdminService(store, context.catalog)
         self.cursors: CursorAdminService = CursorAdminService(self._owners, context.catalog)
 
-    async def run(self, name: str, arguments: Json) -> Any:
-        """Run an operation by its name in the table.
+    async def run(self, name: str, arguments: Json, principal: Principal = INTERNAL, peer: str = "") -> Any:
+        """Run an operation by its name in the table, if the caller has the right that its entry asks for.
+
+        Args:
+            peer: where the caller is, for the audit log.
 
         Raises:
+            NotPermittedError: the caller does not have it; nothing was done.
             BadRequestError: there is no such operation, it takes other arguments, or an integer is out of bounds.
         """
         operation = OPERATIONS.get(name)
@@ -85,7 +103,16 @@ class AdminService(AdminOperations):
             bound = operation.bind(**arguments)
         except TypeError as error:
             raise BadRequestError(f"{name}: {error}", field="arguments") from error
-        return await attrgetter(name)(self)(**bound)
+        began, failure = time.monotonic(), None
+        try:
+            await self._context.authorizer.check_operation(principal, operation, bound)
+            return await attrgetter(name)(self)(**bound)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            seconds = time.monotonic() - began
+            self._context.audit.operation(principal, operation, bound, failure, peer=peer, seconds=seconds)
 
     async def forwarded(self, method: str, arguments: Json) -> Any:
         """Run a method for another broker; see ``AdminApi``."""
@@ -98,12 +125,15 @@ class AdminService(AdminOperations):
     # -- topics
 
     @override
-    async def lookup(self, topic: str) -> dict[str, str]:
+    async def lookup(self, topic: str, listener: str = "") -> dict[str, str]:
         owner = await self._context.ownership.resolve(TopicName.parse(topic))
+        addresses = AdvertisedListener(owner.service_url, owner.service_url_tls)
+        if listener:
+            addresses = listener_of(owner.listeners, listener, owner.broker_id)
         return {
             "broker_id": owner.broker_id,
-            "service_url": owner.service_url,
-            "service_url_tls": owner.service_url_tls,
+            "service_url": addresses.url,
+            "service_url_tls": addresses.url_tls,
             "actor_name": owner.actor_name,
         }
 
@@ -187,9 +217,10 @@ class AdminService(AdminOperations):
         await self.forget_topic(name)
 
     async def forget_topic(self, name: TopicName) -> None:
-        """Delete the schemas and policies of a deleted topic; its partitions have none of their own."""
+        """Delete the schemas, policies and grants of a deleted topic; its partitions have none of their own."""
         await self._context.schemas.forget(name)
         await self._catalog.forget_topic_policies(name)
+        await self.permissions.forget(name)
 
     @override
     async def list_topics(self, namespace: str = "public/default") -> list[Json]:
@@ -266,8 +297,7 @@ class AdminService(AdminOperations):
     ) -> None:
         if not name:
             raise BadRequestError("a subscription needs a name", field="subscription")
-        attached = dict(properties or {})
-        check_properties(attached)
+        attached = changed_properties({}, properties or {}, OWN_PROPERTIES)
         await self._owners.at_each("create_subscription", topic, name=name, position=position, properties=attached)
 
     @override
@@ -283,6 +313,13 @@ class AdminService(AdminOperations):
         found: list[Json] = list((await self._owners.at_each("compaction_status", topic)).values())
         order = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
         return min(found, key=lambda status: order.index(status["status"]))
+
+    @override
+    async def read_access(self, topic: str, ledger_ids: Sequence[int]) -> Json:
+        name, config = TopicName.parse(topic), self._context.config
+        if await self._catalog.partitions(name):
+            raise BadRequestError(f"{name} is partitioned: ask for one of its partitions", field="topic")
+        return await read_access(self._store, name, ledger_ids, config.ledgers, config.read_grant_seconds)
 
     async def visit_topic(self, topic: str) -> None:
         """Open a topic where it is served, so that its policies are applied; it is closed again when it is idle."""

@@ -17,13 +17,12 @@ from typing_extensions import override
 from heliograph.actors.broker.balance.bundle_changes import BundleChanges
 from heliograph.actors.broker.balance.leader import BrokerApi, Leader
 from heliograph.actors.broker.balance.load_report import read_loads
-from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.namespaces.bundles import Bundle, boundaries, bundle_names, range_name, range_of
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.records import probe_of
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.actors.broker.topic.topics import Topics
 from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError
@@ -39,12 +38,10 @@ Json = dict[str, Any]
 class BrokerDuties:
     """What this broker does itself when another broker or an operator asks for it."""
 
-    def __init__(
-        self, config: BrokerConfig, topics: Topics, ownership: Ownership, leader: Leader, changes: BundleChanges
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._ownership = ownership
+    def __init__(self, context: BrokerContext, leader: Leader, changes: BundleChanges) -> None:
+        self._context = context
+        self._topics = context.topics
+        self._ownership = context.ownership
         self._leader = leader
         self._changes = changes
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
@@ -98,7 +95,7 @@ class BrokerDuties:
         return {str(topic.name): paths.last_part(topic.bundle) for topic in self._topics.loaded}
 
     async def _configuration(self) -> dict[str, str]:
-        return shown_settings(self._config)
+        return shown_settings(self._context.config)
 
     async def _check_quotas(self) -> int:
         checked = 0

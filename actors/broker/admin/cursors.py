@@ -9,11 +9,12 @@ from typing import Any
 from typing_extensions import override
 
 from heliograph.actors.broker.admin.forwarding import OwnerCalls
-from heliograph.actors.broker.admin.owned_cursors import check_properties
 from heliograph.actors.broker.namespaces.bundles import RING, bundle_names, range_name, range_of
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.records import probe_of
-from heliograph.base.errors import BadRequestError, NotFoundError, TopicNotFoundError
+from heliograph.actors.broker.records.properties import changed_properties
+from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES
+from heliograph.base.errors import NotFoundError, TopicNotFoundError
 from heliograph.operations.cursors import CursorOperations
 from heliograph.operations.table import INTEGER_MAX, IntegerRange
 from heliograph.protocol.message_id import MessageId
@@ -109,9 +110,7 @@ class CursorAdminService(CursorOperations):
 
     @override
     async def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
-        if not isinstance(properties, Mapping):
-            raise BadRequestError("properties are names and values", field="properties")
-        check_properties(properties)
+        wanted = changed_properties({}, properties, OWN_PROPERTIES)
         await self._owners.at_each_that_has_it(
-            "set_subscription_properties", topic, subscription=subscription, properties=dict(properties)
+            "set_subscription_properties", topic, subscription=subscription, properties=wanted
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from typing_extensions import override
 
@@ -24,9 +24,13 @@ class NamespaceAdminService(NamespaceRecords, NamespaceOperations):
     """
 
     def __init__(
-        self, store: MetadataStore, catalog: Catalog, delete_topic: Callable[[str, bool], Awaitable[None]]
+        self,
+        store: MetadataStore,
+        catalog: Catalog,
+        placements: Collection[str],
+        delete_topic: Callable[[str, bool], Awaitable[None]],
     ) -> None:
-        super().__init__(store, catalog)
+        super().__init__(store, catalog, placements)
         self._delete_topic = delete_topic
 
     @override

@@ -10,6 +10,7 @@ from typing import Any
 from heliograph.actors.broker.admin.stored_message import entry_of, messages_of
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.properties import changed_properties
 from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES, Subscription
 from heliograph.actors.broker.topic.expiry import expire_older_than, expire_up_to
 from heliograph.actors.broker.topic.topic import BrokerTopic
@@ -24,7 +25,6 @@ PEEK_BYTES_MAX = 8 << 20  # payloads of one answer; one message is always shown
 ANALYSIS_ENTRIES_MAX = 10_000  # read for one answer
 ANALYSIS_BYTES_MAX = 1 << 30
 ANALYSIS_SECONDS_MAX = 20.0
-PROPERTIES_BYTES_MAX = 64 << 10  # of one subscription, names and values
 
 
 class OwnedCursors:
@@ -105,9 +105,8 @@ class OwnedCursors:
         found = await self._find(name, subscription)
         if found.log is None:
             raise UnsupportedError(f"{subscription} is not durable, it keeps no properties", field="subscription")
-        check_properties(properties)
         changes: dict[str, str | None] = dict.fromkeys(found.properties)
-        await found.log.set_properties({**changes, **properties})
+        await found.log.set_properties({**changes, **changed_properties({}, properties, OWN_PROPERTIES)})
 
     async def _peek(self, name: TopicName, subscription: str, count: int, as_entry: bool = False) -> list[Json]:
         topic = await self._topics.get(name)
@@ -231,21 +230,6 @@ class OwnedCursors:
 
 def _messages(position: Position, partition: int, payload: bytes, bits: int | None) -> list[Json]:
     return list(messages_of(position, partition, payload, bits))
-
-
-def check_properties(properties: Mapping[str, str]) -> None:
-    """Raise BadRequestError unless a subscription may have these properties."""
-    for name, value in properties.items():
-        if not isinstance(name, str) or not isinstance(value, str) or name.startswith(OWN_PROPERTIES):
-            raise BadRequestError(
-                f"{name!r} is no property: names and values are text, and names do not start with {OWN_PROPERTIES}",
-                field="properties",
-            )
-    size = sum(len(name) + len(value) for name, value in properties.items())
-    if size > PROPERTIES_BYTES_MAX:
-        raise BadRequestError(
-            f"the properties have {size} characters", field="properties", limit=f"{PROPERTIES_BYTES_MAX}"
-        )
 
 
 async def _reader(topic: BrokerTopic, subscription: Subscription) -> EntryReader:

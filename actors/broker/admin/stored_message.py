@@ -22,9 +22,12 @@ def messages_of(position: Position, partition: int, payload: bytes, open_bits: i
     Yields:
         ``message_id`` (``ledger:entry:partition[:batch_index]``), ``payload`` (bytes, as the producer gave them, or as
         stored where they are encrypted or cannot be decompressed: then ``is_raw``), ``key``, ``properties``, times in
-        ms, ``producer_name``, ``sequence_id`` and ``batch_size`` (0: no batch).
+        ms, ``producer_name``, ``sequence_id``, ``batch_size`` (0: no batch), and ``index`` and
+        ``broker_publish_time_ms``, which are None where the broker noted none.
     """
     metadata, body = codec.split(payload)
+    noted = codec.broker_metadata_of(payload)
+    last = noted.index if noted.HasField("index") else None
     base = f"{position}:{partition}"
     common: Json = {
         "publish_time_ms": metadata.publish_time,
@@ -33,6 +36,8 @@ def messages_of(position: Position, partition: int, payload: bytes, open_bits: i
         "sequence_id": metadata.sequence_id,
         "is_raw": bool(metadata.encryption_keys),
         "is_marker": metadata.HasField("marker_type"),
+        "index": last,
+        "broker_publish_time_ms": noted.broker_timestamp if noted.HasField("broker_timestamp") else None,
     }
     try:
         plain = codec.plain_payload(metadata, body)
@@ -46,6 +51,8 @@ def messages_of(position: Position, partition: int, payload: bytes, open_bits: i
     for index, (single, message) in enumerate(codec.iterate_batch(metadata, plain)):
         if open_bits is None or open_bits >> index & 1:
             own = _fields_of(single)
+            if last is not None:
+                own["index"] = last - (size - 1 - index)
             yield common | own | {"message_id": f"{base}:{index}", "payload": message, "batch_size": size}
 
 
@@ -55,7 +62,7 @@ def entry_of(position: Position, partition: int, payload: bytes) -> Json:
     Returns:
         ``message_id`` (``ledger:entry:partition``), ``payload`` (decompressed, a batch with the headers of its
         messages; as stored where it is encrypted, or a chunk, which cannot be decompressed without the others),
-        ``metadata`` (bytes of ``MessageMetadata``).
+        ``metadata`` (bytes of ``MessageMetadata``), ``broker_metadata`` (bytes of ``BrokerEntryMetadata``).
 
     Raises:
         UnsupportedError: it is compressed with an unknown codec.
@@ -67,6 +74,7 @@ def entry_of(position: Position, partition: int, payload: bytes) -> Json:
         "message_id": f"{position}:{partition}",
         "payload": bytes(body) if is_chunk else codec.plain_payload(metadata, body),
         "metadata": metadata.SerializeToString(),
+        "broker_metadata": codec.broker_metadata_of(payload).SerializeToString(),
     }
 
 

@@ -9,7 +9,8 @@ from heliograph.actors.broker.admin.owned_cursors import OwnedCursors, durable
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.topic_record import changed_properties, user_properties, with_user_properties
+from heliograph.actors.broker.records.properties import changed_properties
+from heliograph.actors.broker.records.topic_record import user_properties, with_user_properties
 from heliograph.actors.broker.subscription.subscription import COMPACTION
 from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.actors.broker.topic.publishing import publish

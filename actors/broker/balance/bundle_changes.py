@@ -42,11 +42,11 @@ class BundleChanges:
         self._catalog = catalog
         self._ownership = ownership
         self._topics = topics
-        self._seconds_max = seconds_max
+        self.seconds_max = seconds_max
 
     async def unload(self, path: str) -> bool:
         """Close the topics of a bundle, tell their clients, and release it. Return False if it is not owned here."""
-        return await self._topics.unload_bundle(path, self._seconds_max)
+        return await self._topics.unload_bundle(path, self.seconds_max)
 
     async def unload_all(self) -> int:
         """Unload every bundle. Return how many were."""

@@ -18,6 +18,7 @@ from heliograph.actors.broker.namespaces.policies import effective
 from heliograph.actors.broker.records.topic_record import DELETING
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, InvalidTopicNameError, NamespaceNotFoundError
+from heliograph.base.interval import Interval
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError, RecordError, SessionExpiredError
 from heliograph.metadata.model import LedgerInfo, NamespacePolicies, Policies, TopicRecord
@@ -55,7 +56,7 @@ def is_due(record: TopicRecord, policies: Policies, subscriptions: int, now: int
     ages = [
         (policies.message_ttl_seconds if subscriptions else 0, oldest),
         (policies.subscription_expiration_seconds if subscriptions else 0, newest),
-        (policies.inactive_delete_seconds, newest),
+        (policies.deletes_after_seconds, newest),
     ]
     return any(seconds > 0 and now - since >= seconds * 1000 for seconds, since in ages)
 
@@ -74,10 +75,10 @@ class InactiveTopicScan:
         self._visited: dict[TopicName, float] = {}
         self.visits_total = 0
 
-    async def run(self, every_seconds: float) -> None:
+    async def run(self, interval: Interval) -> None:
         """Scan at intervals until the session ends."""
         while True:
-            await asyncio.sleep(every_seconds)
+            await interval.passes()
             try:
                 await self.scan()
             except SessionExpiredError:

@@ -19,6 +19,7 @@ from heliograph.actors.broker.balance.load_report import read_loads
 from heliograph.actors.broker.config import BalanceLimits
 from heliograph.actors.broker.namespaces.ownership import Ownership, choose_by_hash
 from heliograph.base.errors import HeliographError
+from heliograph.base.interval import Interval
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import BrokerRegistration
 from heliograph.metadata.recipes.election import Election, Leadership
@@ -63,7 +64,7 @@ class Leader:
         self._ownership = ownership
         self._peer = peer
         self._balancer = LoadBalancer(limits)
-        self._balance_seconds = balance_seconds
+        self._interval = Interval(balance_seconds)
         self._duties = duties
         self._election = Election(store, ELECTION, ownership.registration.broker_id)
         self._task: asyncio.Task[None] | None = None
@@ -74,6 +75,11 @@ class Leader:
     def is_leader(self) -> bool:
         """Whether this broker leads; False from the moment that its session is lost (I13)."""
         return self._leadership is not None and not self._leadership.lost.is_set()
+
+    def configure(self, limits: BalanceLimits, balance_seconds: float) -> None:
+        """Balance by changed settings from now on."""
+        self._balancer.limits = limits
+        self._interval.set(balance_seconds)
 
     def start(self) -> None:
         """Take part in the election until ``stop``."""
@@ -162,7 +168,7 @@ class Leader:
     async def _lead(self, lost: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         work = [asyncio.ensure_future(duty, loop=loop) for duty in self._duties()]
-        if self._balance_seconds > 0 and self._peer is not None:
+        if self._peer is not None:
             work.append(loop.create_task(self._keep_balance()))
         try:
             await lost.wait()
@@ -173,7 +179,7 @@ class Leader:
 
     async def _keep_balance(self) -> None:
         while True:
-            await asyncio.sleep(self._balance_seconds)
+            await self._interval.passes()
             try:
                 await self.balance()
             except SessionExpiredError:

@@ -121,7 +121,7 @@ class LoadReports:
     def __init__(self, store: MetadataStore, ownership: Ownership, limits: BalanceLimits) -> None:
         self._store = store
         self._path = paths.broker_load(ownership.registration.broker_id)
-        self._limits = limits
+        self.limits = limits
         self._written: BrokerLoad | None = None
         self._skipped = 0
         self.latest: BrokerLoad | None = None
@@ -134,7 +134,7 @@ class LoadReports:
         """
         self.latest = report
         is_due = self._skipped >= REPORT_ROUNDS_MAX or is_worth_writing(
-            self._written, report, self._limits, REPORT_CHANGE
+            self._written, report, self.limits, REPORT_CHANGE
         )
         if not is_due:
             self._skipped += 1

@@ -12,6 +12,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.topic.topics import Topics
 from heliograph.base.errors import HeliographError
+from heliograph.base.interval import Interval
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.store import MetadataStore
 
@@ -35,9 +36,16 @@ class LoadWatch:
         self._config = config
         self._meter = LoadMeter(config.broker_id)
         self._reports = LoadReports(store, ownership, config.balance)
+        self._interval = Interval(config.load_report_seconds)
         self._task: asyncio.Task[None] | None = None
         self.load = 0.0
         self.splits_total = 0
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Measure and split by changed settings from now on."""
+        self._config = config
+        self._reports.limits = config.balance
+        self._interval.set(config.load_report_seconds)
 
     def start(self) -> None:
         """Begin to measure at intervals."""
@@ -69,4 +77,4 @@ class LoadWatch:
                 return
             except HeliographError as error:
                 log.warning("the load could not be reported: %s", error)
-            await asyncio.sleep(self._config.load_report_seconds)
+            await self._interval.passes()

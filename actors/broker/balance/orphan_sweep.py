@@ -22,6 +22,7 @@ from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, InvalidTopicNameError
+from heliograph.base.interval import Interval
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError, RecordError, SessionExpiredError
 from heliograph.metadata.model import LedgerMetadata
@@ -63,10 +64,10 @@ class OrphanSweep:
         self._next_read = 0.0
         self.deleted_total = 0
 
-    async def run(self, every_seconds: float) -> None:
+    async def run(self, interval: Interval) -> None:
         """Sweep at intervals until the session ends."""
         while True:
-            await asyncio.sleep(every_seconds)
+            await interval.passes()
             try:
                 deleted = await self.sweep()
                 if deleted:

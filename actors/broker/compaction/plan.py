@@ -11,7 +11,15 @@ from __future__ import annotations
 from heliograph.base.errors import ChecksumError, ProtocolError, QuotaExceededError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.compression import compress
-from heliograph.protocol.entry import encode_entry, is_batch, is_compressed, iterate_batch, plain_payload, split
+from heliograph.protocol.entry import (
+    broker_metadata_size,
+    encode_entry,
+    is_batch,
+    is_compressed,
+    iterate_batch,
+    plain_payload,
+    split,
+)
 
 KEYS_MAX = 2_000_000  # different ones in one topic
 KEY_BYTES_MAX = 256 << 20  # of all keys together
@@ -85,7 +93,8 @@ class CompactionPlan:
             return section
         plain = b"".join(parts)
         metadata.uncompressed_size = len(plain)
-        return encode_entry(metadata, compress(metadata.compression, plain))
+        broker_metadata = bytes(section[: broker_metadata_size(section)])  # messages keep their batch indexes
+        return broker_metadata + encode_entry(metadata, compress(metadata.compression, plain))
 
     def _note(self, key: str, place: Place, is_gone: bool) -> None:
         assert self._key_bytes >= 0, "a key leaves with the bytes that it came with"

@@ -62,10 +62,16 @@ class DelayedDelivery:
             self._start(self._load)
         return self.is_loaded
 
-    def hold_back(self, index: int, due_ms: int) -> bool:
-        """Add an entry that is not due to the index and return True; return False for one that is due."""
+    def hold_back(self, index: int, due_ms: int, tick_ms: int = 0) -> bool:
+        """Add an entry that is not due to the index and return True; return False for one that is due.
+
+        Args:
+            tick_ms: it is delivered at the next multiple of this; 0: at ``due_ms``.
+        """
         if due_ms <= self.clock():
             return False
+        if tick_ms:
+            due_ms = -(-due_ms // tick_ms) * tick_ms
         self.index.add(index, due_ms)
         self._work_if_due()
         return True

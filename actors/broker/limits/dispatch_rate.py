@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from heliograph.actors.broker.limits.token_bucket import TokenBucket
+from heliograph.metadata.model import Policies
 
+Limits = tuple[float, float, int, bool]  # the arguments of ``DispatchRate.set``
 Published = Callable[[float], tuple[float, float]]
 
 
@@ -26,7 +28,7 @@ class DispatchRate:
     def __init__(self, published: Published = nothing_published) -> None:
         self.is_limited = False
         self.published = published
-        self._setting: tuple[float, float, int, bool] = (0, 0, 1, False)
+        self._setting: Limits = (0, 0, 1, False)
         self._is_relative = False
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
@@ -72,6 +74,26 @@ class DispatchRate:
         ):
             if bucket is not None:
                 bucket.change(base + published, now)
+
+
+def topic_limits(policies: Policies) -> Limits:
+    """Return the limits of all consumers of a topic together."""
+    return (
+        policies.dispatch_messages_per_second,
+        policies.dispatch_bytes_per_second,
+        policies.dispatch_period_seconds,
+        policies.dispatch_relative,
+    )
+
+
+def subscription_limits(policies: Policies) -> Limits:
+    """Return the limits of the consumers of one subscription."""
+    return (
+        policies.subscription_dispatch_messages_per_second,
+        policies.subscription_dispatch_bytes_per_second,
+        policies.subscription_dispatch_period_seconds,
+        policies.subscription_dispatch_relative,
+    )
 
 
 def longest_wait(rates: Sequence[DispatchRate], now: float) -> float:

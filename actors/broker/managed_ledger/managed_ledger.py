@@ -19,8 +19,10 @@ from dataclasses import replace
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.retention import trimmable_ledgers
+from heliograph.actors.broker.managed_ledger.rollover import is_full
 from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.position import Position
@@ -76,6 +78,7 @@ class ManagedLedger:
         self.state = WriteState.WRITING if owned.record.terminated_at is None else WriteState.TERMINATED
         self.on_confirmed: Callable[[], None] = lambda: None
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
+        self.stamp: EntryStamp | None = None  # puts the broker's metadata in front of entries, if it is to be there
         self.entries_added = 0
         self.bytes_added = 0
         self._owned = owned
@@ -117,6 +120,8 @@ class ManagedLedger:
         if self.state is WriteState.TERMINATED:
             publication.failed(TopicTerminatedError(f"{self.name} was terminated"))
             return
+        if self.stamp is not None:
+            entry = self.stamp.stamped(entry)
         self._pending.append(PendingPublish(entry, publication))
         if self.state is WriteState.WRITING:
             self._send_pending()
@@ -320,6 +325,8 @@ class ManagedLedger:
 
     def _fail_pending(self, error: HeliographError) -> None:
         pending, self._pending = self._pending, deque()
+        if self.stamp is not None:
+            self.stamp.take_back(pending)
         self._in_flight = self._in_flight_bytes = 0
         if self._drained is not None:
             self._drained.set_exception(error)
@@ -333,12 +340,7 @@ class ManagedLedger:
     # -- a new ledger when the last one is full
 
     def _is_full(self) -> bool:
-        age = time.monotonic() - self._opened_at if self._writer.last_add_confirmed >= 0 else -1.0
-        return (
-            self._writer.last_add_confirmed + 1 + self._in_flight >= self.policies.ledger_entries_max
-            or self._writer.length >= self.policies.ledger_bytes_max
-            or age >= self.policies.ledger_age_seconds_max
-        )
+        return is_full(self._writer, self._in_flight, time.monotonic() - self._opened_at, self.policies)
 
     async def _roll(self) -> None:
         try:
@@ -367,18 +369,17 @@ class ManagedLedger:
     async def _switch(self) -> None:
         """Continue in the next ledger as soon as the current one has nothing in flight."""
         self._move(WriteState.DRAINING)
-        if self._in_flight:
-            await self._wait_drained()
+        await self._drain()
         old = self._writer
         self._enter_next()
         metadata = await old.close()
         assert metadata.last_entry_id + 1 == self.chain.entries_in(old.ledger_id), "the chain is unbroken"  # I12
         await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
 
-    def _wait_drained(self) -> asyncio.Future[None]:
-        if self._drained is None:
-            self._drained = asyncio.get_running_loop().create_future()
-        return self._drained
+    async def _drain(self) -> None:
+        if self._in_flight:
+            self._drained = self._drained or asyncio.get_running_loop().create_future()
+            await self._drained
 
     def _enter_next(self) -> None:
         assert self._next is not None, "the next ledger is in the record"  # I12
@@ -401,8 +402,7 @@ class ManagedLedger:
     async def _terminate(self) -> None:
         self._move(WriteState.DRAINING)
         try:
-            if self._in_flight:
-                await self._wait_drained()
+            await self._drain()
             metadata = await self._writer.close()
         except HeliographError as error:
             if self.state is WriteState.DRAINING:
@@ -484,7 +484,7 @@ class ManagedLedger:
         self.state = WRITE_LIFECYCLE.move(self.state, to)
 
     async def _replace(self, record: TopicRecord) -> None:
-        await self._owned.replace(record)
+        await self._owned.replace(record if self.stamp is None else self.stamp.noted(record, self._pending))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -35,6 +35,14 @@ class TailCache:
         assert (ledger_id, entry_id) not in self._entries, "an entry is published once"
         self._entries[ledger_id, entry_id] = entry
         self.bytes += len(entry.payload) + ENTRY_OVERHEAD_BYTES
+        self._evict()
+
+    def limit(self, bytes_max: int) -> None:
+        """Change the bound. Entries leave at once if it is lower."""
+        self.bytes_max = bytes_max
+        self._evict()
+
+    def _evict(self) -> None:
         while self.bytes > self.bytes_max:
             _, oldest = self._entries.popitem(last=False)
             self.bytes -= len(oldest.payload) + ENTRY_OVERHEAD_BYTES

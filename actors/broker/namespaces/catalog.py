@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
 from heliograph.actors.broker.namespaces.policies import with_default_copies, with_default_retention
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.actors.broker.records.topic_record import (
-    NEVER_TRIMMED,
-    changed_properties,
-    user_properties,
-    with_user_properties,
-)
+from heliograph.actors.broker.records.properties import changed_properties
+from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, user_properties, with_user_properties
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import (
     BadRequestError,
@@ -42,19 +39,21 @@ from heliograph.metadata.model import (
 )
 from heliograph.metadata.parents import create_parents
 from heliograph.metadata.recipes.update_loop import read, update
-from heliograph.metadata.store import Check, Create, MetadataStore
+from heliograph.metadata.store import Check, Create, MetadataStore, Operation, Set
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 PERSISTENT, NON_PERSISTENT = DOMAINS
 CREATIONS_AT_ONCE_MAX = 64  # of partitions
-CREATE_ROUNDS_MAX = 10  # of creating a topic while its namespace's policies change
+CREATE_ROUNDS_MAX = 50  # of creating a topic while its namespace's policies, or its number of topics, change
+CREATE_PAUSE_SECONDS_MAX = 0.05  # between rounds
 
 
 class Catalog:
     """Reads and writes the records of topics and partitioned topics, and reads those of namespaces.
 
     Args:
-        default_retention_seconds: the retention of namespaces that do not set their own, -1 without end.
+        default_retention_seconds: the retention of namespaces that do not set their own, -1 without end; it may
+            change.
         default_copies: the quorum of the ledgers of namespaces that do not set their own.
     """
 
@@ -62,7 +61,7 @@ class Catalog:
         self, store: MetadataStore, default_retention_seconds: int = -1, default_copies: Persistence | None = None
     ) -> None:
         self._store = store
-        self._default_retention_seconds = default_retention_seconds
+        self.default_retention_seconds = default_retention_seconds
         self._default_copies = default_copies or Persistence()
 
     @staticmethod
@@ -98,7 +97,7 @@ class Catalog:
         with contextlib.suppress(NoNodeError), needs_session():
             found = await read(self._store, path, NamespacePolicies)
             if not found.record.is_deleted:
-                record = with_default_retention(found.record, self._default_retention_seconds)
+                record = with_default_retention(found.record, self.default_retention_seconds)
                 return replace(found, record=with_default_copies(record, self._default_copies))
         raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
 
@@ -198,7 +197,6 @@ class Catalog:
         if partitions == 0:
             if await self.partitions(topic):
                 raise TopicExistsError(f"{topic} exists and is partitioned", field="topic")
-            await self._check_room(topic, policies, 1)
             await self._create_record(topic, persistence, properties)
             return
         if await self.exists(topic):
@@ -208,7 +206,7 @@ class Catalog:
         if await self._store.exists(path) is not None:
             raise TopicExistsError(f"{topic} exists", field="topic")
         await self._check_room(topic, policies, partitions)
-        await self._create_partitions(topic.partitions(partitions), persistence)
+        await self._create_partitions(topic.partitions(partitions), persistence, policies)
         try:  # last, so that a partitioned topic that is visible has all its partitions
             await self._create_node(topic, path, codec.encode(record))
         except NodeExistsError:
@@ -268,8 +266,9 @@ class Catalog:
         record = await self._partitioned_record(topic)
         names = topic.partitions(upto or record.partitions)[first:]
         missing = [name for name in names if not await self.exists(name)]
-        await self._check_room(topic, await self.policies(topic), len(missing))
-        await self._create_partitions(missing, record.persistence)
+        policies = await self.policies(topic)
+        await self._check_room(topic, policies, len(missing))
+        await self._create_partitions(missing, record.persistence, policies)
         return len(missing)
 
     async def set_partitions(self, topic: TopicName, partitions: int) -> None:
@@ -341,7 +340,6 @@ class Catalog:
             raise UnsupportedError(f"{topic} is partitioned; use its partitions", field="topic")
         if not (may_create and policies.auto_create_topics):
             raise TopicNotFoundError(f"there is no topic {topic}", field="topic")
-        await self._check_room(topic, policies, 1)
         with contextlib.suppress(TopicExistsError):
             await self._create_record(topic, persistence)
         return persistence
@@ -389,8 +387,10 @@ class Catalog:
             raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic")
         return record
 
-    async def _create_partitions(self, names: Iterable[TopicName], persistence: Persistence | None) -> None:
-        limit = asyncio.Semaphore(CREATIONS_AT_ONCE_MAX)
+    async def _create_partitions(
+        self, names: Iterable[TopicName], persistence: Persistence | None, policies: NamespacePolicies
+    ) -> None:
+        limit = asyncio.Semaphore(1 if policies.max_topics else CREATIONS_AT_ONCE_MAX)  # counted ones conflict
 
         async def create_partition(name: TopicName) -> None:
             async with limit:
@@ -400,7 +400,7 @@ class Catalog:
         await asyncio.gather(*(create_partition(name) for name in names))
 
     async def _check_room(self, topic: TopicName, policies: NamespacePolicies, count: int) -> None:
-        """Check that a namespace may have some more topics. Brokers that create topics at once may exceed the limit.
+        """Check that a namespace may have some more topics. ``_counted`` makes sure of it when one is created.
 
         Raises:
             PolicyLimitError: it may not.
@@ -423,22 +423,42 @@ class Catalog:
         record = TopicRecord(str(topic), created_ms=wall_ms(), persistence=persistence, properties=own)
         record = with_user_properties(record, properties or {})
         try:
-            await self._create_node(topic, self.topic_path(topic), codec.encode(record))
+            await self._create_node(topic, self.topic_path(topic), codec.encode(record), is_counted=True)
         except NodeExistsError:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
 
-    async def _create_node(self, topic: TopicName, path: str, value: bytes) -> None:
-        """Create a node only if its namespace is not marked deleted at the same moment."""
-        for _ in range(CREATE_ROUNDS_MAX):
+    async def _counted(self, topic: TopicName, policies: NamespacePolicies) -> list[Operation]:
+        """Return what makes the creation of a topic fail if another one was created in the namespace meanwhile.
+
+        Raises:
+            PolicyLimitError: there is no room for it.
+        """
+        if not policies.max_topics:
+            return []
+        folder = self.topic_path(replace(topic, domain=PERSISTENT)).rpartition("/")[0]
+        with needs_session():
+            found = await self._store.exists(folder)
+            if found is None:
+                await create_parents(self._store, f"{folder}/any")
+                found = await self._store.exists(folder)
+        await self._check_room(topic, policies, 1)
+        return [Set(folder, b"", 0 if found is None else found.version)]  # its version counts the creations
+
+    async def _create_node(self, topic: TopicName, path: str, value: bytes, *, is_counted: bool = False) -> None:
+        """Create a node only if its namespace is not marked deleted at the same moment, and has room for it."""
+        for attempt in range(CREATE_ROUNDS_MAX):
+            if attempt:
+                await asyncio.sleep(random.uniform(0, CREATE_PAUSE_SECONDS_MAX))
             namespace = await self.namespace_of(topic)
             check = Check(paths.namespace(topic.tenant, topic.namespace_name), namespace.version)
+            counted = await self._counted(topic, namespace.record) if is_counted else []
             try:
                 with needs_session():
-                    await self._store.multi([check, Create(path, value)])  # I9
+                    await self._store.multi([check, *counted, Create(path, value)])  # I9
                 return
             except NoNodeError:
                 with needs_session():
                     await create_parents(self._store, path)
             except BadVersionError:
                 continue
-        raise ServiceNotReadyError(f"the policies of {topic.namespace} keep changing, try again")
+        raise ServiceNotReadyError(f"the policies or topics of {topic.namespace} keep changing, try again")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.model import NamespacePolicies, Persistence, Policies, PolicyValue
@@ -37,6 +39,7 @@ _LOWEST = {
     "subscribe_period_seconds": 1,
 }
 _HIGHEST = {"auto_create_partitions": 10_000}
+OF_SUBSCRIPTIONS = tuple(field.name for field in fields(Policies) if field.name.startswith("subscription_dispatch_"))
 _RATES = frozenset(field.name for field in fields(Policies) if field.name.endswith("s_per_second"))  # also fractions
 _DEFAULTS = NamespacePolicies()
 _OF_TOPICS: dict[str, type] = {field.name: type(field.default) for field in fields(Policies)}
@@ -47,13 +50,35 @@ _OF_NAMESPACES: dict[str, type] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class AppliedPolicies(Policies):
+    """The policies of a topic, and the rates of single subscriptions.
+
+    Args:
+        subscriptions: the policies that each overrides, by the subscription's name.
+    """
+
+    subscriptions: Mapping[str, Mapping[str, PolicyValue]] = field(default_factory=dict)
+
+    @override
+    def of_subscription(self, name: str) -> Policies:
+        own: dict[str, Any] = {
+            policy: value for policy, value in self.subscriptions.get(name, {}).items() if policy in OF_SUBSCRIPTIONS
+        }
+        return replace(self, **own) if own else self
+
+
 def effective(
-    namespace: NamespacePolicies, overrides: Mapping[str, PolicyValue], created_with: Persistence | None = None
+    namespace: NamespacePolicies,
+    overrides: Mapping[str, PolicyValue],
+    created_with: Persistence | None = None,
+    subscriptions: Mapping[str, Mapping[str, PolicyValue]] | None = None,
 ) -> Policies:
     """Return the policies of a topic. Overrides that this version does not know, of a newer version, are ignored.
 
     Args:
         created_with: the copies asked for when the topic was created; they go before those of the namespace.
+        subscriptions: what single subscriptions override.
     """
     known: dict[str, Any] = {name: value for name, value in overrides.items() if name in _OF_TOPICS}
     copies = [known.pop(name, None) for name in COPIES]
@@ -62,7 +87,7 @@ def effective(
         values["persistence"] = Persistence(*copies)
     elif created_with is not None:
         values["persistence"] = created_with
-    return Policies(**(values | known))
+    return AppliedPolicies(**(values | known), subscriptions=subscriptions or {})
 
 
 def check_policies(values: Mapping[str, PolicyValue], *, of_namespace: bool = False) -> None:
@@ -136,6 +161,15 @@ def with_default_copies(namespace: NamespacePolicies, copies: Persistence) -> Na
     if namespace.own is None or set(COPIES) & set(namespace.own):
         return namespace
     return replace(namespace, persistence=copies)
+
+
+def check_of_subscription(names: Iterable[str]) -> None:
+    """Raise BadRequestError unless a single subscription can override all these policies."""
+    for name in names:
+        if name not in OF_SUBSCRIPTIONS:
+            raise BadRequestError(
+                f"{name} is no policy of a single subscription", field=name, limit=", ".join(OF_SUBSCRIPTIONS)
+            )
 
 
 def known_policies(names: Iterable[str], *, of_namespace: bool = False) -> list[str]:

@@ -6,13 +6,14 @@ All results are plain data (JSON). Policies have the names of ``policies.py``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from heliograph.actors.broker.namespaces.bundles import BUNDLES_MAX
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.policies import (
+    check_of_subscription,
     check_policies,
     effective,
     flat,
@@ -22,11 +23,11 @@ from heliograph.actors.broker.namespaces.policies import (
     without_policies,
 )
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.actors.ledger.driver.config import load_placement
+from heliograph.actors.broker.records.properties import changed_properties
+from heliograph.actors.ledger.driver.placements import BUILT_IN
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
-    InvalidConfigError,
     InvalidTopicNameError,
     NamespaceNotFoundError,
     NotFoundError,
@@ -39,7 +40,8 @@ from heliograph.metadata.recipes.update_loop import update
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
-PROPERTIES_BYTES_MAX = 64 * 1024  # of one namespace
+SUBSCRIPTIONS_MAX = 1_000  # of one topic, with policies of their own
+SUBSCRIPTION_CHARACTERS_MAX = 1_000  # of the name of one with policies of its own
 
 Json = dict[str, Any]
 Overrides = dict[str, PolicyValue]
@@ -48,9 +50,14 @@ Overrides = dict[str, PolicyValue]
 class NamespaceRecords:
     """Creates, lists, changes and deletes records. Every method raises ServiceNotReadyError if the session is over."""
 
-    def __init__(self, store: MetadataStore, catalog: Catalog) -> None:
+    def __init__(self, store: MetadataStore, catalog: Catalog, placements: Collection[str] = tuple(BUILT_IN)) -> None:
+        """
+        Args:
+            placements: names of the placement policies that this broker has.
+        """
         self._store = store
         self._catalog = catalog
+        self._placements = placements
 
     # -- tenants
 
@@ -142,7 +149,7 @@ class NamespaceRecords:
         """
         name = probe_of(namespace)
         values = dict(policies or {})
-        _check(values, of_namespace=True)
+        self._check(values, of_namespace=True)
         record = with_policies(NamespacePolicies(), values)
         if bundles is not None:
             if not isinstance(bundles, int) or isinstance(bundles, bool) or not 1 <= bundles <= BUNDLES_MAX:
@@ -202,11 +209,35 @@ class NamespaceRecords:
             NamespaceNotFoundError.
             BadRequestError: they are no texts, or too many.
         """
-        _check_properties(properties)
-        wanted = dict(properties)
+        wanted = changed_properties({}, properties)
         await self._change(
             namespace, lambda record: None if record.properties == wanted else replace(record, properties=wanted)
         )
+
+    async def update_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
+        """Set some properties of a namespace; the others stay. Raises what ``set_properties`` raises."""
+        await self._change_properties(namespace, changed_properties({}, properties))
+
+    async def remove_properties(self, namespace: str, names: Sequence[str]) -> dict[str, str]:
+        """Remove some properties of a namespace; return those that it had with their values.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+        before = await self._change_properties(namespace, dict.fromkeys(names))
+        return {name: before[name] for name in names if name in before}
+
+    async def _change_properties(self, namespace: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Change properties of a namespace; return what they were."""
+        before: dict[str, str] = {}
+
+        def change(record: NamespacePolicies) -> NamespacePolicies | None:
+            wanted = changed_properties(record.properties, changes)
+            before.update(record.properties)
+            return None if wanted == record.properties else replace(record, properties=wanted)
+
+        await self._change(namespace, change)
+        return before
 
     async def set_policies(self, namespace: str, values: Mapping[str, PolicyValue]) -> None:
         """Set some policies. Every broker soon applies them to its loaded topics.
@@ -214,7 +245,7 @@ class NamespaceRecords:
         Raises:
             NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
         """
-        _check(values, of_namespace=True)
+        self._check(values, of_namespace=True)
 
         def change(record: NamespacePolicies) -> NamespacePolicies | None:
             changed = with_policies(record, values)
@@ -232,41 +263,66 @@ class NamespaceRecords:
 
         await self._change(namespace, change)
 
-    async def topic_policies(self, topic: str, applied: bool = False) -> Json:
-        """Return a topic's own policies; with ``applied``, all policies that hold for the topic.
+    async def topic_policies(self, topic: str, applied: bool = False, subscription: str | None = None) -> Json:
+        """Return a topic's own policies, or those of one of its subscriptions; with ``applied``, all that hold for it.
 
         Raises:
             TopicNotFoundError, NamespaceNotFoundError.
         """
         name = await self._existing(topic)
-        overrides = (await self._catalog.topic_policies(name)).overrides
+        own = await self._catalog.topic_policies(name)
         if not applied:
-            return dict(overrides)
+            return dict(own.overrides if subscription is None else own.subscriptions.get(subscription, {}))
         created_with = await self._catalog.created_with(name)
-        return dict(flat(effective(await self._catalog.policies(name), overrides, created_with)))
+        found = effective(await self._catalog.policies(name), own.overrides, created_with, own.subscriptions)
+        return dict(flat(found if subscription is None else found.of_subscription(subscription)))
 
-    async def set_topic_policies(self, topic: str, values: Mapping[str, PolicyValue]) -> None:
-        """Override some policies for a topic and all its partitions.
+    async def subscription_policies(self, topic: str) -> dict[str, Json]:
+        """Return what single subscriptions of a topic override, by subscription.
+
+        Raises:
+            TopicNotFoundError, NamespaceNotFoundError.
+        """
+        own = await self._catalog.topic_policies(await self._existing(topic))
+        return {subscription: dict(values) for subscription, values in sorted(own.subscriptions.items())}
+
+    async def set_topic_policies(
+        self, topic: str, values: Mapping[str, PolicyValue], subscription: str | None = None
+    ) -> None:
+        """Override some policies for a topic and all its partitions, or for one subscription on them.
 
         Raises:
             TopicNotFoundError, NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
         """
         name = await self._existing(topic)
-        _check(values, of_namespace=False)
-        await self._change_topic(name, lambda found: {**found, **values})
+        self._check(values, of_namespace=False)
+        if subscription is not None:
+            _check_subscription(subscription, values)
+        await self._change_topic(name, lambda found: {**found, **values}, subscription)
 
-    async def remove_topic_policies(self, topic: str, names: Sequence[str]) -> None:
-        """Remove some of a topic's own policies. Raises what ``set_topic_policies`` raises."""
+    async def remove_topic_policies(self, topic: str, names: Sequence[str], subscription: str | None = None) -> None:
+        """Remove own policies of a topic or of one subscription. Raises what ``set_topic_policies`` raises."""
         name = await self._existing(topic)
         known_policies(names)
-        await self._change_topic(name, lambda found: {key: value for key, value in found.items() if key not in names})
 
-    async def _change_topic(self, topic: TopicName, change: Callable[[Overrides], Overrides]) -> None:
+        def without(found: Overrides) -> Overrides:
+            return {key: value for key, value in found.items() if key not in names}
+
+        await self._change_topic(name, without, subscription)
+
+    async def _change_topic(
+        self, topic: TopicName, change: Callable[[Overrides], Overrides], subscription: str | None
+    ) -> None:
         path = self._catalog.policies_path(topic)
 
         def changed(record: TopicPolicies) -> TopicPolicies | None:
-            overrides = change(record.overrides)
-            return None if overrides == record.overrides else TopicPolicies(overrides)
+            if subscription is None:
+                wanted = replace(record, overrides=change(record.overrides))
+            else:
+                own = {**record.subscriptions, subscription: change(record.subscriptions.get(subscription, {}))}
+                wanted = replace(record, subscriptions={name: values for name, values in own.items() if values})
+                _check_size(wanted)
+            return None if wanted == record else wanted
 
         with contextlib.suppress(NoNodeError), needs_session():
             await update(self._store, path, TopicPolicies, changed)
@@ -305,6 +361,18 @@ class NamespaceRecords:
                 with contextlib.suppress(NoNodeError):
                     await self._store.delete(f"{folder}/{child}")
 
+    def _check(self, values: Mapping[str, PolicyValue], *, of_namespace: bool) -> None:
+        """Raise BadRequestError unless the values are policies, and this broker has the placement that they name."""
+        check_policies(values, of_namespace=of_namespace)
+        placement = values.get("placement")
+        if placement and placement not in self._placements:
+            known = ", ".join(sorted(self._placements))
+            raise BadRequestError(
+                f"there is no placement {str(placement)[:80]!r}; this cluster has {known}",
+                field="placement",
+                limit=known,
+            )
+
 
 def probe_of(namespace: str) -> TopicName:
     """Return a topic name in a namespace, which is given as ``tenant/namespace``.
@@ -326,23 +394,20 @@ def _checked_tenant(name: str) -> str:
         ) from error
 
 
-def _check_properties(properties: Mapping[str, str]) -> None:
-    if not all(isinstance(text, str) for pair in properties.items() for text in pair):
-        raise BadRequestError("properties must be texts", field="properties")
-    if sum(len(text.encode()) for pair in properties.items() for text in pair) > PROPERTIES_BYTES_MAX:
-        raise BadRequestError("the properties are too large", field="properties", limit=f"{PROPERTIES_BYTES_MAX} bytes")
+def _check_subscription(name: str, values: Mapping[str, PolicyValue]) -> None:
+    if not name or len(name) > SUBSCRIPTION_CHARACTERS_MAX:
+        raise BadRequestError(
+            "this is no name of a subscription", field="subscription", limit=f"{SUBSCRIPTION_CHARACTERS_MAX} characters"
+        )
+    check_of_subscription(values)
+
+
+def _check_size(record: TopicPolicies) -> None:
+    if len(record.subscriptions) > SUBSCRIPTIONS_MAX:
+        raise BadRequestError(
+            "too many subscriptions have policies of their own", field="subscription", limit=str(SUBSCRIPTIONS_MAX)
+        )
 
 
 def _no_tenant(name: str) -> NotFoundError:
     return NotFoundError(f"there is no tenant {name}", field="tenant")
-
-
-def _check(values: Mapping[str, PolicyValue], *, of_namespace: bool) -> None:
-    """Raise BadRequestError unless the values are valid policies and this broker has the placement that they name."""
-    check_policies(values, of_namespace=of_namespace)
-    placement = values.get("placement")
-    try:
-        if placement:
-            load_placement(str(placement))
-    except InvalidConfigError as error:
-        raise BadRequestError(str(error), field="placement") from error

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, cast
 
 from typing_extensions import override
 
+from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.protocol.state import CONNECTION_LIFECYCLE, ConnectionState, SignOfLife
+from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import HeliographError, ProtocolError
+from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.peer import peer_name
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import (
@@ -32,17 +35,10 @@ from heliograph.protocol.outbox import Outbox
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 
-SERVER_VERSION = "Heliograph"
 CPP_CLIENT = "Pulsar-CPP-v"  # the beginning of the client version of the C++ client and of those built on it
 STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
+BROKER_METADATA_VERSION = 18  # the first version of the protocol with broker metadata in front of entries
 PROBE_SECONDS = 2.0  # for the answer to a PING that is sent because another client asks for this client's place
-
-# What clients may use; docs/formats-pulsar.md says why the other flags are not set.
-FEATURES = pb.FeatureFlags(
-    supports_topic_watchers=True,
-    supports_get_partitioned_metadata_without_auto_creation=True,
-    supports_topic_watcher_reconcile=True,
-)
 
 Handler = Callable[[BaseCommand, memoryview | None], Coroutine[Any, Any, None] | None]
 _PING = encode_command(BaseCommand(type=BaseCommand.PING, ping=pb.CommandPing()))
@@ -51,6 +47,7 @@ _CONNECTED = ConnectionState.CONNECTED  # read for each command
 _HEARD = SignOfLife.HEARD
 
 log = logging.getLogger(__name__)
+quiet = QuietLog(log)
 
 
 class PulsarConnection(asyncio.Protocol):
@@ -70,16 +67,18 @@ class PulsarConnection(asyncio.Protocol):
         self.context = context
         self.peer = ""
         self.client_version = ""
+        self.principal: Principal = INTERNAL
         self.protocol_version = 0
+        self.takes_broker_metadata = False  # whether entries are pushed with the broker's metadata in front
         self.state = ConnectionState.NEW
         self.is_writable = True
         self.handlers: dict[int, Handler] = {
-            BaseCommand.CONNECT: self._connect,
             BaseCommand.PING: self._ping,
             BaseCommand.PONG: self._pong,
         }
         self.on_writable: list[Callable[[bool], None]] = []
         self.on_lost: list[Callable[[], None]] = []
+        self.opened: list[Callable[[], Iterable[HeldRight]]] = []  # for a check of rights that may have been revoked
         self._admit = admit
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
@@ -125,7 +124,7 @@ class PulsarConnection(asyncio.Protocol):
         try:
             for command, section in self._decoder.feed(data):
                 self._handle(command, section)
-                if self.state is not _CONNECTED:
+                if self._outbox is None:
                     return
         except ProtocolError as error:
             log.info("%s: connection closed: %s", self.peer, error)
@@ -156,12 +155,34 @@ class PulsarConnection(asyncio.Protocol):
 
     # -- for the handlers
 
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The certificate that the client presented and TLS has verified; None without one."""
+        return self._transport.get_extra_info("peercert") if self._transport is not None else None
+
+    def await_authentication(self) -> None:
+        """Serve no command until ``accept`` lets the client in."""
+        self._move(ConnectionState.AUTHENTICATING)
+
+    def accept(self, connect: pb.CommandConnect, principal: Principal) -> None:
+        """Serve the client from here on; CONNECTED is the first that it is sent."""
+        self.principal = principal
+        self.client_version = connect.client_version
+        self.protocol_version = min(max(connect.protocol_version, 1), PROTOCOL_VERSION)
+        self.takes_broker_metadata = (
+            self.context.config.entry_metadata_exposed
+            and connect.feature_flags.supports_broker_entry_metadata
+            and self.protocol_version >= BROKER_METADATA_VERSION
+        )
+        if self.state is not _CONNECTED:
+            self._move(_CONNECTED)
+
     def send(self, command: BaseCommand) -> None:
         """Write a simple frame. Do nothing if the connection is not open."""
         if self._outbox is not None:
             self._outbox.put(encode_command(command))
 
-    def send_payload(self, command: BaseCommand, section: bytes) -> None:
+    def send_payload(self, command: BaseCommand, section: bytes | memoryview) -> None:
         """Write a payload frame with ``section`` unchanged. Do nothing if the connection is not open."""
         if self._outbox is not None:
             self._outbox.put(encode_payload_head(command, len(section)), section)
@@ -243,8 +264,11 @@ class PulsarConnection(asyncio.Protocol):
     # -- commands
 
     def _handle(self, command: BaseCommand, section: memoryview | None) -> None:
-        if self.state is not _CONNECTED and command.type != BaseCommand.CONNECT:
-            raise ProtocolError("the first command must be CONNECT")
+        if self.state is not _CONNECTED:
+            if self.state is ConnectionState.AUTHENTICATING:
+                raise ProtocolError("the client sent a command before CONNECT was answered")
+            if command.type != BaseCommand.CONNECT:
+                raise ProtocolError("the first command must be CONNECT")
         handler = self.handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"a client may not send command {command.type}")
@@ -260,7 +284,7 @@ class PulsarConnection(asyncio.Protocol):
         try:
             await work
         except HeliographError as error:  # handlers answer their own errors, so this one has no request to answer
-            log.warning("%s: connection closed: %s", self.peer, error)
+            quiet.warning("frame", "%s: connection closed: %s", self.peer, error)
             self.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -270,24 +294,6 @@ class PulsarConnection(asyncio.Protocol):
             self.close()
         if self._is_paused:
             self._resume_if_possible()
-
-    def _connect(self, command: BaseCommand, section: memoryview | None) -> None:
-        connect = command.connect
-        self.client_version = connect.client_version
-        self.protocol_version = min(max(connect.protocol_version, 1), PROTOCOL_VERSION)
-        if self.state is ConnectionState.HANDSHAKE:
-            self._move(ConnectionState.CONNECTED)
-        self.send(
-            BaseCommand(
-                type=BaseCommand.CONNECTED,
-                connected=pb.CommandConnected(
-                    server_version=SERVER_VERSION,
-                    protocol_version=self.protocol_version,
-                    max_message_size=self.context.config.max_message_bytes,
-                    feature_flags=FEATURES,
-                ),
-            )
-        )
 
     def _ping(self, command: BaseCommand, section: memoryview | None) -> None:
         if self._outbox is not None:
@@ -356,8 +362,8 @@ class PulsarConnection(asyncio.Protocol):
             return
         if not self.is_writable:
             self._stalled_ticks += 1
-        if self.state is ConnectionState.HANDSHAKE:
-            self._abort("the client sent no CONNECT in time")
+        if self.state in (ConnectionState.HANDSHAKE, ConnectionState.AUTHENTICATING):
+            self._abort("the client sent no CONNECT in time, or it was not authenticated in time")
         elif self._stalled_ticks > STALLED_TICKS_MAX:
             self._abort("the client does not read what it is sent")
         elif self._is_paused:  # a socket that is not read shows no signs of life

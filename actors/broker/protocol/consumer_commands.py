@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.protocol.active_consumer import ActiveConsumerChanges
 from heliograph.actors.broker.protocol.connection import CPP_CLIENT, PulsarConnection
 from heliograph.actors.broker.protocol.schema_commands import check_consumer_schema
@@ -37,6 +39,7 @@ from heliograph.base.errors import (
     ServiceNotReadyError,
     UnsupportedError,
 )
+from heliograph.operations.table import Right, Scope
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.ack_set import bits_of, words_of
 from heliograph.protocol.pulsar_pb2 import BaseCommand
@@ -74,6 +77,7 @@ class ConsumerCommands(ConsumerChannel):
         handlers[BaseCommand.GET_LAST_MESSAGE_ID] = lambda command, _: self._last_message(command.get_last_message_id)
         handlers[BaseCommand.CONSUMER_STATS] = self._stats
         connection.on_lost.append(self._connection_lost)
+        connection.opened.append(self._opened)
         connection.on_writable.append(self._writable)
 
     # -- the channel of its consumers
@@ -114,7 +118,8 @@ class ConsumerCommands(ConsumerChannel):
             message.ack_set.extend(words_of(bits))
         if consumer.epoch is not None:
             message.consumer_epoch = consumer.epoch
-        self.connection.send_payload(command, entry.payload)
+        section = entry.payload if self.connection.takes_broker_metadata else entry.client_bytes()
+        self.connection.send_payload(command, section)
 
     @override
     def close_consumer(self, consumer: SubscriptionConsumer) -> None:
@@ -155,6 +160,7 @@ class ConsumerCommands(ConsumerChannel):
 
     async def _create(self, wanted: pb.CommandSubscribe) -> None:
         try:
+            await self._check_right(TopicName.parse(wanted.topic), wanted.subscription, "subscribe")
             found = await self._connect(wanted) or await self._connect(wanted, is_last=True)
             assert found is not None, "the last attempt succeeds or raises"
             self.consumers[wanted.consumer_id] = found
@@ -165,6 +171,23 @@ class ConsumerCommands(ConsumerChannel):
             self.connection.send_error(wanted.request_id, error)
         finally:
             del self._subscribing[wanted.consumer_id]
+
+    async def _check_right(self, topic: TopicName, subscription: str, command: str) -> None:
+        """Raise NotPermittedError unless the client may consume by a subscription."""
+        authorizer = self.connection.context.authorizer
+        await authorizer.check_client(self.connection, Right.CONSUME, topic, command, subscription)
+
+    def _opened(self) -> Iterator[HeldRight]:
+        for found in list(self.consumers.values()):
+            name = found.subscription.name
+            yield HeldRight(Right.CONSUME, Scope.SUBSCRIPTION, found.topic.name, name, partial(self._revoke, found))
+
+    def _revoke(self, found: Subscribed) -> None:
+        """Close a consumer whose client lost the right to it. What it did not acknowledge goes to others."""
+        consumer_id = found.consumer.consumer_id
+        if self.consumers.get(consumer_id) is found:
+            self._remove(consumer_id)
+            self._tell_closed(consumer_id)
 
     async def _connect(self, wanted: pb.CommandSubscribe, *, is_last: bool = False) -> Subscribed | None:
         """Connect a consumer. Return None if its place is taken, once the clients that have it were probed."""
@@ -254,6 +277,8 @@ class ConsumerCommands(ConsumerChannel):
         is_gone = False
         try:
             consumer, subscription, topic = self._find(wanted.consumer_id)
+            await self._check_right(topic.name, subscription.name, "unsubscribe")
+            self._find(wanted.consumer_id)  # it may be gone by now
             if len(subscription.consumers) > 1 and not wanted.force:
                 raise ConflictError("the subscription has other consumers; close them or force the unsubscription")
             self._forget(wanted.consumer_id)
@@ -312,6 +337,7 @@ class ConsumerCommands(ConsumerChannel):
     async def _seek(self, wanted: pb.CommandSeek) -> None:
         try:
             _, subscription, topic = self._find(wanted.consumer_id)
+            await self._check_right(topic.name, subscription.name, "seek")
             bits = None
             if wanted.HasField("message_id"):
                 position = from_unsigned(wanted.message_id.ledger_id, wanted.message_id.entry_id)
@@ -333,6 +359,7 @@ class ConsumerCommands(ConsumerChannel):
     async def _last_message(self, wanted: pb.CommandGetLastMessageId) -> None:
         try:
             _, subscription, topic = self._find(wanted.consumer_id)
+            await self._check_right(topic.name, subscription.name, "get the last message id")
             position, entry = await topic.last_message(is_compacted=subscription.reads_compacted)
             answer = pb.CommandGetLastMessageIdResponse(request_id=wanted.request_id)
             _fill_message_id(answer.last_message_id, position, topic.name.partition)

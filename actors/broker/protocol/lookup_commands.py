@@ -13,12 +13,13 @@ from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.catalog import NON_PERSISTENT, PERSISTENT
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.refused_commands import NO_TRANSACTIONS, is_coordinator
-from heliograph.actors.broker.protocol.topics_pattern import TopicsPattern
 from heliograph.base.errors import BadRequestError, HeliographError, NamespaceNotFoundError, UnsupportedError
+from heliograph.operations.table import Right
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import DOMAINS, TopicName
+from heliograph.protocol.topics_pattern import TopicsPattern
 
 GO_CLIENT = "Pulsar-Go-"  # the beginning of the client version of the Go client
 NAMES_BETWEEN_TURNS = 50  # that are matched in one turn of the loop
@@ -51,6 +52,7 @@ class LookupCommands:
             topic = TopicName.parse(wanted.topic)
             if is_coordinator(topic):
                 raise UnsupportedError(NO_TRANSACTIONS)
+            await context.authorizer.check_client(self.connection, Right.PRODUCE_OR_CONSUME, topic, "Lookup")
             owner = await context.ownership.resolve(topic, authoritative=wanted.authoritative)
             addresses = AdvertisedListener(owner.service_url, owner.service_url_tls)
             if wanted.advertised_listener_name:
@@ -62,18 +64,32 @@ class LookupCommands:
             answer.response = answer.CONNECT if owner.is_us else answer.REDIRECT
             answer.authoritative = owner.is_us or owner.is_assigned
         except HeliographError as error:
-            answer.response, answer.error, answer.message = answer.FAILED, code_of(error), str(error)
+            answer.response, answer.error, answer.message = answer.FAILED, self._code_of_lookup(error), str(error)
         self.connection.send(BaseCommand(type=BaseCommand.LOOKUP_RESPONSE, lookup_response=answer))
+
+    def _code_of_lookup(self, error: HeliographError) -> pb.ServerError:
+        """Return the code of a lookup that failed.
+
+        Clients hang up when a lookup is answered with SERVICE_NOT_READY, so all their producers and consumers at this
+        broker are interrupted. That is right if this broker lost its session, and wrong while one bundle changes its
+        owner: then they are told METADATA_ERROR, which only has them ask again.
+        """
+        code = code_of(error)
+        is_serving = not self.connection.context.ownership.is_lost
+        return pb.METADATA_ERROR if code == pb.SERVICE_NOT_READY and is_serving else code
 
     async def _partitions(self, wanted: pb.CommandPartitionedMetadata) -> None:
         answer = pb.CommandPartitionedMetadataResponse(request_id=wanted.request_id)
         try:
-            catalog = self.connection.context.catalog
+            context = self.connection.context
             topic = TopicName.parse(wanted.topic)
             if is_coordinator(topic) and not self.connection.client_version.startswith(GO_CLIENT):
                 raise UnsupportedError(NO_TRANSACTIONS)
             if not is_coordinator(topic):
-                answer.partitions = await catalog.auto_partitions(topic, may_create=wanted.auto_creation)
+                await context.authorizer.check_client(
+                    self.connection, Right.PRODUCE_OR_CONSUME, topic, "Get Partition Metadata"
+                )
+                answer.partitions = await context.catalog.auto_partitions(topic, may_create=wanted.auto_creation)
             answer.response = answer.SUCCESS
         except HeliographError as error:
             answer.response, answer.error, answer.message = answer.FAILED, code_of(error), str(error)
@@ -84,6 +100,9 @@ class LookupCommands:
     async def _topics(self, wanted: pb.CommandGetTopicsOfNamespace) -> None:
         try:
             tenant, namespace = namespace_parts(wanted.namespace)
+            await self.connection.context.authorizer.check_client(
+                self.connection, Right.PRODUCE_OR_CONSUME, f"{tenant}/{namespace}", "GetTopicsOfNamespace"
+            )
             names: list[str] = []
             with contextlib.suppress(NamespaceNotFoundError):  # it has no topics, as clients expect
                 for domain in _DOMAINS_OF[wanted.mode]:

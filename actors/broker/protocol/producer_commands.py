@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
 
+from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.producers.producer import AccessMode, ProducerChannel, PublishRequest, TopicProducer
 from heliograph.actors.broker.protocol.connection import CPP_CLIENT, PulsarConnection
 from heliograph.actors.broker.protocol.schema_commands import producer_schema
 from heliograph.actors.broker.records.position import Position, to_unsigned
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.clock import wall_ms
 from heliograph.base.errors import (
     BadRequestError,
     ChecksumError,
     HeliographError,
     MessageTooLargeError,
+    NotPermittedError,
     PolicyLimitError,
     ProtocolError,
     ServiceNotReadyError,
     UnsupportedError,
 )
+from heliograph.operations.table import Right, Scope
 from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.entry import metadata_of
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.topic_name import TopicName
@@ -33,6 +39,8 @@ from heliograph.protocol.topic_name import TopicName
 PRODUCERS_MAX = 10_000  # of one connection
 NAME_CHARACTERS_MAX = 256  # of a producer
 CLOSED_PRODUCERS_MAX = 1_000  # of one connection; entries that a client still sends to these are dropped
+
+PRODUCE = "Produce"  # in Pulsar's refusals
 
 _MODES = {
     pb.ACCESS_SHARED: AccessMode.SHARED,
@@ -57,6 +65,7 @@ class ProducerCommands(ProducerChannel):
         connection.handlers[BaseCommand.SEND] = self._send
         connection.handlers[BaseCommand.CLOSE_PRODUCER] = self._close
         connection.on_lost.append(self._connection_lost)
+        connection.opened.append(self._opened)
 
     @property
     @override
@@ -163,7 +172,9 @@ class ProducerCommands(ProducerChannel):
     async def _create(self, wanted: pb.CommandProducer) -> None:
         try:
             context = self.connection.context
-            topic = await context.topics.get(TopicName.parse(wanted.topic), may_create=True)
+            name = TopicName.parse(wanted.topic)
+            await self._check_rights(name, wanted.initial_subscription_name)
+            topic = await context.topics.get(name, may_create=True)
             _check_encryption(wanted.encrypted, topic)
             producer = self._new_producer(wanted)
             producer.schema_version = await producer_schema(context.schemas, topic, wanted)
@@ -183,6 +194,25 @@ class ProducerCommands(ProducerChannel):
             former[1].admission.producers.remove(former[0])
         self._producers[wanted.producer_id] = (producer, topic)
         self._answer(producer, wanted.request_id)
+
+    async def _check_rights(self, name: TopicName, initial_subscription: str) -> None:
+        """Raise NotPermittedError unless the client may produce, and create the subscription if it names one."""
+        authorizer = self.connection.context.authorizer
+        await authorizer.check_client(self.connection, Right.PRODUCE, name, PRODUCE)
+        if initial_subscription:
+            await authorizer.check_client(self.connection, Right.CONSUME, name, "subscribe", initial_subscription)
+
+    def _opened(self) -> Iterator[HeldRight]:
+        for producer, topic in list(self._producers.values()):
+            yield HeldRight(Right.PRODUCE, Scope.TOPIC, topic.name, None, partial(self._revoke, producer, topic))
+
+    def _revoke(self, producer: TopicProducer, topic: BrokerTopic) -> None:
+        """Close a producer whose client lost the right to it. Its entries in flight are stored all the same."""
+        topic.admission.producers.remove(producer)
+        if producer.is_ready:
+            self.close_producer(producer)
+        else:
+            self.refused(producer, NotPermittedError(f"Client is not authorized to {PRODUCE}"))
 
     def _new_producer(self, wanted: pb.CommandProducer) -> TopicProducer:
         if len(wanted.producer_name) > NAME_CHARACTERS_MAX:
@@ -231,8 +261,10 @@ class ProducerCommands(ProducerChannel):
         try:
             entry = TopicEntry.read(section, check=True)
             self._check_size(size, topic)
-            if not entry.is_marker:
-                _check_encryption(entry.is_encrypted, topic)
+            if topic.policies.encryption_required and not entry.is_marker:  # else no entry pays for the question
+                _check_encryption(bool(metadata_of(section).encryption_keys), topic)
+            if entry.deliver_at_ms:
+                _check_delay(entry.deliver_at_ms, topic)
         except (ChecksumError, MessageTooLargeError, PolicyLimitError, ProtocolError) as error:
             PublishRequest(producer, send.sequence_id, send.highest_sequence_id, 0, size).refuse(error)
             return
@@ -293,6 +325,15 @@ async def _ensure_subscription(topic: BrokerTopic, name: str) -> None:
             f"subscriptions of {topic.name} are not created automatically", field="initialSubscriptionName"
         )
     await topic.subscribe(name, start=topic.ledger.chain.first)
+
+
+def _check_delay(deliver_at_ms: int, topic: BrokerTopic) -> None:
+    """Raise PolicyLimitError if an entry asks for a longer delay than the topic's policy allows."""
+    limit = topic.policies.delayed_ms_max
+    if limit and deliver_at_ms - wall_ms() > limit:
+        raise PolicyLimitError(
+            f"{topic.name} delays messages by at most {limit} ms", field="delayed_ms_max", limit=f"{limit} ms"
+        )
 
 
 def _check_encryption(is_encrypted: bool, topic: BrokerTopic) -> None:

@@ -8,6 +8,7 @@ from heliograph.actors.broker.schema.registry import SchemaNotFoundError, Schema
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import HeliographError, IncompatibleSchemaError
 from heliograph.metadata.model import Policies
+from heliograph.operations.table import Right
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.schema import SchemaInfo, SchemaType, from_wire, to_wire, version_bytes, version_of
@@ -29,7 +30,9 @@ class SchemaCommands:
         answer = pb.CommandGetSchemaResponse(request_id=wanted.request_id)
         try:
             version = version_of(wanted.schema_version) if wanted.schema_version else None
-            found = await self.connection.context.schemas.get(TopicName.parse(wanted.topic), version)
+            topic, context = TopicName.parse(wanted.topic), self.connection.context
+            await context.authorizer.check_client(self.connection, Right.PRODUCE_OR_CONSUME, topic, "GetSchema")
+            found = await context.schemas.get(topic, version)
             answer.schema.CopyFrom(to_wire(found.schema))
             answer.schema_version = version_bytes(found.version)
         except SchemaNotFoundError as error:
@@ -47,6 +50,9 @@ class SchemaCommands:
         try:
             topic = TopicName.parse(wanted.topic)
             catalog = self.connection.context.catalog
+            await self.connection.context.authorizer.check_client(
+                self.connection, Right.PRODUCE, topic, "GetOrCreateSchema"
+            )
             await catalog.ensure(topic, may_create=False)
             overrides = (await catalog.topic_policies(topic)).overrides
             policies = effective(await catalog.policies(topic), overrides)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Collection
 
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.protocol.ack_commands import AckCommands
+from heliograph.actors.broker.protocol.auth_commands import AuthCommands
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.consumer_commands import ConsumerCommands
 from heliograph.actors.broker.protocol.lookup_commands import LookupCommands
@@ -15,8 +17,8 @@ from heliograph.actors.broker.protocol.producer_commands import ProducerCommands
 from heliograph.actors.broker.protocol.refused_commands import RefusedCommands
 from heliograph.actors.broker.protocol.schema_commands import SchemaCommands
 from heliograph.actors.broker.protocol.watch_commands import WatchCommands
-from heliograph.actors.broker.tls import ServerTls
 from heliograph.base.errors import ResourceError
+from heliograph.base.tls.contexts import ServerTls
 
 LISTEN_BACKLOG = 1_024  # connections not accepted yet
 
@@ -58,6 +60,11 @@ class PulsarServer:
     def connections(self) -> int:
         """The number of open connections."""
         return len(self._connections)
+
+    @property
+    def open_connections(self) -> Collection[PulsarConnection]:
+        """The open connections. They come and go while the loop turns."""
+        return self._connections
 
     async def bind(self) -> None:
         """Take the port, and the port for TLS if there is one.
@@ -111,6 +118,7 @@ class PulsarServer:
     def _connected(self) -> PulsarConnection:
         assert self._context is not None, "clients are accepted by start"
         connection = PulsarConnection(self._context, self._admit, self._connections.discard)
+        AuthCommands(connection)
         LookupCommands(connection)
         ProducerCommands(connection)
         AckCommands(connection, ConsumerCommands(connection))

@@ -12,6 +12,7 @@ class ConnectionState(enum.Enum):
 
     NEW = "new"
     HANDSHAKE = "handshake"
+    AUTHENTICATING = "authenticating"
     CONNECTED = "connected"
     CLOSING = "closing"
     CLOSED = "closed"
@@ -25,6 +26,15 @@ CONNECTION_LIFECYCLE = Lifecycle(
         ),
         ConnectionState.HANDSHAKE: (
             "The socket is open. The first command of the client has to be CONNECT.",
+            {
+                ConnectionState.AUTHENTICATING,
+                ConnectionState.CONNECTED,
+                ConnectionState.CLOSING,
+                ConnectionState.CLOSED,
+            },
+        ),
+        ConnectionState.AUTHENTICATING: (
+            "The credentials of CONNECT are being checked. No other command is served.",
             {ConnectionState.CONNECTED, ConnectionState.CLOSING, ConnectionState.CLOSED},
         ),
         ConnectionState.CONNECTED: (

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from functools import partial
 
+from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.lookup_commands import matching, namespace_parts, topics_hash
-from heliograph.actors.broker.protocol.topics_pattern import TopicsPattern
 from heliograph.base.errors import HeliographError, UnsupportedError
+from heliograph.operations.table import Right, Scope
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.topics_pattern import TopicsPattern
 
 WATCHERS_MAX = 100  # of one connection
 
@@ -77,6 +81,7 @@ class WatchCommands:
         connection.handlers[BaseCommand.WATCH_TOPIC_LIST] = lambda command, _: self._watch(command.watch_topic_list)
         connection.handlers[BaseCommand.WATCH_TOPIC_LIST_CLOSE] = self._close
         connection.on_lost.append(self._connection_lost)
+        connection.opened.append(self._opened)
 
     async def _watch(self, wanted: pb.CommandWatchTopicList) -> None:
         """Open a watcher. A client that names an open one asks whether it has missed something."""
@@ -97,9 +102,14 @@ class WatchCommands:
         self.connection.send(BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS, watch_topic_list_success=success))
 
     async def _open(self, wanted: pb.CommandWatchTopicList) -> TopicWatcher:
+        tenant, namespace = namespace_parts(wanted.namespace)
+        await self.connection.context.authorizer.check_client(
+            self.connection, Right.PRODUCE_OR_CONSUME, f"{tenant}/{namespace}", "WatchTopicList"
+        )
+        if wanted.watcher_id in self._watchers:  # asked for twice, and opened meanwhile
+            return self._watchers[wanted.watcher_id]
         if len(self._watchers) >= WATCHERS_MAX:
             raise UnsupportedError("the connection has too many watchers", limit=f"{WATCHERS_MAX} watchers")
-        tenant, namespace = namespace_parts(wanted.namespace)
         pattern = TopicsPattern(wanted.topics_pattern)
         watcher = TopicWatcher(self.connection, wanted.watcher_id, f"{tenant}/{namespace}", pattern)
         self._watchers[wanted.watcher_id] = watcher
@@ -111,6 +121,17 @@ class WatchCommands:
     def _close(self, command: BaseCommand, section: memoryview | None) -> None:
         self._forget(command.watch_topic_list_close.watcher_id)
         self.connection.send_success(command.watch_topic_list_close.request_id)
+
+    def _opened(self) -> Iterator[HeldRight]:
+        """Yield the watchers. A client whose watcher is closed is told nothing any more; the protocol has no command
+        for that, and the client asks again by itself now and then."""
+        for watcher_id, watcher in list(self._watchers.items()):
+            close = partial(self._revoke, watcher_id, watcher)
+            yield HeldRight(Right.PRODUCE_OR_CONSUME, Scope.NAMESPACE, watcher.namespace, None, close)
+
+    def _revoke(self, watcher_id: int, watcher: TopicWatcher) -> None:
+        if self._watchers.get(watcher_id) is watcher:
+            self._forget(watcher_id)
 
     def _forget(self, watcher_id: int) -> None:
         watcher = self._watchers.pop(watcher_id, None)

@@ -83,6 +83,10 @@ class LedgerReaderPort(Protocol):
 class LedgersPort(Protocol):
     """The ledgers of the cluster."""
 
+    @property
+    def placements(self) -> Sequence[str]:
+        """Return the names of the placement policies that this process has."""
+
     async def create(
         self, *, ensemble_size: int, write_quorum: int, ack_quorum: int, properties: Mapping[str, str] | None = ...
     ) -> LedgerWriterPort:

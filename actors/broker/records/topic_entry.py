@@ -1,4 +1,7 @@
-"""An entry of a topic in the broker: the producer's bytes, unchanged, and the few facts that dispatch needs."""
+"""An entry of a topic in the broker: the producer's bytes, unchanged, and the few facts that dispatch needs.
+
+The broker's own metadata may stand in front of the producer's bytes.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,21 @@ from heliograph.protocol import entry as codec
 from heliograph.protocol import pulsar_pb2 as pb
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which doubles the cost of making one; but nobody changes one
 class TopicEntry:
     """One entry. ``messages`` is its cost in permits; all chunks of one message carry the same ``chunk_uuid``."""
 
-    payload: bytes
+    payload: bytes  # as it is stored: from the broker's metadata on, if there is any
     messages: int
     is_batch: bool
     is_marker: bool
     chunk_uuid: str | None
     is_last_chunk: bool
-    publish_time_ms: int
+    publish_time_ms: int  # when the broker took it, if it noted that, and otherwise when the producer sent it
     sticky_key: bytes  # the key that Key_Shared dispatches by: ordering key, key, or a unique value
     deliver_at_ms: int = 0  # delivery time on shared subscriptions; 0: at once
-    is_encrypted: bool = False  # by its producer, for its consumers
     live: int | None = None  # of a compacted batch: the messages that are left, one bit each
+    broker_bytes: int = 0  # the size of the broker's metadata in front
 
     @property
     def last_batch_index(self) -> int:
@@ -42,9 +45,8 @@ class TopicEntry:
             ChecksumError: the bytes were damaged.
             ProtocolError: these bytes are not an entry.
         """
-        if check:
-            codec.verify(section)
-        metadata = codec.metadata_of(section)
+        metadata, broker_bytes = codec.parse(section, check=check)
+        publish_time_ms = codec.broker_metadata_of(section).broker_timestamp if broker_bytes else 0
         return TopicEntry(
             bytes(section),
             codec.message_count(metadata),
@@ -52,11 +54,33 @@ class TopicEntry:
             metadata.HasField("marker_type"),
             metadata.uuid if metadata.num_chunks_from_msg > 1 else None,
             metadata.chunk_id == metadata.num_chunks_from_msg - 1,
-            metadata.publish_time,
+            publish_time_ms or metadata.publish_time,
             _sticky_key(metadata),
             metadata.deliver_at_time,
-            bool(metadata.encryption_keys),
+            None,
+            broker_bytes,
         )
+
+    def behind(self, broker_metadata: bytes, publish_time_ms: int) -> TopicEntry:
+        """Return the entry, which has none, with the broker's metadata in front."""
+        assert not self.broker_bytes, "the broker's metadata is given once"
+        return TopicEntry(
+            broker_metadata + self.payload,
+            self.messages,
+            self.is_batch,
+            self.is_marker,
+            self.chunk_uuid,
+            self.is_last_chunk,
+            publish_time_ms,
+            self.sticky_key,
+            self.deliver_at_ms,
+            self.live,
+            len(broker_metadata),
+        )
+
+    def client_bytes(self) -> bytes | memoryview:
+        """Return the entry as its producer sent it."""
+        return memoryview(self.payload)[self.broker_bytes :] if self.broker_bytes else self.payload
 
 
 def _sticky_key(metadata: pb.MessageMetadata) -> bytes:

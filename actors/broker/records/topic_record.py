@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
-from heliograph.base.errors import BadRequestError
 from heliograph.metadata.model import CompactedLedger, LedgerInfo, LedgerMetadata, Policies, TopicRecord
 
 DELETABLE = "deletable"  # property of the record: ledgers out of the chain whose deletion is not known to be complete
 DELETING = "deleting"  # property of the record: the topic is being deleted
 NEVER_TRIMMED = "whole"  # property of the record: nothing of the topic was ever trimmed
 OF_USER = "user."  # before the names of the user's properties in the record
-USER_PROPERTIES_BYTES_MAX = 64 << 10  # of one topic, names and values
 
 
 def user_properties(record: TopicRecord) -> dict[str, str]:
@@ -26,25 +24,6 @@ def with_user_properties(record: TopicRecord, properties: Mapping[str, str]) -> 
     """Return the record with other properties of the user; the broker's own stay."""
     kept = {name: value for name, value in record.properties.items() if not name.startswith(OF_USER)}
     return replace(record, properties={**kept, **{OF_USER + name: value for name, value in properties.items()}})
-
-
-def changed_properties(present: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return a topic's properties after a change, in which None removes one.
-
-    Raises:
-        BadRequestError: they are no text, or too large.
-    """
-    changed = {**present, **changes}
-    kept = {name: value for name, value in changed.items() if value is not None}
-    for name, value in kept.items():
-        if not name or not isinstance(name, str) or not isinstance(value, str):
-            raise BadRequestError(f"{name!r} is no property: names and values are text", field="properties")
-    size = sum(len(name) + len(value) for name, value in kept.items())
-    if size > USER_PROPERTIES_BYTES_MAX:
-        raise BadRequestError(
-            f"the properties have {size} characters", field="properties", limit=f"{USER_PROPERTIES_BYTES_MAX}"
-        )
-    return kept
 
 
 def with_ledger_appended(record: TopicRecord, ledger_id: int) -> TopicRecord:

@@ -112,12 +112,11 @@ class SchemaRegistry:
         Raises:
             SchemaNotFoundError: there is none, or it was deleted.
         """
-        versions = (await self._history(topic)).record.versions
-        wanted = version if version is not None or not versions else versions[-1].version
-        versions = tuple(line for line in versions if line.version == wanted)
-        if not versions or not versions[0].digest:
+        current = _current((await self._history(topic)).record.versions)
+        wanted = version if version is not None or not current else current[-1].version
+        line = next((line for line in current if line.version == wanted), None)
+        if line is None:
             raise SchemaNotFoundError(f"{topic} has no such schema", field="schema")
-        line = versions[0]
         [schema] = await self._definitions(topic, [line])
         return StoredSchema(line.version, schema, line.created_ms)
 

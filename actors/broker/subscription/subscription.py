@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.log import CursorLog
@@ -19,8 +18,7 @@ from heliograph.actors.broker.delayed.delivery import DelayedDelivery
 from heliograph.actors.broker.delayed.log import DelayedLog
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, Dispatcher
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
-from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
-from heliograph.actors.broker.limits.dispatch_rate import DispatchRate, longest_wait
+from heliograph.actors.broker.limits.dispatch_rate import DispatchRate, longest_wait, subscription_limits
 from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.read_ahead import SubscriptionReadAhead
@@ -29,6 +27,7 @@ from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
+from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.state import SUBSCRIPTION_LIFECYCLE, SubscriptionState
 from heliograph.actors.broker.subscription.type import SubscriptionType, make_dispatcher
 from heliograph.base.clock import wall_ms
@@ -43,24 +42,6 @@ COMPACTION = "__compaction"  # the subscription that keeps ledgers until they ar
 OWN_PROPERTIES = "heliograph."  # properties of the cursor's record that are not the user's
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionSetting:
-    """What a subscription inherits from its topic and broker.
-
-    Args:
-        choice: of the active consumer of Failover subscriptions.
-        failover_delay_seconds: from a change of the active consumer to its first delivery.
-        splits_keys: True if Key_Shared halves hash ranges for new consumers instead of using a ring.
-        topic_rate: shared by all subscriptions of the topic.
-    """
-
-    policies: Policies = field(default_factory=Policies)
-    choice: FailoverChoice = field(default_factory=lambda: FailoverChoice(0))
-    failover_delay_seconds: float = 1.0
-    splits_keys: bool = False
-    topic_rate: DispatchRate = field(default_factory=DispatchRate)
 
 
 class Subscription:
@@ -117,14 +98,9 @@ class Subscription:
         self.apply_policies(setting.policies)
 
     def apply_policies(self, policies: Policies) -> None:
-        """Apply new policies to the open subscription."""
-        self._policies = policies
-        self._rate.set(
-            policies.subscription_dispatch_messages_per_second,
-            policies.subscription_dispatch_bytes_per_second,
-            policies.subscription_dispatch_period_seconds,
-            policies.subscription_dispatch_relative,
-        )
+        """Apply new policies of the topic to the open subscription."""
+        policies = self._policies = policies.of_subscription(self.name)
+        self._rate.set(*subscription_limits(policies))
         self.dispatcher.set_limits(policies.max_unacked_per_consumer, policies.max_unacked_per_subscription)
         if self.consumers:
             self.schedule_pump()
@@ -170,7 +146,7 @@ class Subscription:
         if not self.consumers and kind is not self.kind:
             setting, policies = self._setting, self._policies
             self.dispatcher = make_dispatcher(
-                kind, self.cursor, setting.choice, self.delays.index, splits_keys=setting.splits_keys
+                kind, self.cursor, setting.choice, self.delays.index, splits_keys=setting.consumers.splits_keys
             )
             self.dispatcher.set_limits(policies.max_unacked_per_consumer, policies.max_unacked_per_subscription)
             self.kind = kind
@@ -390,7 +366,7 @@ class Subscription:
                 if delays.index.is_full:
                     self._pump_later(FULL_DELAY_SECONDS)
                     return
-                if delays.hold_back(index, entry.deliver_at_ms):
+                if delays.hold_back(index, entry.deliver_at_ms, self._policies.delayed_tick_ms):
                     dispatcher.skip(index)
                     continue
             self._deliver(index, entry)
@@ -469,7 +445,7 @@ class Subscription:
         for consumer in self.consumers.values():
             if active is not before or consumer is joined:  # not before the answer to a SUBSCRIBE under way
                 loop.call_soon(consumer.channel.active_changed, consumer, consumer.state is active)
-        delay = self._setting.failover_delay_seconds
+        delay = self._setting.consumers.failover_delay_seconds
         if active is None:
             self._resume()
         elif active is not before and before is not None and delay > 0:

@@ -36,6 +36,7 @@ class PublishAdmission:
 
     Attributes:
         messages_in: messages published since the topic was opened.
+        last_publish_ms: wall time of the last of them; 0 before the first.
         rate: the topic's limits on publishing.
         window: the rates of messages and bytes that are published.
         producers: the producers that were admitted.
@@ -51,6 +52,7 @@ class PublishAdmission:
         ledgers: LedgersPort,
     ) -> None:
         self.messages_in = 0
+        self.last_publish_ms = 0
         self.rate = DispatchRate()
         self.window = RateWindow(time.monotonic(), 2)
         self.producers = TopicProducers(ledger.name, ProducerAccess(_stored_epoch(ledger)), self._store_epoch)
@@ -116,6 +118,7 @@ class PublishAdmission:
             publication.failed(ServiceNotReadyError(f"{self._ledger.name} is being closed"))
             return
         self.messages_in += entry.messages
+        self.last_publish_ms = wall_ms()
         self._ledger.add(entry, publication)
 
     async def terminate(self) -> Position:

@@ -50,10 +50,10 @@ def idle_action(state: IdleState, policies: Policies, unload_seconds: float) -> 
     Args:
         unload_seconds: the idle time after which a topic leaves memory, 0 for never.
     """
-    may_be_deleted = policies.inactive_delete_seconds > 0 and (
+    may_be_deleted = policies.deletes_after_seconds > 0 and (
         not state.has_backlog if policies.inactive_delete_mode == WHEN_CAUGHT_UP else state.subscriptions == 0
     )
-    if may_be_deleted and state.idle_seconds >= policies.inactive_delete_seconds:
+    if may_be_deleted and state.idle_seconds >= policies.deletes_after_seconds:
         return IdleAction.DELETE
     time_has_work = (
         may_be_deleted
@@ -77,12 +77,12 @@ class IdleTopics:
     """Notes since when each loaded topic is idle.
 
     Args:
-        unload_seconds: the idle time after which a topic leaves memory, 0 for never.
+        unload_seconds: the idle time after which a topic leaves memory, 0 for never; it may change.
         clock: seconds that only grow.
     """
 
     def __init__(self, unload_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._unload_seconds = unload_seconds
+        self.unload_seconds = unload_seconds
         self._clock = clock
         self._seen: WeakKeyDictionary[BrokerTopic, _Seen] = WeakKeyDictionary()
 
@@ -95,10 +95,10 @@ class IdleTopics:
             return IdleAction.KEEP
         policies = topic.policies
         idle = now - seen.since
-        if idle < min(policies.inactive_delete_seconds or float("inf"), self._unload_seconds or float("inf")):
+        if idle < min(policies.deletes_after_seconds or float("inf"), self.unload_seconds or float("inf")):
             return IdleAction.KEEP
         state = IdleState(idle, topic.users, has_backlog(topic), topic.has_old_ledgers())
-        return idle_action(state, policies, self._unload_seconds)
+        return idle_action(state, policies, self.unload_seconds)
 
 
 def is_in_use(topic: BrokerTopic) -> bool:

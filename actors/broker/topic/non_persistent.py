@@ -23,7 +23,8 @@ from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.actors.broker.records.topic_entry import TopicEntry
-from heliograph.actors.broker.subscription.subscription import Subscription, SubscriptionSetting
+from heliograph.actors.broker.subscription.setting import SubscriptionSetting
+from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import HeliographError, ServiceNotReadyError, UnsupportedError
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Policies, Segment, TopicRecord, Versioned

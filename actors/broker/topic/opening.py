@@ -8,6 +8,7 @@ from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.closed_writer import ClosedLedgerWriter
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.entry_stamp import NONE, begin_stamps
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.topic_record import (
@@ -32,7 +33,13 @@ class BeingDeletedError(TopicNotFoundError):
 
 
 async def open_managed_ledger(
-    name: str, path: str, store: MetadataStore, ledgers: LedgersPort, cache: TailCache, policies: Policies
+    name: str,
+    path: str,
+    store: MetadataStore,
+    ledgers: LedgersPort,
+    cache: TailCache,
+    policies: Policies,
+    entry_metadata: str = NONE,
 ) -> ManagedLedger:
     """Open a topic as its only writer.
 
@@ -40,10 +47,14 @@ async def open_managed_ledger(
     names the next ledger before it leaves the current one. Only when the record names our own new ledger may anything
     be published (I12). If the record changes meanwhile, the takeover starts over.
 
+    Args:
+        entry_metadata: what the broker notes in front of each entry, one of ``ENTRY_METADATA``.
+
     Raises:
         TopicNotFoundError: there is no such topic; BeingDeletedError: it is marked as being deleted.
         ServiceNotReadyError: another broker keeps writing the record.
-        NotEnoughBookiesError, LedgerRecoveryError: it cannot be opened now; nothing was lost, try again.
+        NotEnoughBookiesError, LedgerRecoveryError, QuorumLostError, BookieError: it cannot be opened now; nothing was
+            lost, try again.
     """
     orphan: LedgerWriterPort | None = None
     for _ in range(TAKEOVER_ATTEMPTS_MAX):
@@ -56,6 +67,7 @@ async def open_managed_ledger(
         if owned.record.terminated_at is not None:
             return await _open_terminated(name, owned, ledgers, cache, policies)
         record = without_empty_ledgers(await _recover_tail(owned.record, ledgers))
+        record, stamp = await begin_stamps(record, ledgers, entry_metadata)
         # The ledger of an earlier attempt is useless when a newer one is in the record: ids in the chain grow, also
         # past an empty ledger that just left it, since a cursor's mark may name that one.
         if orphan is not None and orphan.ledger_id <= _last_ledger_id(owned.record):
@@ -67,7 +79,9 @@ async def open_managed_ledger(
             await owned.replace(with_ledger_appended(record, orphan.ledger_id))
         except ServiceNotReadyError:
             continue
-        return ManagedLedger(name, owned, _chain_of(owned.record), orphan, ledgers, cache, policies)
+        opened = ManagedLedger(name, owned, _chain_of(owned.record), orphan, ledgers, cache, policies)
+        opened.stamp = stamp
+        return opened
     raise ServiceNotReadyError(f"another broker keeps writing {path}")
 
 

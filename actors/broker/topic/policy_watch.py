@@ -15,6 +15,7 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
 from heliograph.base.errors import HeliographError, NamespaceNotFoundError
 from heliograph.metadata import paths
+from heliograph.metadata.model import TopicPolicies
 from heliograph.metadata.recipes.changes import Changes
 from heliograph.metadata.store import MetadataStore, WatchEvent
 
@@ -33,7 +34,7 @@ class PolicyWatch:
         self._dirty: set[str] = set()  # namespaces as "tenant/namespace" whose policies are to be read again
         self._wake = asyncio.Event()
         trees = (paths.NAMESPACES, paths.TOPIC_POLICIES, paths.NON_PERSISTENT_POLICIES)
-        self._changes = Changes(store, trees, self._changed, self._missed)
+        self._changes = Changes(store, trees, self._changed, self.apply_again)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -60,7 +61,8 @@ class PolicyWatch:
         if len(parts) >= 4:
             self._mark("/".join(paths.last_part("/" + part) for part in parts[2:4]))
 
-    def _missed(self) -> None:
+    def apply_again(self) -> None:
+        """Have all loaded topics told their policies, as the defaults of the cluster or changes may be unknown."""
         for topic in self._topics.loaded:
             self._mark(topic.name.namespace)
 
@@ -98,9 +100,9 @@ class PolicyWatch:
         for number, topic in enumerate(topics):
             if number % TOPICS_BETWEEN_TURNS == 0:
                 await asyncio.sleep(0)
-            overrides = {}
+            found = TopicPolicies()
             if self._catalog.may_override(topic.name, own):
-                overrides = (await self._catalog.topic_policies(topic.name)).overrides
-            applied = effective(policies, overrides, topic.created_with)
+                found = await self._catalog.topic_policies(topic.name)
+            applied = effective(policies, found.overrides, topic.created_with, found.subscriptions)
             if applied != topic.policies and topic.is_open:
                 topic.apply_policies(applied)

@@ -16,7 +16,8 @@ from heliograph.base.clock import iso_time, wall_ms
 
 Json = dict[str, Any]
 
-_LATEST = frozenset({"topicEpoch", "topicCreationTimeStamp", "lastExpireTimestamp"})  # not added up over partitions
+# Not added up over partitions.
+_LATEST = frozenset({"topicEpoch", "topicCreationTimeStamp", "lastPublishTimeStamp", "lastExpireTimestamp"})
 RANGES_SHOWN_MAX = 1_000  # of a cursor's acknowledged ranges
 
 
@@ -63,6 +64,7 @@ def topic_stats(topic: BrokerTopic, broker_id: str) -> Json:
         "replication": {},
         "deduplicationStatus": "Disabled" if topic.admission.dedup.current is None else "Enabled",
         "topicCreationTimeStamp": topic.ledger.record.created_ms,
+        "lastPublishTimeStamp": topic.admission.last_publish_ms,
         "topicEpoch": epoch if (epoch := topic.admission.producers.access.epoch) >= 0 else None,
         "ownerBroker": broker_id,
     }

@@ -13,7 +13,7 @@ from heliograph.actors.broker.cursor.log import CursorLog, CursorPlace
 from heliograph.actors.broker.cursor.recovery import create_cursor, recover_cursor
 from heliograph.actors.broker.dedup.log import DEDUP_CURSOR
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
-from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.actors.broker.limits.dispatch_rate import DispatchRate, topic_limits
 from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
@@ -24,7 +24,8 @@ from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.actors.broker.records.topic_entry import TopicEntry
-from heliograph.actors.broker.subscription.subscription import COMPACTION, Subscription, SubscriptionSetting
+from heliograph.actors.broker.subscription.setting import SubscriptionSetting
+from heliograph.actors.broker.subscription.subscription import COMPACTION, Subscription
 from heliograph.actors.broker.subscription.termination import announce_termination
 from heliograph.actors.broker.topic.admission import PublishAdmission
 from heliograph.actors.broker.topic.state import TOPIC_LIFECYCLE, TopicState
@@ -351,12 +352,7 @@ class BrokerTopic:
         self.policies = policies
         self.ledger.policies = policies
         self.admission.apply_policies(policies)
-        self.setting.topic_rate.set(
-            policies.dispatch_messages_per_second,
-            policies.dispatch_bytes_per_second,
-            policies.dispatch_period_seconds,
-            policies.dispatch_relative,
-        )
+        self.setting.topic_rate.set(*topic_limits(policies))
         self.subscribe_limit.set(policies.subscribes_per_second, policies.subscribe_period_seconds)
         for subscription in self.subscriptions.values():
             subscription.apply_policies(policies)

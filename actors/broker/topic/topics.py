@@ -16,8 +16,9 @@ from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.policies import effective
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.records.entry_stamp import NONE
 from heliograph.actors.broker.records.ledgers import LedgersPort
-from heliograph.actors.broker.subscription.subscription import SubscriptionSetting
+from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.topic.components import delete_components
 from heliograph.actors.broker.topic.expiry import expire_by_policy
 from heliograph.actors.broker.topic.idle_topics import IdleAction, IdleTopics, is_in_use
@@ -43,6 +44,7 @@ class Topics:
         policy_changes: grows with every change of policies that this broker hears of.
         on_policies_missed: called with a topic just loaded when policies changed while it was being loaded.
         idle: decides what is done with topics that are not used.
+        entry_metadata: what the broker notes in front of each entry, one of ``ENTRY_METADATA``.
         delete_idle: deletes a topic that a policy wants gone because it is not used.
     """
 
@@ -59,6 +61,7 @@ class Topics:
         self._unloading: dict[TopicName, asyncio.Task[None]] = {}
         self._is_stopping = False
         self.setting = SubscriptionSetting()  # of all subscriptions, from the broker's configuration
+        self.entry_metadata = NONE
         self.policy_changes = 0
         self.on_policies_missed: Callable[[BrokerTopic], None] = lambda topic: None
         self.idle = IdleTopics(0)
@@ -232,7 +235,8 @@ class Topics:
             raise ServiceNotReadyError(f"{name} is not served by this broker, look it up")
         created_with = await self._catalog.ensure(name, may_create=may_create)
         path = self._catalog.topic_path(name)
-        applied = effective(policies, (await self._catalog.topic_policies(name)).overrides, created_with)
+        own = await self._catalog.topic_policies(name)
+        applied = effective(policies, own.overrides, created_with, own.subscriptions)
         try:
             topic = await self._make(name, path, bundle, applied)
         except BeingDeletedError:  # that deletion stopped half-way or is in progress: complete it
@@ -258,7 +262,9 @@ class Topics:
         if not name.is_persistent:
             passing = NonPersistentLedger(str(name), store, TopicRecord(str(name)), ledgers, policies)
             return NonPersistentTopic(name, path, bundle, passing, store, ledgers, policies, self.setting)
-        ledger = await open_managed_ledger(str(name), path, store, ledgers, self._cache, policies)
+        ledger = await open_managed_ledger(
+            str(name), path, store, ledgers, self._cache, policies, entry_metadata=self.entry_metadata
+        )
         reader = TopicReader(ledger.chain, self._cache, ledgers)
         return BrokerTopic(name, path, bundle, ledger, reader, store, ledgers, policies, self.setting)
 

@@ -10,7 +10,7 @@ from heliograph.actors.errors import BookieError, EntryDamagedError, FrameError
 from heliograph.actors.ledger.effects import LedgerEntry, Reply
 from heliograph.actors.wire.entry import decode_entry
 from heliograph.actors.wire.frame import decode_batch
-from heliograph.actors.wire.messages import Answer, Status
+from heliograph.actors.wire.messages import NUMBER_MAX, Answer, Status
 
 REPLIES = {
     Status.OK: Reply.OK,
@@ -40,11 +40,15 @@ def entry_in(body: memoryview | bytes, ledger_id: int) -> LedgerEntry:
     """Decode and check the entry in an answer.
 
     Raises:
-        EntryDamagedError: its checksum is wrong, or it belongs to another ledger.
+        EntryDamagedError: its checksum is wrong, it belongs to another ledger, or its LAC or length cannot be.
     """
     entry = decode_entry(body)
     if entry.ledger_id != ledger_id:
         raise EntryDamagedError(f"an entry of ledger {entry.ledger_id} came for ledger {ledger_id}")
+    if not -1 <= entry.last_add_confirmed < entry.entry_id or entry.length < 0:  # I2: a LAC is below its entry
+        raise EntryDamagedError(
+            f"entry {ledger_id}:{entry.entry_id} has LAC {entry.last_add_confirmed} and length {entry.length}"
+        )
     return LedgerEntry(entry.entry_id, bytes(entry.payload), entry.length, entry.last_add_confirmed)
 
 
@@ -96,13 +100,14 @@ def lac_of(answer: Answer | BookieError, body: memoryview, ledger_id: int) -> tu
 
 
 def runs_of(answer: Answer | BookieError, body: memoryview) -> tuple[Reply, tuple[tuple[int, int], ...]]:
-    """Return the outcome of a LIST_ENTRIES: sorted runs of entry ids. A run that ends before it begins is UNKNOWN."""
+    """Return the outcome of a LIST_ENTRIES: sorted runs of entry ids. Anything but runs of integers is UNKNOWN."""
     reply = reply_of(answer)
     if reply is not Reply.OK:
         return reply, ()
     try:
         listed: list[Any] = msgpack.unpackb(body) if body else []
-        runs = tuple(sorted((int(first), int(last)) for first, last in listed))
-        return (reply, runs) if all(first <= last for first, last in runs) else (Reply.UNKNOWN, ())
+        runs = tuple(sorted((first, last) for first, last in listed))
     except (ValueError, TypeError, msgpack.UnpackException):
         return Reply.UNKNOWN, ()
+    is_sound = all(type(first) is type(last) is int and 0 <= first <= last <= NUMBER_MAX for first, last in runs)
+    return (reply, runs) if is_sound else (Reply.UNKNOWN, ())

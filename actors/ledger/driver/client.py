@@ -13,12 +13,13 @@ from typing import Any, cast
 
 from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.actors.ledger.deletion import DeletionCore
-from heliograph.actors.ledger.driver.config import PLACEMENT, LedgerClientConfig, load_placement
+from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.ledger.driver.context import DriverContext
 from heliograph.actors.ledger.driver.directory import BookieDirectory
 from heliograph.actors.ledger.driver.holes import HoleSearch
 from heliograph.actors.ledger.driver.metadata_runner import MetadataOperation
 from heliograph.actors.ledger.driver.operation import Operation
+from heliograph.actors.ledger.driver.placements import PLACEMENT, PlacementRegistry
 from heliograph.actors.ledger.driver.reader import LedgerReader
 from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.ledger.driver.writer import LedgerWriter
@@ -63,18 +64,24 @@ class LedgerClient:
         """Read the bookie directory and start the clock.
 
         Raises:
-            InvalidConfigError: the placement policy cannot be loaded.
+            InvalidConfigError: a placement policy cannot be loaded, or there is none of the configured name.
             ConnectionLossError, SessionExpiredError: the store could not be reached.
         """
         config = config or LedgerClientConfig()
-        chooser = BookieChooser(load_placement(config.placement), random.Random(), config.quarantine)
+        placements = PlacementRegistry(config.placements)
+        chooser = BookieChooser(placements.get(config.placement), random.Random(), config.quarantine)
         directory = BookieDirectory(store)
-        client = cls(DriverContext(store, directory, chooser, config))
+        client = cls(DriverContext(store, directory, chooser, placements, config))
         directory.add_listener(client._on_bookies_changed)
         await directory.start()
         client._on_bookies_changed()
         client._context.spawn(client._context.keep_time())
         return client
+
+    @property
+    def placements(self) -> list[str]:
+        """Return the names of the placement policies that this process has."""
+        return self._context.placements.names
 
     @property
     def directory(self) -> BookieDirectory:

@@ -1,8 +1,7 @@
-"""Settings of a ledger client, and the loading of placement policies."""
+"""Settings of a ledger client."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 
 from heliograph.actors.ledger.limits import (
@@ -13,14 +12,13 @@ from heliograph.actors.ledger.limits import (
     RepairLimits,
     WriterLimits,
 )
-from heliograph.actors.ledger.placement.placement import Placement, RackAwarePlacement, RandomPlacement
 from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, FRAME_SLACK_BYTES
-from heliograph.actors.wire.handshake import check_secret
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.handshake import check_secret
 from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.tls.contexts import PeerTlsFiles
 
-BUILT_IN = ("random", "rack", "random-weighted", "rack-weighted")
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES - ENTRY_HEADER_BYTES  # payload that a frame has room for
 
 
@@ -36,14 +34,22 @@ class LedgerClientConfig:
     waiting_bytes_max: int = setting(64 * MIB, "payload of the adds of one writer that wait for room", least=1)
     placement: str = setting(
         "rack",
-        "policy that chooses bookies: `random`, `rack`, `random-weighted`, `rack-weighted`, or the dotted name of a "
-        "class that follows `actors/ledger/placement/placement.py`",
+        "policy that chooses bookies: `random`, `rack`, `random-weighted`, `rack-weighted`, or a name that "
+        "`placements` registers",
+    )
+    placements: str = setting(
+        "",
+        "further policies, as `name=module:Class,...`: classes that follow `actors/ledger/placement/placement.py`, "
+        "imported when the process starts",
     )
     hole_search_delay_ms: int = setting(
         1_000, "pause after a recovery before bookies are asked which entries of the dead writer they lack", least=1
     )
     cluster_secret: str | None = field(
         default=None, repr=False, metadata=described("secret of the bookies; None: they are open")
+    )
+    tls: PeerTlsFiles | None = field(
+        default=None, metadata=described("files of mutual TLS with bookies; None: connections are plain")
     )
     writer: WriterLimits = field(default_factory=WriterLimits)
     recovery: RecoveryLimits = field(default_factory=RecoveryLimits)
@@ -60,31 +66,3 @@ class LedgerClientConfig:
                 field="entry_bytes_max",
                 limit=f"at most {ENTRY_BYTES_MAX} bytes",
             )
-
-
-PLACEMENT = "placement"  # property of a ledger whose placement policy is not the process's own
-
-
-def load_placement(name: str) -> Placement:
-    """Return the placement policy of a name.
-
-    Raises:
-        InvalidConfigError: there is no such policy, module or class, or the class does not follow the interface.
-    """
-    if name in ("random", "random-weighted"):
-        return RandomPlacement(by_free_space=name.endswith("weighted"))
-    if name in ("rack", "rack-weighted"):
-        return RackAwarePlacement(by_free_space=name.endswith("weighted"))
-    module_name, _, class_name = name.rpartition(".")
-    try:
-        made: Placement = getattr(importlib.import_module(module_name), class_name)()
-    except Exception as error:  # a user's module and class may raise anything
-        raise InvalidConfigError(
-            f"placement {name!r} is neither a built-in policy ({', '.join(BUILT_IN)}) nor the dotted name of a class "
-            f"that can be imported and made without arguments: {type(error).__name__}: {error}",
-            field="placement",
-        ) from error
-    for method in ("new_ensemble", "replacement"):
-        if not callable(getattr(made, method, None)):
-            raise InvalidConfigError(f"placement {name!r} has no method {method}", field="placement")
-    return made

@@ -8,18 +8,19 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from heliograph.actors.errors import BookieUnavailableError
-from heliograph.actors.ledger.driver.config import PLACEMENT, LedgerClientConfig, load_placement
+from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.ledger.driver.directory import BookieDirectory
+from heliograph.actors.ledger.driver.placements import PLACEMENT, PlacementRegistry
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.wire.client import BookieClient
+from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.messages import BookieRequest
 from heliograph.base.crash import end_process
 from heliograph.base.errors import AlreadyClosedError, HeliographError, InvalidConfigError
+from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.store import MetadataStore
-
-PLACEMENTS_MAX = 100  # policies kept in memory; others are loaded at each use
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +45,26 @@ class BookieContext:
         address_of: Callable[[str], str | None],
         config: LedgerClientConfig,
         on_broken: Callable[[BaseException], None] = end_process,
+        grant: ReadGrant | None = None,
+        authority: str = "",
     ) -> None:
         """Args:
         address_of: returns the ``host:port`` of a bookie, None if it is unknown.
+        grant: what this process may read, where it has no secret.
+        authority: which signs the certificates of bookies, in PEM, where this process has no files of TLS.
         on_broken: called with an error that a core raised; by default the process ends.
         """
         self.config = config
         self.health = BookieHealth()
         self.loop = asyncio.get_running_loop()
-        self.bookies = BookieClient(address_of, self.now, secret=config.cluster_secret, on_broken=on_broken)
+        files = ClientTlsFiles(ca_text=authority) if authority else config.tls.as_client if config.tls else None
+        self.bookies = BookieClient(
+            address_of,
+            self.now,
+            secret=grant or config.cluster_secret,
+            on_broken=on_broken,
+            tls=None if files is None else ClientTls(files),
+        )
         self.ticking: dict[Ticking, None] = {}  # an ordered set
         self.tasks: set[asyncio.Task[Any]] = set()
         self._on_broken = on_broken
@@ -132,6 +144,7 @@ class DriverContext(BookieContext):
         store: MetadataStore,
         directory: BookieDirectory,
         chooser: BookieChooser,
+        placements: PlacementRegistry,
         config: LedgerClientConfig,
         on_broken: Callable[[BaseException], None] = end_process,
     ) -> None:
@@ -139,6 +152,7 @@ class DriverContext(BookieContext):
         self.store = store
         self.directory = directory
         self.chooser = chooser
+        self.placements = placements
         self._choosers: dict[str, BookieChooser] = {"": chooser}  # by the name of the policy
 
     def chooser_of(self, name: str) -> BookieChooser:
@@ -149,9 +163,7 @@ class DriverContext(BookieContext):
         """
         chooser = self._choosers.get(name)
         if chooser is None:
-            chooser = self.chooser.by(load_placement(name))
-            if len(self._choosers) < PLACEMENTS_MAX:
-                self._choosers[name] = chooser
+            chooser = self._choosers[name] = self.chooser.by(self.placements.get(name))
         return chooser
 
     def chooser_for(self, ledger: LedgerMetadata) -> BookieChooser:

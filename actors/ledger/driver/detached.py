@@ -12,7 +12,9 @@ from heliograph.actors.ledger.driver.reader import read_entries
 from heliograph.actors.ledger.effects import LedgerEntry
 from heliograph.actors.ledger.limits import MIB
 from heliograph.actors.ledger.reader import check_range
-from heliograph.base.errors import AlreadyClosedError
+from heliograph.actors.wire.grant import grant_from_text
+from heliograph.base.clock import iso_time, wall_ms
+from heliograph.base.errors import AlreadyClosedError, AuthenticationError
 from heliograph.metadata.model import LedgerMetadata
 
 LOGGED_MAX = 1_000  # bookies with bad copies that one reader logs (I15)
@@ -26,9 +28,28 @@ class DetachedReader:
     It does not learn that a copy moved and leaves no task for repair. It logs a bad copy and asks the next replica.
     """
 
-    def __init__(self, addresses: Mapping[str, str], config: LedgerClientConfig | None = None) -> None:
-        """``addresses``: bookie id -> ``host:port``. Needs a running event loop."""
-        self._context = BookieContext(addresses.get, config or LedgerClientConfig())
+    def __init__(
+        self,
+        addresses: Mapping[str, str],
+        config: LedgerClientConfig | None = None,
+        grant: str = "",
+        authority: str = "",
+    ) -> None:
+        """Make a reader. Needs a running event loop.
+
+        Args:
+            addresses: bookie id -> ``host:port``.
+            grant: what a broker gave for the ledgers that are to be read; empty where bookies are open.
+            authority: which signs the certificates of bookies, in PEM; empty where they are plain.
+
+        Raises:
+            AuthenticationError: the grant is none, or has expired.
+        """
+        self._grant = grant_from_text(grant) if grant else None
+        self._check_grant()
+        self._context = BookieContext(
+            addresses.get, config or LedgerClientConfig(), grant=self._grant, authority=authority
+        )
         self._context.spawn(self._context.keep_time())
         self._is_closed = False
         self._logged: set[tuple[int, str]] = set()
@@ -46,9 +67,11 @@ class DetachedReader:
             QuorumLostError: no replica could serve now.
             EntryDamagedError: every copy of ``first`` is damaged.
             AlreadyClosedError: ``close`` was called.
+            AuthenticationError: the grant has expired.
         """
         if self._is_closed:
             raise AlreadyClosedError("the reader was closed")
+        self._check_grant()
         assert record.is_closed, "without metadata, the record tells the end"
         check_range(record, first, last, record.last_entry_id)  # I3
         on_lacking = partial(self._log_lacking, record.ledger_id)
@@ -60,6 +83,14 @@ class DetachedReader:
             return
         self._is_closed = True
         await self._context.close("the reader was closed")
+
+    def _check_grant(self) -> None:
+        if self._grant is not None and self._grant.is_expired(wall_ms()):
+            raise AuthenticationError(
+                f"the grant to read these ledgers ended at {iso_time(self._grant.expires_ms)}: plan the read again, or "
+                "raise broker.read_grant_seconds",
+                field="read_grant_seconds",
+            )
 
     def _log_lacking(self, ledger_id: int, bookies: set[str]) -> None:
         for bookie_id in sorted(bookies):

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from heliograph.metadata.model import BookieRegistration
-from heliograph.metadata.paths import BOOKIES_AVAILABLE, BOOKIES_READONLY
+from heliograph.metadata.operator_records import BookieRack
+from heliograph.metadata.paths import BOOKIES_AVAILABLE, BOOKIES_RACKS, BOOKIES_READONLY
 from heliograph.metadata.recipes.record_cache import RecordCache
 from heliograph.metadata.store import MetadataStore
 
 
 class BookieDirectory:
-    """Registrations of writable and of read-only bookies, and the last known address of every bookie seen."""
+    """Registrations of writable and of read-only bookies, and the last known address of every bookie seen.
+
+    The rack of a registration is the one that an operator set for the bookie, where one was set.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self._writable = RecordCache(store, BOOKIES_AVAILABLE, BookieRegistration, self._on_change)
         self._readonly = RecordCache(store, BOOKIES_READONLY, BookieRegistration, self._on_change)
+        self._racks = RecordCache(store, BOOKIES_RACKS, BookieRack, self._on_change)
+        self._in_racks: dict[str, BookieRegistration] = {}  # the writable ones, with the racks that hold
         self._addresses: dict[str, str] = {}
         self._listeners: list[Callable[[], None]] = []
 
     @property
     def writable(self) -> Mapping[str, BookieRegistration]:
         """Return the registrations of writable bookies, by bookie id."""
-        return self._writable.records
+        return self._in_racks
 
     @property
     def readonly(self) -> Mapping[str, BookieRegistration]:
@@ -35,6 +42,7 @@ class BookieDirectory:
         Raises:
             ConnectionLossError, SessionExpiredError: the store could not be reached.
         """
+        await self._racks.start()
         await self._writable.start()
         await self._readonly.start()
 
@@ -54,8 +62,14 @@ class BookieDirectory:
         """Stop watching."""
         await self._writable.stop()
         await self._readonly.stop()
+        await self._racks.stop()
 
     def _on_change(self) -> None:
+        racks = self._racks.records
+        self._in_racks = {
+            name: replace(found, rack=racks[name].rack) if name in racks else found
+            for name, found in self._writable.records.items()
+        }
         for registration in (*self.readonly.values(), *self.writable.values()):
             self._addresses[registration.bookie_id] = registration.address
         for listener in self._listeners:

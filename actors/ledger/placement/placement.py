@@ -1,7 +1,7 @@
 """Placement policies: they pick the bookies of a new ensemble and replacements for failed ones.
 
-A policy is given the candidates and a source of randomness, and does no I/O. A class of a user, named by its dotted
-path in the configuration, is another implementation of ``Placement``.
+A policy is given the candidates and a source of randomness, and does no I/O. A class of a user, which the configuration
+registers under a name, is another implementation of ``Placement``.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from heliograph.base.errors import BadRequestError
 from heliograph.cli.admin.policies import NAMESPACE, policies_app, values_of
 from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.options import pairs_of
 
 tenants = group("Create, list and delete tenants.")
 app = group("Namespaces, their policies and their bundles.")
@@ -77,15 +77,42 @@ def properties(
     wanted: Annotated[
         list[str] | None, typer.Option("--set", help="name=value; replaces all properties. Repeatable.")
     ] = None,
+    add: Annotated[list[str] | None, typer.Option("--add", help="name=value; the others stay. Repeatable.")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", help="A name. Repeatable.")] = None,
 ) -> None:
-    """Show the properties of a namespace, or replace them."""
+    """Show a namespace's properties, after changing them."""
     if wanted is not None:
-        pairs = [text.partition("=") for text in wanted]
-        if not all(separator for _, separator, _ in pairs):
-            raise BadRequestError("properties are given as name=value", field="set")
-        context.admin.namespaces.set_properties(name, {key: value for key, _, value in pairs})
+        context.admin.namespaces.set_properties(name, pairs_of(wanted, "set"))
+    if add:
+        context.admin.namespaces.update_properties(name, pairs_of(add, "add"))
+    if remove:
+        context.admin.namespaces.remove_properties(name, remove)
     found = context.admin.namespaces.properties(name)
     context.show({"namespace": name, "properties": found}, ("property", "value"), sorted(found.items()), name)
+
+
+@command(app)
+def clear_backlog(
+    context: CommandContext,
+    name: Name,
+    subscription: Annotated[str | None, typer.Option(help="Only subscriptions of this name.")] = None,
+    bundle: Annotated[str | None, typer.Option(help="Only topics of this bundle.")] = None,
+) -> None:
+    """Acknowledge everything in a namespace's persistent topics."""
+    count = context.admin.cursors.clear_namespace(name, bundle, subscription)
+    context.report({"namespace": name, "subscriptions": count}, f"{name}: cleared {count} subscriptions")
+
+
+@command(app)
+def unsubscribe(
+    context: CommandContext,
+    name: Name,
+    subscription: Annotated[str, typer.Argument(help="Its name, on all topics.")],
+    bundle: Annotated[str | None, typer.Option(help="Only topics of this bundle.")] = None,
+) -> None:
+    """Delete the subscriptions of one name from all topics. Those of non-persistent topics stay."""
+    count = context.admin.cursors.unsubscribe_namespace(name, subscription, bundle)
+    context.report({"namespace": name, "topics": count}, f"{name}: deleted {subscription} from {count} topics")
 
 
 @command(app)

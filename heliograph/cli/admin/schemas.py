@@ -54,7 +54,7 @@ def check(context: CommandContext, topic: Topic, kind: Type, file: File = None) 
 
 @command(app)
 def delete(context: CommandContext, topic: Topic) -> None:
-    """Delete a topic's schema. Messages keep the versions that they were published with."""
+    """Delete a topic's schema with all versions. Messages that were published with one can be read as bytes only."""
     version = context.admin.schemas.delete(topic)
     context.report({"topic": topic, "version": version}, f"{topic} has no schema any more")
 

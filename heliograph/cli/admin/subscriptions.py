@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.base.errors import BadRequestError
+from heliograph.cli.admin.policies import values_of
 from heliograph.cli.context import CommandContext, command, group
 from heliograph.cli.options import Topic, pairs_of
 from heliograph.cli.output import Output
@@ -131,6 +132,29 @@ def analyze(
     end = ", and more" if found["is_cut"] else ""
     line = f"{found['messages']} messages in {found['entries']} entries{end}"
     context.report({"topic": topic, "subscription": subscription, **found}, line)
+
+
+@command(app)
+def policies(
+    context: CommandContext,
+    topic: Topic,
+    subscription: Subscription,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Such as subscription_dispatch_bytes_per_second=9. Repeatable."),
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", help="The name of a policy. Repeatable.")] = None,
+    applied: Annotated[bool, typer.Option("--applied", help="Everything that holds, wherever it was set.")] = False,
+) -> None:
+    """Show the policies of one subscription, after changing some."""
+    namespaces = context.admin.namespaces
+    if change:
+        namespaces.set_topic_policies(topic, values_of(change), subscription)
+    if remove:
+        namespaces.remove_topic_policies(topic, remove, subscription)
+    found = namespaces.topic_policies(topic, applied, subscription)
+    result = {"topic": topic, "subscription": subscription, "policies": found}
+    context.show(result, ("policy", "value"), sorted(found.items()))
 
 
 @command(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Annotated, Any
 
@@ -68,13 +69,36 @@ def properties(
     change: Annotated[list[str] | None, typer.Option("--set", help="name=value; may be repeated.")] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", help="A name; may be repeated.")] = None,
 ) -> None:
-    """Show the properties of a topic, after setting and removing some."""
+    """Show a topic's properties, after setting and removing some."""
     if change:
         context.admin.update_topic_properties(topic, pairs_of(change, "set"))
     if remove:
         context.admin.remove_topic_properties(topic, remove)
     found = context.admin.topic_properties(topic)
     context.show({"topic": topic, "properties": found}, ("name", "value"), sorted(found.items()))
+
+
+@command(app)
+def record(context: CommandContext, topic: Topic) -> None:
+    """Show the ledgers and cursors that are stored of a topic."""
+    found = context.admin.topic_record(topic)
+    context.report({"topic": topic, **found}, json.dumps(found, indent=2))
+
+
+@command(app)
+def bundle(context: CommandContext, topic: Topic) -> None:
+    """Show the bundle that a topic, existing or not, belongs to."""
+    found = context.admin.bundle_of(topic)
+    context.report({"topic": topic, "bundle": found}, found)
+
+
+@command(app)
+def backlog_size(
+    context: CommandContext, topic: Topic, message_id: Annotated[str, typer.Argument(help="Such as 12:3.")]
+) -> None:
+    """Estimate the bytes from a message on to the end of a topic."""
+    size = context.admin.cursors.backlog_size(topic, message_id)
+    context.report({"topic": topic, "message_id": message_id, "bytes": size}, f"{size} bytes")
 
 
 @command(app)

@@ -96,6 +96,8 @@ def _print(message: Message, as_json: bool) -> None:
         "properties": dict(message.properties),
         "publish_time_ms": message.publish_time_ms,
         "event_time_ms": message.event_time_ms,
+        "index": message.index,
+        "broker_publish_time_ms": message.broker_publish_time_ms,
         "redelivery_count": message.redelivery_count,
     }
     sys.stdout.buffer.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")

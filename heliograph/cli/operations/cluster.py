@@ -43,6 +43,13 @@ def up(
     require_labels: Annotated[
         bool | None, typer.Option(help="Use only nodes that carry heliograph.io/ labels. [default: yes]")
     ] = None,
+    tls: Annotated[
+        str | None, typer.Option(help="auto: TLS everywhere, by certificates of our own making. [default: files]")
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Let strangers in who reach --host, without auth.enabled. [default: no]"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start a cluster. It runs on this machine or in the Ray that RAY_ADDRESS names; running parts stay as they are."""
@@ -109,12 +116,13 @@ def status(
     output = Output(as_json)
     target = Target.of(namespace, home)
     target.attach()
-    state = ClusterHome(target.home).load()
+    kept = ClusterHome(target.home)
+    state, secret = kept.load(), kept.secret()
     deadline = time.monotonic() + wait
-    found = gather(target.namespace, state)
+    found = gather(target.namespace, state, secret=secret)
     while not found.is_healthy and time.monotonic() < deadline:
         time.sleep(_WAIT_POLL_SECONDS)
-        found = gather(target.namespace, state)
+        found = gather(target.namespace, state, secret=secret)
     output.result({"healthy": found.is_healthy, **asdict(found)})
     _show_status(output, found, state.ray_auth_mode if state else "")
     if not found.is_healthy:

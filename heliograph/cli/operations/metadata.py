@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
-from heliograph.cli.options import Json
+from heliograph.base.guard.handshake import secrets_in
+from heliograph.base.guard.watchdog import watchdog_of_environment
+from heliograph.base.home import ClusterHome
+from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import Output
 
 DEFAULT_ZK_PORT = 2181
@@ -32,6 +35,8 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on. Anyone who can connect to it may use the store.")
     ] = "127.0.0.1",
+    home: Home = None,
+    namespace: Namespace = None,
     container_check_seconds: Annotated[
         float,
         typer.Option(min=0.1, help="Time between two searches for containers and nodes whose time to live is over."),
@@ -43,6 +48,10 @@ def serve(
     Stock kazoo, zkCli.sh and Java clients can read the store and coordinate through it. Their sessions
     outlive this command until their timeout: a client may go on at another endpoint of the same store.
     """
+    from heliograph.metadata.credentials import with_secrets
+
+    kept = ClusterHome(Target.of(namespace, home).home)
+    url = with_secrets(url, secrets_in() or kept.secret())
     asyncio.run(_serve(url, host, zk_port, round(container_check_seconds * 1000), Output(as_json)))
 
 
@@ -56,6 +65,8 @@ async def _serve(url: str, host: str, port: int, container_check_ms: int, output
         limits=EndpointLimits(container_check_ms=container_check_ms),
     )
     await endpoint.start()
+    if (watchdog := watchdog_of_environment()) is not None:
+        watchdog.start()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

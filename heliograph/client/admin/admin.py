@@ -8,6 +8,7 @@ operation is repeatable; where the repetition finds the work done (the topic to 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import random
 import threading
@@ -23,11 +24,15 @@ from heliograph.base.errors import (
 )
 from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.client import discovery
+from heliograph.client.identity import Identity
 from heliograph.operations.admin import AdminOperations
+from heliograph.operations.bookies import BookieOperations
 from heliograph.operations.brokers import BrokerOperations
 from heliograph.operations.cursors import CursorOperations
 from heliograph.operations.namespaces import NamespaceOperations
+from heliograph.operations.permissions import PermissionOperations
 from heliograph.operations.schemas import SchemaOperations
+from heliograph.operations.settings import SettingOperations
 from heliograph.operations.table import AdminOperation, OperationGroup, through
 from heliograph.operations.topics import TopicOperations
 
@@ -46,19 +51,31 @@ class Admin(AdminOperations):
 
     Args:
         namespace: Ray namespace of the cluster.
+        identity: who the caller says it is; None takes HELIOGRAPH_TOKEN or HELIOGRAPH_TOKEN_FILE, if one is set.
 
     Every method raises ClusterNotFoundError when there is no cluster or no broker of it answers, RequestTimeoutError
-    when the outcome is unknown after all attempts, and otherwise what the operation raises.
+    when the outcome is unknown after all attempts, AuthenticationError when the caller's credentials are refused,
+    NotPermittedError when the caller lacks the right to the operation, and otherwise what the operation raises.
     """
 
-    def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
+    def __init__(self, namespace: str = DEFAULT_NAMESPACE, identity: Identity | None = None) -> None:
         self._namespace = namespace
+        self._identity = Identity.from_environment() if identity is None else identity
         self._preferred: str | None = None  # the broker that answered last
         self.call = self._run
         self.schemas = through(SchemaOperations, self._run)
         self.cursors = through(CursorOperations, self._run)
         self.namespaces = through(NamespaceOperations, self._run)
         self.brokers = through(BrokerOperations, self._run)
+        self.settings = through(SettingOperations, self._run)
+        self.bookies = through(BookieOperations, self._run)
+        self.permissions = through(PermissionOperations, self._run)
+
+    def speaking_for(self, role: str) -> Admin:
+        """Return an administration whose calls name ``role`` as their caller; only a proxy role may do so."""
+        made = Admin(self._namespace, dataclasses.replace(self._identity, original_principal=role))
+        made._preferred = self._preferred
+        return made
 
     async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
         failure: HeliographError | None = None
@@ -96,7 +113,9 @@ class Admin(AdminOperations):
             handle = await asyncio.to_thread(discovery.actor, name, self._namespace)
         except ClusterNotFoundError as error:
             raise ConnectionLostError(str(error)) from error  # this broker is gone; another may answer
-        reference = handle.admin.remote(operation.name, arguments)
+        identity = self._identity
+        credentials = await asyncio.to_thread(identity.present) if identity.blocks else identity.present()
+        reference = handle.admin.remote(operation.name, arguments, credentials, identity.original_principal or "")
         try:
             return await asyncio.wait_for(_awaited(reference), CALL_TIMEOUT_SECONDS)
         except TimeoutError:
@@ -194,9 +213,12 @@ class NamespacesSync(_BlockingGroup):
     policies = _blocking(NamespaceOperations.policies)
     properties = _blocking(NamespaceOperations.properties)
     set_properties = _blocking(NamespaceOperations.set_properties)
+    update_properties = _blocking(NamespaceOperations.update_properties)
+    remove_properties = _blocking(NamespaceOperations.remove_properties)
     set_policies = _blocking(NamespaceOperations.set_policies)
     remove_policies = _blocking(NamespaceOperations.remove_policies)
     topic_policies = _blocking(NamespaceOperations.topic_policies)
+    subscription_policies = _blocking(NamespaceOperations.subscription_policies)
     set_topic_policies = _blocking(NamespaceOperations.set_topic_policies)
     remove_topic_policies = _blocking(NamespaceOperations.remove_topic_policies)
 
@@ -218,16 +240,52 @@ class BrokersSync(_BlockingGroup):
     undrain = _blocking(BrokerOperations.undrain)
 
 
+class SettingsSync(_BlockingGroup):
+    """The blocking form of ``admin.settings``."""
+
+    live = _blocking(SettingOperations.live)
+    set = _blocking(SettingOperations.set)
+    unset = _blocking(SettingOperations.unset)
+
+
+class BookiesSync(_BlockingGroup):
+    """The blocking form of ``admin.bookies``."""
+
+    racks = _blocking(BookieOperations.racks)
+    set_rack = _blocking(BookieOperations.set_rack)
+    remove_rack = _blocking(BookieOperations.remove_rack)
+
+
+class PermissionsSync(_BlockingGroup):
+    """The blocking form of ``admin.permissions``."""
+
+    granted = _blocking(PermissionOperations.granted)
+    of_namespace = _blocking(PermissionOperations.of_namespace)
+    grant = _blocking(PermissionOperations.grant)
+    revoke = _blocking(PermissionOperations.revoke)
+    of_topic = _blocking(PermissionOperations.of_topic)
+    grant_topic = _blocking(PermissionOperations.grant_topic)
+    revoke_topic = _blocking(PermissionOperations.revoke_topic)
+    of_subscriptions = _blocking(PermissionOperations.of_subscriptions)
+    grant_subscription = _blocking(PermissionOperations.grant_subscription)
+    revoke_subscription = _blocking(PermissionOperations.revoke_subscription)
+    subscription_mode = _blocking(PermissionOperations.subscription_mode)
+    set_subscription_mode = _blocking(PermissionOperations.set_subscription_mode)
+
+
 class AdminSync(_BlockingGroup):
     """The blocking form of ``Admin``: the same methods. Safe to share between threads."""
 
-    def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
-        admin = Admin(namespace)
+    def __init__(self, namespace: str = DEFAULT_NAMESPACE, identity: Identity | None = None) -> None:
+        admin = Admin(namespace, identity)
         super().__init__(admin)
         self.schemas = SchemasSync(admin.schemas)
         self.cursors = CursorsSync(admin.cursors)
         self.namespaces = NamespacesSync(admin.namespaces)
         self.brokers = BrokersSync(admin.brokers)
+        self.settings = SettingsSync(admin.settings)
+        self.bookies = BookiesSync(admin.bookies)
+        self.permissions = PermissionsSync(admin.permissions)
 
     lookup = _blocking(TopicOperations.lookup)
     bundle_of = _blocking(TopicOperations.bundle_of)
@@ -253,6 +311,7 @@ class AdminSync(_BlockingGroup):
     compact_topic = _blocking(TopicOperations.compact_topic)
     compaction_status = _blocking(TopicOperations.compaction_status)
     ledger_ranges = _blocking(TopicOperations.ledger_ranges)
+    read_access = _blocking(TopicOperations.read_access)
     publish = _blocking(TopicOperations.publish)
 
 

@@ -6,15 +6,25 @@ import asyncio
 import contextlib
 import logging
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.base.errors import HeliographError
+from heliograph.base.tls.contexts import PeerTlsFiles, ServerTls
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
 
 START_PAUSE_SECONDS = 1.0  # between attempts of an actor that Ray restarted
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """How the clients of a store are let in: by the cluster's secret, one a line, and over mutual TLS."""
+
+    secret: str | None = field(default=None, repr=False)
+    tls: PeerTlsFiles | None = None
 
 
 class MetadataActor:
@@ -25,18 +35,27 @@ class MetadataActor:
     clients use the server's socket, not these methods.
     """
 
-    def __init__(self, directory: str, host: str, port: int = 0, session_timeout_ms_min: int = 1_000) -> None:
+    def __init__(
+        self,
+        directory: str,
+        host: str,
+        port: int = 0,
+        session_timeout_ms_min: int = 1_000,
+        access: StoreAccess | None = None,
+    ) -> None:
         """
         Args:
             directory: the directory of the store, on a disk of this node.
             host: the address to listen on, which clients are given too.
             port: 0 takes a free port at the first start and the same one at every later start.
             session_timeout_ms_min: the shortest session timeout that a client may ask for.
+            access: how clients are let in; None: any is, over plain connections.
         """
         assert __debug__, "run without -O: the server relies on its asserts"
         self._directory = Path(directory)
         self._host = host
         self._port = port
+        self._access = access or StoreAccess()
         self._limits = ServerLimits(session_timeout_ms_min=session_timeout_ms_min)
         self._server: EmbeddedServer | None = None
         self._changing = asyncio.Lock()
@@ -83,7 +102,11 @@ class MetadataActor:
     async def _serving(self) -> EmbeddedServer:
         async with self._changing:
             if self._server is None:
-                server = EmbeddedServer(self._directory, self._host, self._port, limits=self._limits)
+                files, secret = self._access.tls, self._access.secret
+                tls = None if files is None else ServerTls(files.as_server)
+                server = EmbeddedServer(
+                    self._directory, self._host, self._port, secret=secret, limits=self._limits, tls=tls
+                )
                 await server.start()
                 self._server = server
                 self._stopped = False

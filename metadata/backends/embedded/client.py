@@ -7,7 +7,14 @@ from typing import Any
 
 from typing_extensions import override
 
-from heliograph.metadata.backends.embedded.protocol import EmbeddedOp, decode_stat, encode_operation
+from heliograph.base.tls.contexts import ClientTls
+from heliograph.metadata.backends.embedded.protocol import (
+    VALUE,
+    EmbeddedOp,
+    check_arguments,
+    decode_stat,
+    encode_operation,
+)
 from heliograph.metadata.backends.embedded.session import EmbeddedSession
 from heliograph.metadata.session.limits import CONNECT_MS_MAX
 from heliograph.metadata.session.standing_watches import StandingWatch, WatchHandle
@@ -35,6 +42,8 @@ class EmbeddedStore(SessionStore):
         session_timeout_ms: int = 10_000,
         connect_timeout_ms: int = CONNECT_MS_MAX,
         token: str | None = None,
+        tls: ClientTls | None = None,
+        secret: str | None = None,
     ) -> EmbeddedStore:
         """Begin a session, or take one over.
 
@@ -42,14 +51,17 @@ class EmbeddedStore(SessionStore):
             session_timeout_ms: asked for; the server keeps it within its bounds.
             connect_timeout_ms: how long to try to connect.
             token: of the session to take over, as for ``connect_store``.
+            tls: of the connection; None: it is plain.
+            secret: the cluster's, one a line. With one, a server that does not know it gets no requests.
 
         Raises:
             ConnectionLossError: the server could not be reached in time; says why.
+            AuthenticationError: the server does not know the secret, or asks for one that this client does not have.
             BadRequestError: the server speaks another version of the protocol, or the token is malformed.
             SessionExpiredError: the session to be taken over has ended, or its password is wrong.
         """
         known = parse_token(token) if token else None
-        return cls(await EmbeddedSession.open(host, port, session_timeout_ms, connect_timeout_ms, known))
+        return cls(await EmbeddedSession.open(host, port, session_timeout_ms, connect_timeout_ms, known, tls, secret))
 
     @property
     @override
@@ -58,7 +70,9 @@ class EmbeddedStore(SessionStore):
 
     @override
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
-        value, items = await self._read(EmbeddedOp.GET, WatchKind.DATA, path, watcher)
+        result = await self._read(EmbeddedOp.GET, WatchKind.DATA, path, watcher)
+        check_arguments(result, (VALUE, list))
+        value, items = result
         return value, decode_stat(items)
 
     @override
@@ -68,12 +82,15 @@ class EmbeddedStore(SessionStore):
 
     @override
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        names, _ = await self._read(EmbeddedOp.CHILDREN, WatchKind.CHILD, path, watcher)
-        return list(names)
+        result = await self._read(EmbeddedOp.CHILDREN, WatchKind.CHILD, path, watcher)
+        check_arguments(result, (list, list))
+        names: list[str] = result[0]
+        return names
 
     @override
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         results = await self._session.call(EmbeddedOp.APPLY, [encode_operation(operation) for operation in operations])
+        check_arguments([results], (list,))
         return [decode_stat(result) if isinstance(result, list) else result for result in results]
 
     @override
@@ -128,4 +145,7 @@ def _stat_in(op: EmbeddedOp, result: Any) -> Stat | None:
     """Return the stat that the answer to a read carries, if any."""
     if op is EmbeddedOp.EXISTS:
         return decode_stat(result) if result is not None else None
-    return decode_stat(result[1]) if op in (EmbeddedOp.GET, EmbeddedOp.CHILDREN) else None
+    if op not in (EmbeddedOp.GET, EmbeddedOp.CHILDREN):
+        return None
+    check_arguments(result, ((*VALUE, list), list))
+    return decode_stat(result[1])

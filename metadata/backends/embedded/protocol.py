@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError
 from heliograph.metadata.errors import (
     BadVersionError,
     InvalidPathError,
@@ -25,11 +25,13 @@ from heliograph.metadata.errors import (
     SessionExpiredError,
     ValueTooLargeError,
 )
-from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Reap, Set, Stat
+from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Reap, Set, Stat, WatchEvent
 
 MAGIC = "heliograph.metadata"
 PROTOCOL_VERSION = 1
+SERVER_NAME = "metadata"  # in proofs of the secret
 FRAME_BYTES_MAX = 8 << 20  # of one frame without its length
+GREETING_BYTES_MAX = 8 << 10  # the same, of a client that has no session yet
 
 _LENGTH = struct.Struct(">I")
 
@@ -50,6 +52,8 @@ class EmbeddedOp(enum.IntEnum):
     END_SESSION = 11  # session id, password
     CLOSE = 12
     REAPABLE = 13  # count -> paths
+    CHALLENGE = 15  # magic, protocol version, nonce -> challenge (heliograph/base/guard/handshake.py)
+    PROVE = 16  # proof -> nil
     RESUME = 14  # magic, protocol version, session id, password, owner, whether to take over -> as HELLO
 
 
@@ -80,6 +84,7 @@ _ERRORS: dict[int, type[HeliographError]] = {
     8: SessionExpiredError,
     9: BadRequestError,
     10: MetadataProtocolError,
+    11: AuthenticationError,
 }
 _CODES = {kind: code for code, kind in _ERRORS.items()}
 _EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3, EventType.CHILD: 4}
@@ -87,9 +92,10 @@ _EVENTS = {code: kind for kind, code in _EVENT_CODES.items()}
 
 
 class EmbeddedFrameDecoder:
-    """A stream of bytes, cut into frames."""
+    """A stream of bytes, cut into frames of at most ``frame_bytes_max``."""
 
-    def __init__(self) -> None:
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[list[Any]]:
@@ -104,8 +110,8 @@ class EmbeddedFrameDecoder:
         start = 0
         while len(buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, start)
-            if length > FRAME_BYTES_MAX:
-                raise MetadataProtocolError(f"a frame of {length} bytes is above the limit of {FRAME_BYTES_MAX}")
+            if length > self.frame_bytes_max:
+                raise MetadataProtocolError(f"a frame of {length} bytes is above the limit of {self.frame_bytes_max}")
             end = start + _LENGTH.size + length
             if len(buffer) < end:
                 break
@@ -140,10 +146,11 @@ def decode_error(code: int, details: Any) -> HeliographError:
     kind = _ERRORS.get(code)
     try:
         message, field, limit, index = details
-    except (TypeError, ValueError):
+        check_arguments([message], (str,))
+    except (TypeError, ValueError, MetadataProtocolError):
         kind = None
     if kind is None:
-        return MetadataProtocolError(f"the server answered with unknown error {code}: {details!r}")
+        return MetadataProtocolError(f"the server answered with unknown error {code}: {details!r:.200}")
     error = kind(message, field=field, limit=limit)
     if index is not None:
         error.operation_index = index  # type: ignore[attr-defined]
@@ -167,11 +174,12 @@ def encode_operation(operation: Operation) -> list[Any]:
             return [_Kind.REAP, path]
 
 
+_STAT = (int,) * 10
 _KIND_AT = 5  # in the items of a create
-_VALUE = (bytes, type(None))
+VALUE = (bytes, type(None))
 _BUILDERS: dict[int, tuple[type[Operation], tuple[type | tuple[type, ...], ...]]] = {
-    _Kind.CREATE: (Create, (str, _VALUE, bool, bool)),
-    _Kind.SET: (Set, (str, _VALUE, int)),
+    _Kind.CREATE: (Create, (str, VALUE, bool, bool)),
+    _Kind.SET: (Set, (str, VALUE, int)),
     _Kind.DELETE: (Delete, (str, int)),
     _Kind.CHECK: (Check, (str, int)),
     _Kind.REAP: (Reap, (str,)),
@@ -184,8 +192,8 @@ def decode_operation(items: Any) -> Operation:
     Raises:
         MetadataProtocolError: they are no operation.
     """
-    if not isinstance(items, list) or not items or items[0] not in _BUILDERS:
-        raise MetadataProtocolError(f"{items!r} is not an operation")
+    if not isinstance(items, list) or not items or type(items[0]) is not int or items[0] not in _BUILDERS:
+        raise MetadataProtocolError(f"{items!r:.200} is not an operation")
     kind, types = _BUILDERS[items[0]]
     if kind is Create and len(items) == _KIND_AT + 1:  # a container, or a node with a time to live
         types = (*types, int)
@@ -193,8 +201,10 @@ def decode_operation(items: Any) -> Operation:
     return kind(*items[1:])
 
 
-def check_arguments(arguments: Sequence[Any], types: Sequence[type | tuple[type, ...]]) -> None:
-    """Raise MetadataProtocolError unless the arguments are of exactly these types; a tuple allows several."""
+def check_arguments(arguments: Any, types: Sequence[type | tuple[type, ...]]) -> None:
+    """Raise MetadataProtocolError unless these are arguments of exactly these types; a tuple allows several."""
+    if not isinstance(arguments, list | tuple):
+        raise MetadataProtocolError(f"{arguments!r:.200} is no list of arguments")
     allowed = [kinds if isinstance(kinds, tuple) else (kinds,) for kinds in types]
     if len(arguments) != len(allowed) or any(
         type(argument) not in kinds for argument, kinds in zip(arguments, allowed, strict=True)
@@ -211,8 +221,13 @@ def encode_stat(stat: Stat) -> list[int]:
     ]  # fmt: skip
 
 
-def decode_stat(items: Sequence[int]) -> Stat:
-    """Return the stat that ``encode_stat`` made the items of."""
+def decode_stat(items: Any) -> Stat:
+    """Return the stat that ``encode_stat`` made the items of.
+
+    Raises:
+        MetadataProtocolError: they are no stat.
+    """
+    check_arguments(items, _STAT)
     return Stat(*items)
 
 
@@ -221,9 +236,17 @@ def event_code(kind: EventType) -> int:
     return _EVENT_CODES[kind]
 
 
-def event_type(code: int) -> EventType:
-    """Return the event type of a number in a notice."""
-    return _EVENTS[code]
+def decode_event(items: Any) -> tuple[int, WatchEvent]:
+    """Return watch id and event of the notice EVENT.
+
+    Raises:
+        MetadataProtocolError: they are no event.
+    """
+    check_arguments(items, (int, int, str))
+    watch_id, code, path = items
+    if code not in _EVENTS:
+        raise MetadataProtocolError(f"unknown type of event {code}")
+    return watch_id, WatchEvent(_EVENTS[code], path)
 
 
 def _unpack(body: bytes) -> list[Any]:
@@ -231,6 +254,6 @@ def _unpack(body: bytes) -> list[Any]:
         items = msgpack.unpackb(body, unicode_errors="surrogatepass")
     except (ValueError, msgpack.UnpackException) as error:
         raise MetadataProtocolError(f"a frame is not msgpack: {error}") from error
-    if not isinstance(items, list) or len(items) < 2 or not all(isinstance(item, int) for item in items[:2]):
+    if not isinstance(items, list) or len(items) < 2 or not all(type(item) is int for item in items[:2]):
         raise MetadataProtocolError("a frame is not an array that begins with two numbers")
     return items

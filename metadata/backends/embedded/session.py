@@ -8,11 +8,21 @@ from typing import Any
 
 from typing_extensions import override
 
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import AuthenticationError, HeliographError
+from heliograph.base.guard.handshake import METADATA, ClientHandshake
+from heliograph.base.tls.contexts import ClientTls
 from heliograph.metadata.backends.embedded.calls import EmbeddedRequest, EmbeddedRequests, OnResult
 from heliograph.metadata.backends.embedded.channel import Channel
 from heliograph.metadata.backends.embedded.limits import RESET_WATCHES_MAX
-from heliograph.metadata.backends.embedded.protocol import MAGIC, PROTOCOL_VERSION, EmbeddedOp, Notice, event_type
+from heliograph.metadata.backends.embedded.protocol import (
+    MAGIC,
+    PROTOCOL_VERSION,
+    SERVER_NAME,
+    EmbeddedOp,
+    Notice,
+    check_arguments,
+    decode_event,
+)
 from heliograph.metadata.errors import ConnectionLossError, MetadataProtocolError, SessionExpiredError
 from heliograph.metadata.session.clock import now
 from heliograph.metadata.session.limits import ATTEMPT_SECONDS_MIN, CLOSE_SECONDS_MAX, SILENCE_SHARE
@@ -25,11 +35,15 @@ from heliograph.metadata.store import SessionState, WatchEvent
 class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
     """A session. Made by ``open``; every method is called on the loop that opened it."""
 
-    def __init__(self, host: str, port: int, timeout_ms: int) -> None:
+    def __init__(
+        self, host: str, port: int, timeout_ms: int, tls: ClientTls | None = None, secret: str | None = None
+    ) -> None:
+        self._tls = tls
         self._requests = EmbeddedRequests()
         super().__init__(timeout_ms, self._requests)
         self._host = host
         self._port = port
+        self._secret = secret
         self._channel: Channel | None = None
         self._endpoint = f"{host}:{port}"
         self._reconnector = Reconnector(self, [self._endpoint])
@@ -40,16 +54,24 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
 
     @classmethod
     async def open(
-        cls, host: str, port: int, timeout_ms: int, connect_ms: int, known: tuple[int, str] | None = None
+        cls,
+        host: str,
+        port: int,
+        timeout_ms: int,
+        connect_ms: int,
+        known: tuple[int, str] | None = None,
+        tls: ClientTls | None = None,
+        secret: str | None = None,
     ) -> EmbeddedSession:
         """Begin a new session, or take the one of an id and a password over.
 
         Raises:
             ConnectionLossError: no answer within ``connect_ms``; says what happened last.
+            AuthenticationError: one end does not know the other's secret.
             BadRequestError: the server speaks another version of the protocol.
             SessionExpiredError: there is no session of that id and password.
         """
-        session = cls(host, port, timeout_ms)
+        session = cls(host, port, timeout_ms, tls, secret)
         if known is not None:
             session.clock.session_id, session.password = known
             session._owner, session._takes_over = secrets.token_hex(8), True
@@ -132,19 +154,41 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
     async def _connect(self) -> None:
         assert self._channel is None, "one connection at a time"
         channel = Channel(self._on_frame, self._on_disconnected)
-        await self._loop.create_connection(lambda: channel, self._host, self._port)
+        context = None if self._tls is None else self._tls.context
+        await self._loop.create_connection(lambda: channel, self._host, self._port, ssl=context)
         self._channel = channel
         self._heartbeat.begin()
+        if self._secret is not None:
+            await self._prove(self._secret)
         timeout_ms = round(self.clock.timeout * 1000)
         op = EmbeddedOp.RESUME if self._owner else EmbeddedOp.HELLO
         arguments: tuple[Any, ...] = (timeout_ms, self.clock.session_id, self.password)
         if self._owner:
             arguments = (self.clock.session_id, self.password, self._owner, self._takes_over)
-        self.clock.session_id, self.password, timeout_ms = await self._request(
-            op, (MAGIC, PROTOCOL_VERSION, *arguments)
-        )
+        granted = await self._request(op, (MAGIC, PROTOCOL_VERSION, *arguments))
+        check_arguments(granted, (int, str, int))
+        self.clock.session_id, self.password, timeout_ms = granted
         self.clock.timeout = timeout_ms / 1000
         self._takes_over = False
+
+    async def _prove(self, secret: str) -> None:
+        """Prove that both ends know the cluster's secret."""
+        handshake = ClientHandshake(secret, METADATA)
+        challenge = await self._request(EmbeddedOp.CHALLENGE, (MAGIC, PROTOCOL_VERSION, handshake.nonce))
+        check_arguments([challenge], (bytes,))
+        if not challenge:
+            raise AuthenticationError(
+                f"the metadata store at {self._endpoint} asks for no proof of the cluster's secret, so it may not "
+                "belong to the cluster",
+                field="cluster_secret",
+            )
+        try:
+            proof = handshake.prove(challenge, SERVER_NAME)
+        except AuthenticationError as error:
+            raise AuthenticationError(
+                f"the metadata store at {self._endpoint} is not asked: {error}", field="cluster_secret"
+            ) from error
+        await self._request(EmbeddedOp.PROVE, (proof,))
 
     async def _reset_watches(self) -> None:
         items = [
@@ -193,7 +237,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
             self.lose()
         elif frame[1] == Notice.EVENT and len(frame) == 5:
             # In the queue of the loop, behind the waiters of the answers that came before this event.
-            self._loop.call_soon(self._deliver, frame[2], WatchEvent(event_type(frame[3]), frame[4]))
+            self._loop.call_soon(self._deliver, *decode_event(frame[2:]))
         else:
             raise MetadataProtocolError(f"unknown notice {frame[1]}")
 

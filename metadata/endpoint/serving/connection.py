@@ -17,6 +17,7 @@ from typing import Protocol, cast
 from typing_extensions import override
 
 from heliograph.base.errors import HeliographError
+from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.metadata.endpoint.limits import (
     OUTPUT_BYTES_MAX,
     OUTPUT_BYTES_PAUSE,
@@ -38,6 +39,7 @@ from heliograph.metadata.errors import ConnectionLossError, MetadataProtocolErro
 from heliograph.metadata.store import WatchEvent
 
 log = logging.getLogger(__name__)
+quiet = QuietLog(log)
 
 
 class Host(Protocol):
@@ -125,7 +127,7 @@ class EndpointConnection(asyncio.Protocol):
                 self._received += 1
                 self._take(frame)
         except MetadataProtocolError as error:
-            log.warning("closing the connection of %s: %s", self.peer, error)
+            quiet.warning("frame", "closing the connection of %s: %s", self.peer, error)
             self.abort()
             return
         if self.session is not None:
@@ -319,7 +321,7 @@ class EndpointConnection(asyncio.Protocol):
         self._sent += 1
         self._transport.write(frame)
         if self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:  # I15
-            log.warning("closing the connection of %s, which does not read its answers", self.peer)
+            quiet.warning("slow", "closing the connection of %s, which does not read its answers", self.peer)
             self.abort()
 
     def _answer_word(self, word: bytes) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 
-from heliograph.metadata.endpoint.limits import DESCENDANTS_MAX
+from heliograph.metadata.endpoint.limits import DESCENDANTS_MAX, READS_AT_ONCE_MAX
 from heliograph.metadata.endpoint.serving.writes import Guard, check_visible
 from heliograph.metadata.endpoint.session.acl_directory import is_reserved
 from heliograph.metadata.endpoint.wire.acl import Acl, allows, masked
@@ -94,12 +96,16 @@ class NodeReads:
     async def ephemerals(self, prefix: str) -> list[str]:
         """Return the session's ephemerals below a prefix.
 
+        They are known where the session was at this endpoint from its beginning. Those of a session that has moved are
+        looked for among all nodes.
+
         Raises:
-            WireError: SYSTEM_ERROR, the session has created too many to track.
+            WireError: SYSTEM_ERROR, the session has moved, or has created very many, and there are more nodes below
+                the prefix than DESCENDANTS_MAX.
         """
         made = self._session.ephemerals()
         if made is None:
-            raise WireError("this session has created too many ephemerals to list them", ErrorCode.SYSTEM_ERROR)
+            return await self._search_ephemerals(prefix)
         found: list[str] = []
         for path in made:
             stat = await self._session.store.exists(path)
@@ -108,6 +114,37 @@ class NodeReads:
             elif path.startswith(prefix):
                 found.append(path)
         return found
+
+    async def _search_ephemerals(self, prefix: str) -> list[str]:
+        """Return the session's ephemerals below a prefix, from the stats of all nodes there.
+
+        Raises:
+            WireError: SYSTEM_ERROR, there are too many nodes.
+        """
+        store = self._session.store
+        found: list[str] = []
+        looked, waiting = 0, [ROOT]
+        while waiting:
+            node = waiting.pop()
+            names: list[str] = []
+            with contextlib.suppress(NoNodeError):  # deleted meanwhile
+                names = await store.children(node)
+            paths = [f"{node.rstrip('/')}/{name}" for name in names]
+            paths = [path for path in paths if path.startswith(prefix) or prefix.startswith(path)]
+            paths = [path for path in paths if not is_reserved(path)]
+            looked += len(paths)
+            if looked > DESCENDANTS_MAX:
+                text = f"this session has moved, and there are more than {DESCENDANTS_MAX} nodes below {prefix}"
+                raise WireError(text, ErrorCode.SYSTEM_ERROR)
+            for first in range(0, len(paths), READS_AT_ONCE_MAX):
+                together = paths[first : first + READS_AT_ONCE_MAX]
+                stats = await asyncio.gather(*map(store.exists, together))
+                for path, stat in zip(together, stats, strict=True):
+                    if stat is not None and stat.ephemeral_owner == store.session_id and path.startswith(prefix):
+                        found.append(path)
+                    elif stat is not None and stat.num_children > 0:
+                        waiting.append(path)
+        return sorted(found)
 
     async def count_descendants(self, path: str) -> int:
         """Return the number of nodes below a node.

@@ -14,6 +14,7 @@ from tests.clients.admin.conftest import VERSION
 from tests.clients.admin.session import AdminSession
 from tests.clients.support.report import ClientMatrix, Outcome
 from tests.clients.support.stack import ClientsStack
+from tests.cluster.support.broker_cluster import wait_for
 
 TOOL = "pulsar-admin"
 
@@ -55,14 +56,36 @@ def test_brokers(admin: AdminSession, matrix: ClientMatrix) -> None:
     assert admin("brokers", "version")
     assert admin.json("brokers", "leader-broker")["serviceUrl"]
     admin("brokers", "get-runtime-config")
-    admin("brokers", "list-dynamic-config")
     admin("broker-stats", "load-report")
     matrix.note(TOOL, VERSION, "brokers")
 
 
-def test_bookies(admin: AdminSession, matrix: ClientMatrix) -> None:
+def test_dynamic_configuration(admin: AdminSession, stack: ClientsStack) -> None:
+    assert "brokerMaxConnections" in admin("brokers", "list-dynamic-config")
+    admin("brokers", "update-dynamic-config", "--config", "brokerMaxConnections", "--value", "9000")
+    try:
+        brokers = [running.broker for running in stack.cluster.brokers if not running.is_gone]
+        wait_for(lambda: all(broker.config.connections_max == 9000 for broker in brokers), "the setting at all brokers")
+        assert "9000" in admin("brokers", "get-all-dynamic-config")
+        assert "nearest name" in admin.refused(
+            "brokers", "update-dynamic-config", "--config", "brokerMax", "--value", "1"
+        )
+    finally:
+        admin("brokers", "delete-dynamic-config", "--config", "brokerMaxConnections")
+    wait_for(lambda: all(broker.config.connections_max == 10_000 for broker in brokers), "the reset at all brokers")
+
+
+def test_bookies(admin: AdminSession, stack: ClientsStack, matrix: ClientMatrix) -> None:
     assert "bookie-0" in admin("bookies", "list-bookies")
-    admin("bookies", "racks-placement")
+    assert "bookie-1" in admin("bookies", "racks-placement")
+    address = stack.cluster.bookies[1].address
+    admin("bookies", "set-bookie-rack", "--bookie", address, "--rack", "r2", "--group", "g", "--hostname", "h")
+    try:
+        assert admin.json("bookies", "get-bookie-rack", "--bookie", address) == {"rack": "r2", "hostname": "h"}
+        assert "r2" in admin("bookies", "racks-placement")
+    finally:
+        admin("bookies", "delete-bookie-rack", "--bookie", address)
+    assert admin.json("bookies", "get-bookie-rack", "--bookie", address)["rack"] == "default"
     matrix.note(TOOL, VERSION, "bookies")
 
 
@@ -84,9 +107,26 @@ def test_namespaces(admin: AdminSession, namespace: str, matrix: ClientMatrix) -
 
 
 def test_permissions(admin: AdminSession, namespace: str, matrix: ClientMatrix) -> None:
-    reason = admin.refused("namespaces", "grant-permission", "--role", "r", "--actions", "produce", namespace)
-    assert "not offered" in reason
-    matrix.note(TOOL, VERSION, "permissions", Outcome.REFUSED, "501: clients are not authorized by role")
+    admin("namespaces", "grant-permission", "--role", "r", "--actions", "produce,consume", namespace)
+    shown = admin("namespaces", "permissions", namespace)
+    assert all(word in shown for word in ("r", "produce", "consume"))
+    admin("namespaces", "revoke-permission", "--role", "r", namespace)
+    assert "produce" not in admin("namespaces", "permissions", namespace)
+    topic = f"persistent://{namespace}/granted"
+    admin("topics", "create", topic)
+    admin("topics", "grant-permission", "--role", "r", "--actions", "consume", topic)
+    assert "consume" in admin("topics", "permissions", topic)
+    admin("topics", "revoke-permission", "--role", "r", topic)
+    assert "consume" not in admin("topics", "permissions", topic)
+    assert "not set at the topic level" in admin.refused("topics", "revoke-permission", "--role", "r", topic)
+    admin("namespaces", "grant-subscription-permission", "--subscription", "s", "--roles", "r,q", namespace)
+    assert "r" in admin("namespaces", "subscription-permission", namespace)
+    admin("namespaces", "revoke-subscription-permission", "--subscription", "s", "--role", "r", namespace)
+    assert "q" in admin("namespaces", "subscription-permission", namespace)
+    admin("namespaces", "set-subscription-auth-mode", "--subscription-auth-mode", "Prefix", namespace)
+    assert "Prefix" in admin("namespaces", "get-subscription-auth-mode", namespace)
+    admin("topics", "delete", topic)
+    matrix.note(TOOL, VERSION, "permissions")
 
 
 def test_topics(admin: AdminSession, topic: str, client: pulsar.Client, matrix: ClientMatrix) -> None:
@@ -146,6 +186,34 @@ def test_subscriptions(admin: AdminSession, topic: str, client: pulsar.Client, m
     admin("topics", "unsubscribe", "-s", "s", topic)
     assert lines(admin("topics", "subscriptions", topic)) == []
     matrix.note(TOOL, VERSION, "subscriptions")
+
+
+@pytest.mark.parametrize("compression", [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4], ids=["plain", "lz4"])
+def test_messages(
+    admin: AdminSession, topic: str, client: pulsar.Client, compression: pulsar.CompressionType, matrix: ClientMatrix
+) -> None:
+    with matrix.noting(TOOL, VERSION, "messages"):
+        admin("topics", "create-subscription", "-s", "s", topic)
+        producer = client.create_producer(
+            topic, compression_type=compression, batching_enabled=True, batching_max_publish_delay_ms=200
+        )
+        ids: list[pulsar.MessageId] = []
+        for number in range(3):
+            body = f"together-{number}".encode()
+            producer.send_async(body, lambda _, sent: ids.append(sent), properties={"n": str(number)})
+        producer.flush()
+        alone = client.create_producer(topic, compression_type=compression, batching_enabled=False)
+        last = alone.send(b"alone", partition_key="k", properties={"n": "3"})
+        assert {(one.ledger_id(), one.entry_id()) for one in ids} == {(ids[0].ledger_id(), ids[0].entry_id())}
+        peeked = admin("topics", "peek-messages", "-s", "s", "-n", "4", topic)
+        assert [f"together-{number}" in peeked for number in range(3)] == [True, True, True]
+        assert "alone" in peeked
+        for message, text in ((ids[0], "together-0"), (last, "alone")):
+            place = ["-l", str(message.ledger_id()), "-e", str(message.entry_id())]
+            assert text in admin("topics", "get-message-by-id", *place, topic)
+        assert "together-0" in admin("topics", "examine-messages", "-i", "earliest", "-m", "1", topic)
+        assert "alone" in admin("topics", "examine-messages", "-i", "latest", "-m", "1", topic)
+        assert backlog(admin, topic) == 2  # entries
 
 
 def test_schemas(admin: AdminSession, topic: str, tmp_path: Path, matrix: ClientMatrix) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.support.features import ADMINISTRATION, PULSAR
+from tests.clients.support.features import ADMINISTRATION, NAMESPACE_POLICIES, PULSAR, TOPIC_POLICIES
 from tests.clients.support.golang import build_module, required_version
 from tests.clients.support.program import ProgramRun, run_program
 from tests.clients.support.report import ClientMatrix
@@ -20,10 +20,20 @@ PROGRAM_SECONDS_MAX = 240.0
 ABSENT = {
     "ack_timeout", "schema_key_value", "schema_auto",
     "bookies", "perf_produce", "perf_consume", "perf_read",
+    *(f"namespace:{name}" for name in (
+        "max_unacked_messages_per_consumer", "max_unacked_messages_per_subscription", "max_subscriptions_per_topic",
+        "delayed_delivery", "subscription_types_enabled", "auto_subscription_creation",
+    )),
+    "topic:subscription_types_enabled",
 }  # fmt: skip
 SCENARIOS = {
     "Go client": [name for name in PULSAR.features if name not in ABSENT],
-    "Go admin library": [name for name in ADMINISTRATION.features if name not in ABSENT],
+    "Go admin library": [
+        name
+        for table in (ADMINISTRATION, NAMESPACE_POLICIES, TOPIC_POLICIES)
+        for name in table.features
+        if name not in ABSENT
+    ],
 }
 CASES = [(client, scenario) for client, scenarios in SCENARIOS.items() for scenario in scenarios]
 
@@ -44,4 +54,6 @@ def test_scenario(client: str, scenario: str, stack: ClientsStack, matrix: Clien
 def test_program_ends(stack: ClientsStack) -> None:
     run = _run(stack)
     run.check_end()
-    assert set(run.results) == {scenario for _, scenario in CASES}, "each scenario is a test"
+    # Two scenarios are the policies together, each of which is a test.
+    alone = run.results.keys() - {"namespace_policies", "topic_policies"}
+    assert alone == {scenario for _, scenario in CASES}, "each scenario is a test"

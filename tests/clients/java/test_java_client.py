@@ -12,7 +12,8 @@ from tests.clients.support.report import ClientMatrix
 from tests.clients.support.stack import ClientsStack
 
 CLIENT = "Java client"
-VERSIONS = ["4.2.4"]
+# The client's releases that are in wide use: the present one, and two lines that brokers of the same numbers had.
+VERSIONS = ["4.2.4", *(pytest.param(version, marks=pytest.mark.full) for version in ("3.3.7", "3.0.7"))]
 GROUPS = {
     "Delivery": (
         "produce_consume", "batching", "exclusive", "shared", "failover", "key_shared", "cumulative_ack",
@@ -26,7 +27,7 @@ GROUPS = {
         "schema_bytes", "schema_string", "schema_primitives", "schema_json", "schema_avro", "schema_protobuf",
         "schema_key_value", "schema_auto", "schema_evolution", "schema_incompatible",
     ),
-    "Failures": ("transactions", "redirect", "unload", "broker_death"),
+    "Failures": ("transactions", "redirect", "entry_metadata", "unload", "broker_death"),
 }  # fmt: skip
 GROUP_SECONDS_MAX = 240.0
 CASES = [(group, scenario) for group, scenarios in GROUPS.items() for scenario in scenarios]

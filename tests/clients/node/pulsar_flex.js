@@ -1,5 +1,6 @@
 // A conversation of the npm client pulsar-flex with a broker: node pulsar_flex.js host:port
 // Prints one JSON object; a step that does not end is ended by whoever started this.
+// With host:port,host:port and the name of a question it publishes and consumes while the test does what it asks for.
 const { Producer, Consumer } = require('pulsar-flex');
 
 const server = process.argv[2];
@@ -49,7 +50,39 @@ const produce = async (name) => {
   });
 };
 
+// ask has the test do something to the cluster, and waits until that is done.
+const ask = (question) =>
+  new Promise((resolve, reject) => {
+    process.stdin.once('data', (line) => (JSON.parse(line).ok ? resolve() : reject(new Error(line.toString()))));
+    console.log(JSON.stringify(question));
+  });
+
+const survive = async (servers, what) => {
+  const topic = topicOf(what);
+  const seen = new Set();
+  const discoveryServers = servers.split(',');
+  const consumer = new Consumer({
+    topic, discoveryServers, subscription: 'sub', subType: Consumer.SUB_TYPES.SHARED, consumerName: 'flex',
+    receiveQueueSize: 20, ...quiet,
+  });
+  await consumer.subscribe();
+  consumer.run({ autoAck: true, onMessage: async ({ message }) => seen.add(message.toString()) });
+  const producer = new Producer({
+    topic, discoveryServers, producerAccessMode: Producer.ACCESS_MODES.SHARED, ...quiet,
+  });
+  await producer.create();
+  for (let n = 0; n < 60; n++) {
+    if (n === 20 || n === 40) await ask({ ask: what, topic, namespace: 'public/default' });
+    await producer.sendMessage({ payload: `m${n}`, properties: {} });
+  }
+  for (let round = 0; round < 300 && seen.size < 60; round++) await new Promise((done) => setTimeout(done, 100));
+  const missing = [...Array(60).keys()].filter((n) => !seen.has(`m${n}`));
+  console.log(JSON.stringify({ scenario: what, ok: missing.length === 0, detail: `missing: ${missing}` }));
+  process.exit(0);
+};
+
 const main = async () => {
+  if (process.argv[3]) return survive(server, process.argv[3]);
   const found = {};
   for (const [name, subType, options] of [
     ['exclusive', Consumer.SUB_TYPES.EXCLUSIVE, { cumulative: true }],

@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.support.npm import install_package
 from tests.clients.support.program import run_program
-from tests.clients.support.report import ClientMatrix
+from tests.clients.support.report import ClientMatrix, Outcome
 from tests.clients.support.stack import ClientsStack, running_stack
 from tests.clients.support.tools import need
 
@@ -20,6 +20,10 @@ SCRIPT = Path(__file__).with_name("pulsar_flex.js")
 SHOWN = (
     "produce_consume", "batching", "exclusive", "failover", "shared", "key_shared", "cumulative_ack", "negative_ack",
 )  # fmt: skip
+SURVIVED = {"unload": "unload", "broker_death": "crash_owner"}
+NO_REDIRECTS = (
+    "the client goes where its first lookup points and never asks that broker in turn: use it with one broker"
+)
 
 
 @pytest.mark.timeout(400)
@@ -39,6 +43,23 @@ def test_pulsar_flex_publishes_consumes_and_acknowledges(tmp_path: Path, matrix:
         check(stack, found)
     for feature in SHOWN:
         matrix.note(CLIENT, VERSION, feature)
+
+
+@pytest.mark.full  # the client waits for 5 s before it connects again
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("feature", "asked"), SURVIVED.items(), ids=list(SURVIVED))
+def test_pulsar_flex_goes_on(feature: str, asked: str, tmp_path: Path, matrix: ClientMatrix) -> None:
+    modules = install_package(PACKAGE, VERSION)
+    with running_stack(tmp_path, brokers=1) as stack:
+        run = run_program(
+            PACKAGE,
+            [need("node"), str(SCRIPT), stack.service_url.removeprefix("pulsar://"), asked],
+            seconds=RUN_SECONDS_MAX,
+            environment={"NODE_PATH": str(modules)},
+            answer=stack.answer,
+        )
+    matrix.check(run, asked, CLIENT, VERSION, feature)
+    matrix.note(CLIENT, VERSION, "redirect", Outcome.MISSING, NO_REDIRECTS)
 
 
 def check(stack: ClientsStack, found: dict[str, Any]) -> None:

@@ -37,6 +37,7 @@ PULSAR = FeatureTable(
         "reader": "readers",
         "seek_id": "seek to a message id",
         "seek_time": "seek to a time",
+        "entry_metadata": "index and broker's time of messages",
         "table_view": "table views",
         "compaction": "reading a compacted topic",
         "partitions": "partitioned topics",
@@ -68,9 +69,7 @@ ADMINISTRATION = FeatureTable(
         "brokers": "brokers",
         "bookies": "bookies",
         "namespaces": "namespaces: create, list, unload, delete",
-        "namespace_policies": "policies of namespaces: set, get, remove",
         "topics": "topics: create, list, look up, terminate, delete",
-        "topic_policies": "policies of topics: set, get, remove",
         "partitioned_topics": "partitioned topics",
         "subscriptions": "subscriptions: create, skip, reset, expire, delete",
         "messages": "messages: peek, by id, examine",
@@ -82,6 +81,46 @@ ADMINISTRATION = FeatureTable(
         "perf_consume": "consuming at a rate",
         "perf_read": "reading at a rate",
     },
+)
+_POLICIES = {
+    "message_ttl": "time to live of messages",
+    "retention": "retention",
+    "backlog_quota": "backlog quota",
+    "persistence": "numbers of copies",
+    "publish_rate": "rate of publishing",
+    "dispatch_rate": "rate of delivery",
+    "subscription_dispatch_rate": "rate of delivery of each subscription",
+    "subscribe_rate": "rate of subscribing",
+    "max_producers": "most producers of a topic",
+    "max_consumers": "most consumers of a topic",
+    "max_consumers_per_subscription": "most consumers of a subscription",
+    "max_unacked_messages_per_consumer": "most unacknowledged messages of a consumer",
+    "max_unacked_messages_per_subscription": "most unacknowledged messages of a subscription",
+    "max_subscriptions_per_topic": "most subscriptions of a topic",
+    "deduplication": "deduplication",
+    "compaction_threshold": "compaction threshold",
+    "delayed_delivery": "delayed delivery and its precision",
+    "inactive_topic_policies": "deletion of inactive topics",
+    "subscription_types_enabled": "types of subscriptions",
+    "auto_subscription_creation": "creation of subscriptions by their first use",
+    "schema_compatibility_strategy": "compatibility of schemas",
+    "schema_validation_enforce": "producers without a schema",
+}
+NAMESPACE_POLICIES = FeatureTable(
+    "Policies of namespaces: set, get, remove",
+    {f"namespace:{name}": title for name, title in _POLICIES.items()}
+    | {
+        "namespace:max_topics_per_namespace": "most topics",
+        "namespace:auto_topic_creation": "creation of topics by their first use",
+        "namespace:subscription_expiration_time": "expiry of unused subscriptions",
+        "namespace:is_allow_auto_update_schema": "schemas that producers bring",
+        "namespace:properties": "properties",
+        "namespace:whole": "all policies at once",
+    },
+)
+TOPIC_POLICIES = FeatureTable(
+    "Policies of topics: set, get, remove",
+    {f"topic:{name}": title for name, title in _POLICIES.items()} | {"topic:max_message_size": "largest message"},
 )
 ZOOKEEPER = FeatureTable(
     "ZooKeeper clients, on `helio metadata serve`",
@@ -107,7 +146,7 @@ ZOOKEEPER = FeatureTable(
         "zk_restart": "a server that keeps its state there is restarted",
     },
 )
-TABLES = (PULSAR, ADMINISTRATION, ZOOKEEPER)
+TABLES = (PULSAR, ADMINISTRATION, NAMESPACE_POLICIES, TOPIC_POLICIES, ZOOKEEPER)
 
 
 def title_of(feature: str) -> str:

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.clients.support.features import title_of
+from tests.clients.support.features import TABLES, title_of
 from tests.clients.support.program import ProgramRun
 
 MATRIX = Path(__file__).parents[1] / "matrix.json"
+DETAIL_CHARACTERS_MAX = 200
 
 
 class Outcome(enum.Enum):
@@ -37,7 +40,7 @@ class Note:
 
 
 class ClientMatrix:
-    """The notes of one run of the tests."""
+    """The notes of one run of the tests. Of several tests of one cell a failed one decides."""
 
     def __init__(self) -> None:
         self.notes: dict[tuple[str, str], Note] = {}
@@ -51,31 +54,60 @@ class ClientMatrix:
             detail: a short text for the page; none is needed for what works.
         """
         title_of(feature)
-        self.notes[(f"{client} {version}", feature)] = Note(client, version, feature, outcome.value, detail)
+        key = (f"{client} {version}", feature)
+        earlier = self.notes.get(key)
+        if earlier is None or earlier.outcome != Outcome.MISSING.value:
+            self.notes[key] = Note(client, version, feature, outcome.value, detail)
+
+    @contextlib.contextmanager
+    def noting(self, client: str, version: str, feature: str) -> Iterator[None]:
+        """Note that a feature works if the block succeeds, and that it is missing if the block fails."""
+        try:
+            yield
+        except Exception as error:
+            self.note(client, version, feature, Outcome.MISSING, _first_line(error))
+            raise
+        self.note(client, version, feature)
 
     def check(self, run: ProgramRun, scenario: str, client: str, version: str, feature: str | None = None) -> None:
-        """Check that a program's scenario succeeded, and note it.
+        """Check that a program's scenario succeeded, and note it; a scenario that failed is noted, too.
 
         Args:
             feature: if not named like the scenario. None: like the scenario.
         """
-        found = run.check(scenario)
+        row = feature or scenario
+        try:
+            found = run.check(scenario)
+        except AssertionError as error:
+            self.note(client, version, row, Outcome.MISSING, _first_line(error))
+            raise
         outcome, detail = (Outcome.REFUSED, found.detail) if found.refused else (Outcome.WORKS, "")
-        self.note(client, version, feature or scenario, outcome, detail)
+        self.note(client, version, row, outcome, detail)
 
     def save(self, path: Path = MATRIX) -> None:
         """Write the notes over those of earlier runs; those of other versions of a noted client's are dropped.
 
-        Two versions of a client are kept if one run notes both.
+        Two versions of a client are kept if one run notes both. Notes of rows that the page has no more are dropped.
         """
+        rows = {feature for table in TABLES for feature in table.features}
         noted = {(note.client, note.version) for note in self.notes.values()}
         clients = {client for client, _ in noted}
-        kept = [note for note in load(path) if note.client not in clients or (note.client, note.version) in noted]
+        kept = [
+            note
+            for note in load(path)
+            if note.feature in rows and (note.client not in clients or (note.client, note.version) in noted)
+        ]
         merged = {(f"{note.client} {note.version}", note.feature): note for note in kept} | self.notes
-        rows = [asdict(merged[key]) for key in sorted(merged)]
-        path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        written = [asdict(merged[key]) for key in sorted(merged)]
+        path.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n")
 
 
 def load(path: Path = MATRIX) -> list[Note]:
     """Return the recorded notes."""
     return [Note(**row) for row in json.loads(path.read_text())] if path.exists() else []
+
+
+def _first_line(error: Exception) -> str:
+    """Return the beginning of what an error says, for one line of a page."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text[:DETAIL_CHARACTERS_MAX]

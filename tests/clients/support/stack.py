@@ -104,8 +104,10 @@ class ClientsStack:
 
 @contextlib.contextmanager
 def running_stack(directory: Path, *, brokers: int = 2, **policies: Any) -> Iterator[ClientsStack]:
-    """Run a cluster with a gateway for the duration of the block; ``policies`` are those of ``public/default``."""
-    with broker_cluster(directory, bookies=3, brokers=brokers, **policies) as cluster:
+    """Run a cluster with a gateway for the duration of the block; ``policies`` are those of ``public/default``. Its
+    brokers note the time and the index of entries, so that every client shows that it copes with that."""
+    options = {"entry_metadata": "both"}
+    with broker_cluster(directory, bookies=3, brokers=brokers, options=options, **policies) as cluster:
         stack = ClientsStack(cluster)
         cluster.run(stack.start())
         try:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -25,18 +22,3 @@ def need(name: str) -> str:
     if found is None:
         pytest.skip(f"{name} is not on this machine: install {PACKAGES.get(name, name)}, or run `make servers` as root")
     return found
-
-
-def cache_folder(kind: str) -> Path:
-    """Return a folder for what is built once and used by later runs, outside of the repository.
-
-    It is below ``$XDG_CACHE_HOME``, else below ``~/.cache``, else below the folder of temporary files.
-    """
-    chosen = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(chosen) if chosen else Path.home() / ".cache") / "heliograph-tests" / kind
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"heliograph-tests-{os.getuid()}" / kind
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -12,12 +12,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from heliograph.cluster.ports import pick_free
 from tests.clients.support.maven import build
 from tests.contracts.endpoint.served_stores import STORES
 from tests.contracts.metadata.zookeeper_server import ZooKeeperServer
 
-STORE_NAMES = ("embedded", "etcd")
+# Where a test is enough on one store the others are for the full run. A real ZooKeeper shows what is true of it.
+STORE_PARAMETERS = ("embedded", *(pytest.param(name, marks=pytest.mark.full) for name in ("etcd", "zookeeper")))
 START_SECONDS_MAX = 120.0
 END_SECONDS_MAX = 60.0
 CONTAINER_CHECK_SECONDS = "0.5"

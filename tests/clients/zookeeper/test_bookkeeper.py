@@ -114,5 +114,5 @@ def test_three_bookies_one_of_which_dies(store: str, tmp_path: Path, matrix: Cli
         restarted = cluster.start_bookie()
         assert "200 entries written to ledger" in cluster.shell(*simple)
         restarted.kill()
-        assert cluster.shell("listledgers").count("ledgerID: ") == 2
+        assert "ledgerID: " not in cluster.shell("listledgers"), "the test deletes the ledgers that it writes"
         matrix.note(CLIENT, VERSION, "zk_storage")

@@ -12,7 +12,7 @@ import pytest
 from tests.clients.support.maven import JavaProject, build
 from tests.clients.support.program import ProgramRun, run_program
 from tests.clients.support.report import ClientMatrix
-from tests.clients.zookeeper.served import STORE_NAMES, endpoints, kill_or_start, serving
+from tests.clients.zookeeper.served import STORE_PARAMETERS, endpoints, kill_or_start, serving
 
 CLIENT, VERSION = "Curator", "5.9.0"
 MAIN_CLASS = "heliograph.curator.Main"
@@ -54,7 +54,7 @@ def run_curator(connect: str, *scenarios: str, answer: Callable[[dict[str, Any]]
     return run_program(CLIENT, command, seconds=SECONDS_MAX, answer=answer)
 
 
-@pytest.fixture(scope="module", params=[*STORE_NAMES, pytest.param("zookeeper", marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=STORE_PARAMETERS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramRun]:
     """The run of all scenarios on one store. A real ZooKeeper shows that they expect what is true of it."""
     project()
@@ -71,7 +71,7 @@ def test_program_ends(run: ProgramRun) -> None:
     run.check_end()
 
 
-@pytest.mark.parametrize("store", STORE_NAMES)
+@pytest.mark.parametrize("store", STORE_PARAMETERS[:2])
 def test_session_continues_at_the_other_endpoint(store: str, tmp_path: Path, matrix: ClientMatrix) -> None:
     project()
     with endpoints(store, tmp_path, 2) as pair:

@@ -11,7 +11,7 @@ import pytest
 from tests.clients.support.golang import build_module, required_version
 from tests.clients.support.program import ProgramRun, run_program
 from tests.clients.support.report import ClientMatrix
-from tests.clients.zookeeper.served import STORE_NAMES, endpoints, kill_or_start, serving
+from tests.clients.zookeeper.served import STORE_PARAMETERS, endpoints, kill_or_start, serving
 
 CLIENT = "go-zookeeper"
 FOLDER = Path(__file__).parent / "go"
@@ -39,7 +39,7 @@ def version() -> str:
     return required_version(FOLDER, "github.com/go-zookeeper/zk")
 
 
-@pytest.fixture(scope="module", params=[*STORE_NAMES, pytest.param("zookeeper", marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=STORE_PARAMETERS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramRun]:
     """The run of all scenarios on one store. A real ZooKeeper shows that they expect what is true of it."""
     build_module(FOLDER)
@@ -56,7 +56,7 @@ def test_program_ends(run: ProgramRun) -> None:
     run.check_end()
 
 
-@pytest.mark.parametrize("store", STORE_NAMES)
+@pytest.mark.parametrize("store", STORE_PARAMETERS[:2])
 def test_session_continues_at_the_other_endpoint(store: str, tmp_path: Path, matrix: ClientMatrix) -> None:
     build_module(FOLDER)
     with endpoints(store, tmp_path, 2) as pair:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from heliograph.cluster.ports import pick_free
 from tests.clients.support.maven import JavaProject, build
 from tests.clients.support.program import ProgramRun, run_program
 from tests.clients.support.report import ClientMatrix
-from tests.clients.zookeeper.served import Server, serving
+from tests.clients.zookeeper.served import STORE_PARAMETERS, Server, serving
 
 CLIENT, VERSION = "Kafka", "3.9.1"
 HEAP = ("-Xmx320m",)
 QUIET = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=error",)
 LOUD = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=info",)
 SECONDS_MAX = 300.0
+EXPIRY_SECONDS_MAX = 120.0  # of a session of 18 s
 # The page of one index file is what Kafka maps by default for each segment; small ones are enough here.
 SETTINGS = """
 broker.id=1
@@ -50,6 +53,7 @@ class KafkaBroker:
 
     def __init__(self, connect: str, folder: Path) -> None:
         self._folder = folder
+        self._connect = connect
         self.port = pick_free()
         self._settings = folder / "server.properties"
         directory = folder / "kafka-logs"
@@ -75,6 +79,19 @@ class KafkaBroker:
         assert server is not None, "the broker is started"
         server.kill()
 
+    def wait_for_expiry(self) -> None:
+        """Wait until the session of a killed broker has ended. A broker that starts before that ends itself."""
+        client = KazooClient(self._connect)
+        client.start()
+        try:
+            deadline = time.monotonic() + EXPIRY_SECONDS_MAX
+            while client.exists("/kafka/brokers/ids/1") is not None:
+                assert time.monotonic() < deadline, "the session of the killed broker does not expire"
+                time.sleep(0.5)
+        finally:
+            client.stop()
+            client.close()
+
     def use(self, when: str) -> ProgramRun:
         """Run the user's program before or after the restart."""
         command = project().command("heliograph.kafka.RoundTrip", self.address, when, options=QUIET)
@@ -97,10 +114,7 @@ def kafka_broker(store: str, folder: Path) -> Iterator[KafkaBroker]:
                 broker.server.kill()
 
 
-@pytest.mark.parametrize(
-    "store",
-    ["embedded", *(pytest.param(name, marks=pytest.mark.full) for name in ("etcd", "zookeeper"))],
-)
+@pytest.mark.parametrize("store", STORE_PARAMETERS)
 def test_a_broker_serves_and_is_restarted(store: str, tmp_path: Path, matrix: ClientMatrix) -> None:
     with kafka_broker(store, tmp_path) as broker:
         run = broker.use("before")
@@ -118,5 +132,6 @@ def test_a_killed_broker_comes_back_after_its_session_has_expired(store: str, tm
     with kafka_broker(store, tmp_path) as broker:
         broker.use("before").check("produce_consume")
         broker.kill()
-        broker.start()  # the broker waits until the node of its former session is deleted
+        broker.wait_for_expiry()
+        broker.start()
         broker.use("after").check("restarted")

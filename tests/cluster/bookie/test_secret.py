@@ -13,9 +13,9 @@ from heliograph.actors.errors import BookieError, BookieUnavailableError, FrameE
 from heliograph.actors.ledger.driver import LedgerClient, LedgerClientConfig
 from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.greeting import ClientGreeting, Greeting
-from heliograph.actors.wire.handshake import NONCE_BYTES
 from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Status
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.handshake import NONCE_BYTES
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.deployment import _class_and_arguments
 from heliograph.cluster.parts import Part
@@ -60,6 +60,10 @@ async def started(home: Path, **changes: Any) -> Any:
         (SECRET, OTHER, False),
         (SECRET, None, False),
         (None, SECRET, False),  # it may not belong to the cluster
+        (f"{OTHER}\n{SECRET}", SECRET, True),  # while the secret is changed
+        (SECRET, f"{OTHER}\n{SECRET}", True),
+        (f"{OTHER}\n{SECRET}", OTHER, True),
+        (f"{OTHER}\n{SECRET}", f"{OTHER}\n{SECRET}", True),
     ],
 )
 def test_only_the_same_secret_is_served(
@@ -160,6 +164,11 @@ def test_secrets_are_checked_and_not_shown(tmp_path: Path) -> None:
         LedgerClientConfig(cluster_secret="short")
     with pytest.raises(InvalidConfigError, match="shorter"):
         ClusterConfig(cluster_secret="short")
+    for wrong in (f"{SECRET}\nshort", ""):
+        with pytest.raises(InvalidConfigError, match="shorter"):
+            small_config(tmp_path, cluster_secret=wrong)
+    with pytest.raises(InvalidConfigError, match="3 secrets"):
+        small_config(tmp_path, cluster_secret=f"{SECRET}\n{OTHER}\n{SECRET}")
     with pytest.raises(InvalidConfigError, match="give the cluster a secret"):
         small_config(tmp_path, host="0.0.0.0")
     shown: list[object] = [

@@ -38,6 +38,7 @@ def test_the_handshake_takes_the_lower_version_and_names_the_features(cluster: B
             assert peer.connected.server_version
             assert peer.connected.max_message_size > 0
             assert {field.name for field, _ in peer.connected.feature_flags.ListFields()} == {
+                "supports_auth_refresh",
                 "supports_topic_watchers",
                 "supports_get_partitioned_metadata_without_auto_creation",
                 "supports_topic_watcher_reconcile",

@@ -98,8 +98,8 @@ def _take(http: httpx.Client, topic: str, subscription: str, count: int) -> list
 def test_the_whole_way_over_http_on_ray(cluster: LiveCluster, topic: str) -> None:
     with httpx.Client(base_url=_url(cluster), timeout=120) as http:
         admin = f"/admin/v2/persistent/public/default/{topic}"
-        assert http.put(f"{admin}/partitions", content="4").status_code == 204
-        assert http.put(f"{admin}/partitions", content="4").status_code == 409
+        assert http.put(f"{admin}/partitions", json=4).status_code == 204
+        assert http.put(f"{admin}/partitions", json=4).status_code == 409
         body = {"messages": [{"payload": str(number), "key": str(number % 9)} for number in range(1000)]}
         answer = http.post(f"/topics/persistent/public/default/{topic}", json=body)
         assert answer.status_code == 200, answer.text

@@ -59,7 +59,7 @@ async def _take(stack: Stack, subscription: str, count: int, **parameters: Any) 
 
 def test_rest_publishes_to_partitions_by_key_and_consumes_what_is_not_acknowledged(tmp_path: Path) -> None:
     async def scenario(stack: Stack) -> None:
-        assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", content="4")).status_code == 204
+        assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", json=4)).status_code == 204
         for start in (0, 500):
             body = {"messages": [{"payload": str(n), "key": f"N{n % 50}"} for n in range(start, start + 500)]}
             answer = await stack.http.post(f"/topics/{TOPIC}", json=body)
@@ -257,7 +257,7 @@ def base64_in_query(text: str) -> str:
 
 def test_a_stock_client_with_an_http_address_meets_the_gateways_messages(tmp_path: Path) -> None:
     async def scenario(stack: Stack) -> None:
-        assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", content="2")).status_code == 204
+        assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", json=2)).status_code == 204
         body = {"messages": [{"payload": f"rest-{n}", "key": str(n), "properties": {"p": "v"}} for n in range(10)]}
         assert (await stack.http.post(f"/topics/{TOPIC}", json=body)).status_code == 200
         values = await asyncio.to_thread(_exchange_with_stock_client, stack.server.url)
@@ -289,7 +289,7 @@ def _exchange_with_stock_client(url: str) -> list[str]:
 
 def test_losing_a_broker_loses_nothing_that_the_gateway_confirmed(tmp_path: Path) -> None:
     async def scenario(stack: Stack) -> None:
-        assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", content="4")).status_code == 204
+        assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", json=4)).status_code == 204
         confirmed: list[str] = []
         async with connect(f"{stack.websocket_url}/ws/v2/producer/{TOPIC}") as producer:
             for number in range(3000):

@@ -282,16 +282,18 @@ class NeedsArguments(FromTheEnd):
 
 def test_a_placement_class_of_the_users() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
-        client = await cluster.client(replace(quick(), placement=f"{__name__}.FromTheEnd"))
+        client = await cluster.client(replace(quick(), placement="end", placements=f"end={__name__}:FromTheEnd"))
         writer = await new_ledger(client)
         assert writer.metadata.last_segment.bookies == ("b3", "b4", "b5")
         await cluster.bookies["b4"].stop()
         await add(writer, 10)
         await until(lambda: writer.metadata.last_segment.bookies == ("b3", "b2", "b5"))
-        for wrong in ("no.such.Policy", f"{__name__}.Missing", f"{__name__}.NeedsArguments"):
-            with pytest.raises(InvalidConfigError, match="dotted name") as refused:
-                await cluster.client(replace(quick(), placement=wrong))
-            assert refused.value.field == "placement"
+        for wrong in ("no.such:Policy", f"{__name__}:Missing", f"{__name__}:NeedsArguments"):
+            with pytest.raises(InvalidConfigError, match="without arguments") as refused:
+                await cluster.client(replace(quick(), placements=f"x={wrong}"))
+            assert refused.value.field == "placements"
+        with pytest.raises(InvalidConfigError, match="there is no placement"):
+            await cluster.client(replace(quick(), placement=f"{__name__}.FromTheEnd"))
 
     run(scenario, bookies=5)
 

@@ -34,9 +34,10 @@ asyncio.run(main())
 """
 
 
-def new_server(directory: Path, port: int = 0, host: str = "127.0.0.1") -> EmbeddedServer:
+def new_server(directory: Path, port: int = 0, host: str = "127.0.0.1", secret: str | None = None) -> EmbeddedServer:
     port = port or (0 if (directory / "port").exists() else pick_free())  # one that stays free between two lives
-    return EmbeddedServer(directory, host, port, limits=ServerLimits(session_timeout_ms_min=100), lock_wait_ms=0)
+    limits = ServerLimits(session_timeout_ms_min=100)
+    return EmbeddedServer(directory, host, port, limits=limits, lock_wait_ms=0, secret=secret)
 
 
 @asynccontextmanager

@@ -129,7 +129,7 @@ def test_a_directory_has_one_server_and_a_port_one_owner(tmp_path: Path) -> None
                 await new_server(tmp_path / "two", port).start()
             assert raised.value.field == "port"
             with pytest.raises(ResourceError):
-                await new_server(tmp_path / "three", host="no.such.host.invalid").start()
+                await new_server(tmp_path / "three", host="no.such.host.invalid", secret="s" * 16).start()
         async with serving(tmp_path / "one") as server:
             assert server.address == f"127.0.0.1:{port}"
         with socket.create_server(("127.0.0.1", port)), pytest.raises(ResourceError, match="taken"):

@@ -52,10 +52,11 @@ class RunningBroker:
 
 
 class BrokerCluster:
-    """Made by ``broker_cluster``."""
+    """Made by ``broker_cluster``. ``options`` are settings of the brokers that are started from now on."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, options: dict[str, Any] | None = None) -> None:
         self.directory = directory
+        self.options = options or {}
         self.metadata = MemoryServer()
         self.bookies: list[Bookie] = []
         self.brokers: list[RunningBroker] = []
@@ -93,7 +94,7 @@ class BrokerCluster:
         """A broker of that id; a second of the same id is its next incarnation."""
         # The brokers are one process and report its processor time: that is no reason to move bundles.
         quiet = {"balance_seconds": 0.0, "housekeeping_seconds": 0.2}
-        settings = {"actor_name": name, "port": pick_free(), **quiet, **options}
+        settings = {"actor_name": name, "port": pick_free(), **quiet, **self.options, **options}
         running = self.run(self._start_broker(BrokerConfig(name, **settings)))
         self.brokers.append(running)
         return running
@@ -181,9 +182,12 @@ class BrokerCluster:
 
 
 @contextmanager
-def broker_cluster(directory: Path, *, bookies: int = 3, brokers: int = 1, **policies: Any) -> Iterator[BrokerCluster]:
-    """A running cluster; ``policies`` override those of the default namespace."""
-    cluster = BrokerCluster(directory)
+def broker_cluster(
+    directory: Path, *, bookies: int = 3, brokers: int = 1, options: dict[str, Any] | None = None, **policies: Any
+) -> Iterator[BrokerCluster]:
+    """A running cluster; ``options`` are settings of its brokers, ``policies`` override those of the default
+    namespace."""
+    cluster = BrokerCluster(directory, options)
     try:
         cluster.start(bookies, brokers, replace(NamespacePolicies(), **policies))
         yield cluster

@@ -12,7 +12,7 @@ from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 from heliograph.metadata.endpoint.limits import EndpointLimits
 from heliograph.metadata.endpoint.wire.codes import ErrorCode
 from heliograph.metadata.endpoint.wire.codes import OpCode as O
-from heliograph.metadata.endpoint.wire.jute import JuteReader
+from heliograph.metadata.endpoint.wire.jute import JuteReader, string
 from tests.contracts.endpoint.backends import EndpointOverEmbedded, EndpointOverEtcd, EndpointOverMemory
 from tests.contracts.endpoint.wire_client import (
     DEADLINE_SECONDS,
@@ -60,6 +60,12 @@ async def kill(endpoint: ZooKeeperEndpoint) -> None:
         await session.store.detach()
 
 
+async def ephemerals_of(client: WireClient, prefix: str) -> list[str]:
+    reply = await client.call(O.GET_EPHEMERALS, string(prefix))
+    assert reply.error == 0
+    return JuteReader(reply.body).strings()
+
+
 async def owner_of(client: WireClient, path: str) -> int | None:
     reply = await client.call(O.EXISTS, path_and_watch(path))
     return None if reply.error == ErrorCode.NO_NODE else Stat.read(JuteReader(reply.body)).owner
@@ -71,6 +77,9 @@ def test_a_client_rides_over_the_death_of_its_endpoint(serve: Serve) -> None:
         first = await WireClient.begin(backend.address, timeout_ms=TIMEOUT_MS)
         await first.create("/e", b"1", 1)
         await first.create("/p")
+        await first.create("/q")
+        await first.create("/q/e", b"", 1)
+        await first.create("/q/p")
         seen = await first.call(O.GET_DATA, path_and_watch("/p", True))
         await kill(backend.endpoint)
         assert await first.rest() == b""
@@ -89,9 +98,13 @@ def test_a_client_rides_over_the_death_of_its_endpoint(serve: Serve) -> None:
         assert await owner_of(witness, "/e") == first.session_id
         assert (await second.call(O.SET_DATA, set_data("/e", b"2"))).error == 0
         assert (await second.create("/e2", b"", 1)).error == 0
+        assert await ephemerals_of(second, "/") == ["/e", "/e2", "/q/e"]
+        assert await ephemerals_of(second, "/q") == ["/q/e"]
+        assert await ephemerals_of(second, "/nowhere") == []
+        assert await ephemerals_of(witness, "/") == []
         assert other.facts().moved_sessions == 1
         await second.call(O.CLOSE_SESSION)
-        assert [await owner_of(witness, path) for path in ("/e", "/e2")] == [None, None]
+        assert [await owner_of(witness, path) for path in ("/e", "/e2", "/q/e")] == [None, None, None]
         for client in (first, second, witness):
             await client.close()
 

@@ -19,6 +19,7 @@ from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.records import entry_stamp
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.subscription import Subscription
@@ -205,7 +206,7 @@ def go_on_in_the_next_ledger_too_soon() -> Iterator[None]:
     async def at_once(self: ManagedLedger) -> None:
         return None
 
-    with patch.object(ManagedLedger, "_wait_drained", at_once):
+    with patch.object(ManagedLedger, "_drain", at_once):
         yield
 
 
@@ -310,7 +311,7 @@ def redeliver_the_newest_first() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=100, world=TOPIC)
 def forget_who_holds_a_key() -> Iterator[None]:
     """The first acknowledgement of a key counts for all, so that the next consumer gets the key too early (I16)."""
     real = KeySharedDispatcher._release
@@ -321,4 +322,15 @@ def forget_who_holds_a_key() -> Iterator[None]:
         return found
 
     with patch.object(KeySharedDispatcher, "_release", release):
+        yield
+
+
+@mutant(world=TOPIC)
+def count_from_the_record_only() -> Iterator[None]:
+    """A takeover takes the index of the next message from the topic's record, not from its last entry (I12)."""
+
+    async def nothing_read(record: Any, ledgers: Any) -> int:
+        return 0
+
+    with patch.object(entry_stamp, "_index_after_last", nothing_read):
         yield

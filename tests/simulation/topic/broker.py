@@ -19,6 +19,7 @@ from heliograph.actors.broker.topic.opening import open_managed_ledger
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.ledger.driver import LedgerClient, LedgerClientConfig
 from heliograph.actors.ledger.driver.context import DriverContext as DriverWorld
+from heliograph.actors.ledger.driver.placements import PlacementRegistry
 from heliograph.actors.ledger.limits import RecoveryLimits, WriterLimits
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.placement import RandomPlacement
@@ -140,6 +141,7 @@ class TopicBroker(Process):
             cast(Any, self.session),
             cast(Any, self.directory),
             chooser,
+            PlacementRegistry(),
             config,
             on_broken=lambda error: None,  # the loop records a finding
         )
@@ -177,7 +179,8 @@ class TopicBroker(Process):
         )
         cache = TailCache(CACHE_BYTES)
         session = cast(Any, self.session)
-        ledger = await open_managed_ledger(str(NAME), TOPIC, session, self.ledgers, cache, policies)
+        setting = "index" if self.checkers.is_counted else "none"
+        ledger = await open_managed_ledger(str(NAME), TOPIC, session, self.ledgers, cache, policies, setting)
         self.rank = ledger.chain.last_ledger_id
         reader = TopicReader(ledger.chain, cache, self.ledgers)
         topic = BrokerTopic(NAME, TOPIC, "/bundle", ledger, reader, session, self.ledgers, policies)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.metadata.model import TopicRecord
-from heliograph.protocol.entry import split
+from heliograph.protocol.entry import broker_metadata_of, split
 from tests.simulation.checkers.judge import LIVENESS, Judge
 from tests.simulation.cluster.store import SimulatedStore
 
@@ -79,9 +79,16 @@ class TopicCheckers:
     """The history of a topic, and the checks on it."""
 
     def __init__(
-        self, store: SimulatedStore, judge: Judge, key_shared: Iterable[str], *, is_deduplicated: bool
+        self,
+        store: SimulatedStore,
+        judge: Judge,
+        key_shared: Iterable[str],
+        *,
+        is_deduplicated: bool,
+        is_counted: bool,
     ) -> None:
         self.is_deduplicated = is_deduplicated
+        self.is_counted = is_counted  # whether brokers note the index of every entry
         self.store = store
         self.judge = judge
         self.brokers: list[TopicBroker] = []  # brokers that opened the topic
@@ -302,8 +309,14 @@ class TopicCheckers:
         require = self.judge.require
         found: dict[Position, str] = {}
         newest: dict[str, int] = {}
+        messages = 0
         for position, section in contents:
-            text = bytes(split(section)[1]).decode()
+            metadata, payload = split(section)
+            text = bytes(payload).decode()
+            if self.is_counted:
+                messages += metadata.num_messages_in_batch
+                index = broker_metadata_of(section).index
+                require(index == messages - 1, "I12", f"{text} has the index {index}, not {messages - 1}")
             found[position] = text
             producer, _, digits = text.partition(":")
             number = int(digits)

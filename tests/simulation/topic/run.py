@@ -76,7 +76,10 @@ class TopicRun:
         other = self.random.choice([name for name in KINDS if name != "keys"])
         self.subscriptions = ("keys", other)
         is_deduplicated = self.random.random() < 0.6
-        self.checkers = TopicCheckers(self.store, self.judge, ["keys"], is_deduplicated=is_deduplicated)
+        is_counted = self.world.stream("entry metadata").random() < 0.5
+        self.checkers = TopicCheckers(
+            self.store, self.judge, ["keys"], is_deduplicated=is_deduplicated, is_counted=is_counted
+        )
         self.nemesis = Nemesis(self.cluster, plan, self.profile, self.checkers, TOPIC_KINDS, self._broker)
         self.scene = Scene(self.cluster, self.network, self.profile, self.checkers, self.nemesis)
         self.scene.messages_max = min(self.scene.messages_max, ENTRIES_MAX)

@@ -31,13 +31,17 @@ class FakeTransport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.decoder = PulsarFrameDecoder()
+        self.decoder = PulsarFrameDecoder(keeps_broker_metadata=True)
         self.answers: list[pb.BaseCommand] = []
+        self.sections: list[bytes] = []  # of the messages among the answers
         self.is_gone = False
         self.is_read = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.answers += [command for command, _ in self.decoder.feed(data)]
+        for command, section in self.decoder.feed(data):
+            self.answers.append(command)
+            if section is not None:
+                self.sections.append(bytes(section))
 
     def writelines(self, list_of_data: Any) -> None:
         for data in list_of_data:
@@ -68,13 +72,14 @@ class FakeTransport(asyncio.Transport):
 class Client:
     """One connection to the broker, without a socket."""
 
-    def __init__(self, broker: Broker, version: str = "test") -> None:
+    def __init__(self, broker: Broker, version: str = "test", **connect: Any) -> None:
         self.transport = FakeTransport()
         connection = broker._server._connected()
         assert isinstance(connection, PulsarConnection)
         self.connection = connection
         connection.connection_made(self.transport)
-        self.say(T(type=T.CONNECT, connect=pb.CommandConnect(client_version=version, protocol_version=20)))
+        wanted = {"client_version": version, "protocol_version": 20, **connect}
+        self.say(T(type=T.CONNECT, connect=pb.CommandConnect(**wanted)))
 
     def say(self, command: pb.BaseCommand, section: bytes | None = None) -> None:
         if not self.transport.is_gone:

@@ -133,6 +133,8 @@ class FakeReader:
 
 
 class FakeLedgers:
+    placements = ("rack", "random")
+
     def __init__(self) -> None:
         self.ledgers: dict[int, FakeLedger] = {}
         self.writers: dict[int, FakeWriter] = {}

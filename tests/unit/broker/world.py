@@ -30,8 +30,8 @@ async def turns(until: Callable[[], bool]) -> None:
     raise AssertionError("the condition did not come to hold")
 
 
-def entry(text: str) -> TopicEntry:
-    return TopicEntry(text.encode(), 1, False, False, None, False, 0, b"")
+def entry(text: str, messages: int = 1) -> TopicEntry:
+    return TopicEntry(text.encode(), messages, False, False, None, False, 0, b"")
 
 
 class Outcomes:
@@ -72,6 +72,7 @@ class World:
         self.server = MemoryServer()
         self.ledgers = FakeLedgers()
         self.policies = NamespacePolicies()
+        self.entry_metadata = "none"  # the setting of brokers that open the topic from now on
         self.topic = TopicName.parse("orders")
 
     async def session(self) -> MemoryStore:
@@ -84,7 +85,13 @@ class World:
         catalog = Catalog(store)
         await catalog.ensure(self.topic)
         return await open_managed_ledger(
-            str(self.topic), catalog.topic_path(self.topic), store, self.ledgers, TailCache(1 << 20), self.policies
+            str(self.topic),
+            catalog.topic_path(self.topic),
+            store,
+            self.ledgers,
+            TailCache(1 << 20),
+            self.policies,
+            self.entry_metadata,
         )
 
     def contents(self, ledger: ManagedLedger) -> list[str]:

@@ -49,7 +49,7 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
         (("up", "--ack-quorum", "4"), "ack quorum 4"),
         (("up", "--gateway-port", "6650"), "gateway_port and broker_port are both 6650"),
         (("topics", "create", "t", "--ack-quorum", "2"), "together"),
-        (("up", "--host", "192.0.2.200"), "choose another with --host"),
+        (("up", "--host", "192.0.2.200", "--insecure"), "choose another with --host"),
         (("produce", "t", "m", "--key", "k", "--key-separator", ":"), "not both"),
         (("produce", "t", "m", "--property", "novalue", "--address", "pulsar://127.0.0.1:1"), "name=value"),
         (("consume", "t", "--address", "http://127.0.0.1:1"), "pulsar://host:port"),

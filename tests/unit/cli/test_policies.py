@@ -23,7 +23,7 @@ class Answers:
         self._calls, self._answers = calls, answers
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("namespaces", "brokers"):
+        if name in ("namespaces", "permissions", "brokers"):
             return Answers(self._calls, self._answers)
 
         def call(*arguments: Any) -> Any:
@@ -57,6 +57,13 @@ class Answers:
         ("namespaces unload a/b", ("unload_namespace", "a/b"), "3 bundles"),
         ("namespaces unload a/b 0x0_0xf", ("unload_bundle", "a/b", "0x0_0xf"), "1 bundles"),
         ("namespaces split a/b 0x0_0xf --boundary 0x5", ("split_bundle", "a/b", "0x0_0xf", "0x5"), "low and high"),
+        ("permissions grant a/b r produce consume", ("grant", "a/b", "r", ["produce", "consume"]), "r may produce"),
+        ("permissions grant a/b/t r produce", ("grant_topic", "a/b/t", "r", ["produce"]), "r may produce"),
+        ("permissions revoke a/b r", ("revoke", "a/b", "r"), "no grant"),
+        ("permissions revoke t r", ("revoke_topic", "t", "r"), "no grant"),
+        ("permissions subscription a/b s r q", ("grant_subscription", "a/b", "s", ["r", "q"]), "only r, q may use s"),
+        ("permissions subscription a/b s", ("grant_subscription", "a/b", "s", []), "every role"),
+        ("permissions mode a/b Prefix", ("set_subscription_mode", "a/b", "Prefix"), "Prefix"),
         ("brokers list", ("list",), "broker-1"),
         ("brokers load", ("loads",), "0.5"),
         ("brokers drain broker-1", ("drain", "broker-1"), "2 bundles"),

@@ -100,7 +100,7 @@ def test_redirects_in_a_circle_end() -> None:
 def test_refused_lookups_are_retried_unless_the_refusal_is_final() -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
-            broker.refuse(T.LOOKUP, pb.SERVICE_NOT_READY)
+            broker.refuse(T.LOOKUP, pb.METADATA_ERROR)  # its bundle changes its owner
             broker.refuse(T.PARTITIONED_METADATA, pb.SERVICE_NOT_READY)
             async with client.producer("t") as producer:
                 await producer.send(b"x")

@@ -26,7 +26,15 @@ SETTINGS = {full: item for name, section in SECTIONS.items() for full, item in s
 
 
 LISTENER = "inside=pulsar://inside:6650"
-COMPANIONS = {"broker.internal_listener_name": ("advertised_listeners", LISTENER)}  # what has to be set with a setting
+COMPANIONS = {  # what has to be set with a setting
+    "broker.internal_listener_name": ("advertised_listeners", LISTENER),
+    "auth.token_audience": ("token_audience_claim", "aud"),
+    "auth.token_audience_claim": ("token_audience", "here"),
+}
+NESTED = {
+    "ledger": {"broker", "auditor"},
+    "auth": {"broker", "gateway"},
+}  # sections within others, which do not set them
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +59,11 @@ def candidates(default: Any) -> Iterator[Any]:
     elif isinstance(default, int):
         yield from (default + 1, default - 1, 2 * default)
     elif isinstance(default, float):
-        yield from (default * 0.97, default + 1.0, default + 0.01)
+        yield from (default * 0.97 or 1.0, default + 1.0, default + 0.01)
+    elif isinstance(default, tuple):
+        yield from (("one", "two"), ("https://one.example", "https://two.example"))
     else:
-        yield from ("random", LISTENER, "inside")
+        yield from ("random", LISTENER, "inside", "both")
 
 
 def other_value(full: str) -> Any:
@@ -71,11 +81,11 @@ def arrived(config: ClusterConfig, full: str) -> list[Any]:
     """The setting as the configurations have it that the actors get."""
     section, *path = full.split(".")
     values = []
-    for kind in ("broker", "auditor") if section == "ledger" else (section,):
+    for kind in sorted(NESTED.get(section, {section})):
         part = Part(f"{kind}-1", kind, directory=Path("/data"))
         found = _class_and_arguments(part, config, "memory://none", "")[1][0]
-        if section == "ledger":
-            found = found.ledgers
+        if section in NESTED:
+            found = found.ledgers if section == "ledger" else getattr(found, section)
         for name in path:
             found = getattr(found, name)
         values.append(found)
@@ -84,7 +94,8 @@ def arrived(config: ClusterConfig, full: str) -> list[Any]:
 
 def toml(full: str, value: Any) -> str:
     section, _, name = full.rpartition(".")
-    text = f"[{section}]\n{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}\n"
+    written = list(value) if isinstance(value, tuple) else value
+    text = f"[{section}]\n{name} = {str(value).lower() if isinstance(value, bool) else repr(written)}\n"
     return text + (f"{COMPANIONS[full][0]} = {COMPANIONS[full][1]!r}\n" if full in COMPANIONS else "")
 
 
@@ -96,7 +107,8 @@ def test_every_setting_arrives_from_every_source(full: str, monkeypatch: pytest.
     file = tmp_path / "settings.toml"
     file.write_text(toml(full, value))
     assert set(arrived(ClusterConfig(config_file=file), full)) == {value}
-    monkeypatch.setenv("HELIOGRAPH_" + full.replace(".", "__").upper(), str(value))
+    in_environment = ", ".join(value) if isinstance(value, tuple) else str(value)
+    monkeypatch.setenv("HELIOGRAPH_" + full.replace(".", "__").upper(), in_environment)
     if full in COMPANIONS:
         monkeypatch.setenv(f"HELIOGRAPH_{full.partition('.')[0]}__{COMPANIONS[full][0]}".upper(), COMPANIONS[full][1])
     assert set(arrived(ClusterConfig(), full)) == {value}
@@ -117,7 +129,8 @@ def test_every_field_of_a_part_is_a_setting_or_decided(section: str) -> None:
     undecided = {
         name
         for name in all_fields(PARTS[section], f"{section}.")
-        if name not in decided and not name.startswith(f"{section}.ledger.")
+        if name not in decided
+        and not any(section in parts and name.startswith(f"{section}.{below}.") for below, parts in NESTED.items())
     }
     assert undecided == {full for full in SETTINGS if full.startswith(f"{section}.")}
 
@@ -318,7 +331,7 @@ def test_tasks_that_read_ledgers_take_the_section_from_their_environment(monkeyp
     monkeypatch.setenv("HELIOGRAPH_LEDGER__READER__SPECULATIVE_MS", "70")
     monkeypatch.setenv("HELIOGRAPH_CLUSTER_SECRET", "x" * 16)
     config = _ledger_config()
-    assert (config.reader.speculative_ms, config.cluster_secret) == (70, "x" * 16)
+    assert (config.reader.speculative_ms, config.cluster_secret) == (70, None)  # they have a grant instead
     monkeypatch.setenv("HELIOGRAPH_LEDGER__READER__SPECULATIVE_MS", "0")
     with pytest.raises(InvalidConfigError) as caught:
         _ledger_config()
@@ -329,7 +342,7 @@ def test_tasks_that_read_ledgers_take_the_section_from_their_environment(monkeyp
 
 
 def test_the_flags_of_helio_up_are_settings_and_show_their_defaults() -> None:
-    shown = {"yes": True, "our own": None, "<home>/data": None, "<home>/cluster.toml": None}
+    shown = {"yes": True, "no": False, "our own": None, "<home>/data": None, "<home>/cluster.toml": None}
     hints = get_type_hints(up, include_extras=True)
     for name, hint in hints.items():
         if name in ("as_json", "return", "home", "namespace"):

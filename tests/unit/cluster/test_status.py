@@ -44,7 +44,7 @@ def seen(
             return server.open_session()
 
         monkeypatch.setattr(status, "connect_store", connect)
-        await status._ask_metadata(found)
+        await status._ask_metadata(found, None)
 
     asyncio.run(scenario())
     status._explain(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import httpx
@@ -16,14 +16,23 @@ WAIT_SECONDS = 60.0  # a test that waits longer for an answer has failed
 class Peer:
     """One WebSocket connection: the messages from the app and to the app."""
 
-    def __init__(self, app: FastAPI, path: str, frames_waiting_max: int = 0) -> None:
-        url = httpx.URL(f"ws://gateway{path}")
+    def __init__(
+        self,
+        app: FastAPI,
+        path: str,
+        frames_waiting_max: int = 0,
+        headers: Mapping[str, str] | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
+        url = httpx.URL(f"ws://127.0.0.1:8080{path}")
+        given = {"host": "127.0.0.1:8080"} | {name.lower(): value for name, value in (headers or {}).items()}
         self._scope = {
             "type": "websocket",
             "path": url.path,
             "raw_path": url.raw_path.split(b"?")[0],
             "query_string": url.query,
-            "headers": [(b"host", b"gateway")],
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+            "client": (address, 50_000),
             "subprotocols": [],
             "extensions": {"websocket.http.response": {}},
             "app": app,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from heliograph.base.errors import ClusterNotFoundError
-from tests.unit.gateway.world import FLIGHTS, Gateway, run
+from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, run
 
 NAMESPACE = "/admin/v2/persistent/public/default"
 TOPIC = f"{NAMESPACE}/flights"
@@ -173,8 +173,8 @@ def test_statistics() -> None:
 EVERYTHING = "0x00000000_0xffffffff"
 OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 LEADER = {
-    "brokerId": "gateway:80",
-    "serviceUrl": "http://gateway:80",
+    "brokerId": "127.0.0.1:8080",
+    "serviceUrl": "http://127.0.0.1:8080",
     "name": "broker-1",
     "brokerServiceUrl": "pulsar://127.0.0.1:6650",
 }
@@ -185,20 +185,17 @@ LEADER = {
     [
         ("/admin/v2/clusters", ["standalone"]),
         ("/admin/v2/brokers/leaderBroker", LEADER),
-        ("/admin/v2/brokers", ["gateway:80"]),
-        ("/admin/v2/brokers/standalone", ["gateway:80"]),
-        ("/admin/v2/brokers/standalone/gateway:80/ownedNamespaces", {f"public/default/{EVERYTHING}": OWNED}),
+        ("/admin/v2/brokers", ["127.0.0.1:8080"]),
+        ("/admin/v2/brokers/standalone", ["127.0.0.1:8080"]),
+        ("/admin/v2/brokers/standalone/127.0.0.1:8080/ownedNamespaces", {f"public/default/{EVERYTHING}": OWNED}),
         ("/admin/v2/brokers/standalone/broker-1/ownedNamespaces", {f"public/default/{EVERYTHING}": OWNED}),
         ("/admin/v2/brokers/standalone/127.0.0.1:6650/ownedNamespaces", {f"public/default/{EVERYTHING}": OWNED}),
-        ("/admin/v2/brokers/configuration", []),
         ("/admin/v2/brokers/configuration/values", {}),
         ("/admin/v2/brokers/configuration/runtime", {"clusterName": "standalone", "port": "0"}),
         ("/admin/v2/clusters/standalone/peers", []),
         ("/admin/v2/clusters/standalone/failureDomains", {}),
-        ("/admin/v2/bookies/racks-info/127.0.0.1:3181", {"rack": "default", "hostname": "bookie-1"}),
         ("/admin/v2/non-persistent/public/default", []),
         ("/admin/v2/namespaces/public/default/topics?mode=NON_PERSISTENT", []),
-        ("/admin/v2/bookies/racks-info", {"default": {"127.0.0.1:3181": {"rack": "default", "hostname": "bookie-1"}}}),
     ],
 )
 def test_what_the_cluster_is_made_of(path: str, expected: object) -> None:
@@ -209,10 +206,62 @@ def test_what_the_cluster_is_made_of(path: str, expected: object) -> None:
     run(scenario)
 
 
+def test_racks_of_bookies() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await gateway.world.namespaces.begin()
+        http, base = gateway.http, "/admin/v2/bookies/racks-info"
+        registered = {"rack": "default", "hostname": "bookie-1"}
+        assert (await http.get(base)).json() == {"default": {"127.0.0.1:3181": registered}}
+        for refused, status in ((f"{base}/127.0.0.1:3181", 412), (f"{base}/1.1.1.1:1?group=g", 404)):
+            assert (await http.post(refused, json={"rack": "r1"})).status_code == status
+        assert (await http.post(f"{base}/bookie-1?group=g", json={"rack": "/"})).status_code == 412
+        body = {"rack": "r1", "hostname": "h"}
+        assert (await http.post(f"{base}/127.0.0.1:3181?group=g", json=body)).status_code == 204
+        assert (await http.get(base)).json() == {"g": {"127.0.0.1:3181": body}}
+        assert (await http.get(f"{base}/bookie-1")).json() == body
+        assert (await http.delete(f"{base}/bookie-1")).status_code == 204
+        assert (await http.delete(f"{base}/bookie-1")).status_code == 404
+        assert (await http.get(f"{base}/127.0.0.1:3181")).json() == registered
+        assert (await http.get(f"{base}/1.1.1.1:1")).status_code == 404
+
+    run(scenario)
+
+
+def test_settings_that_change_while_brokers_run() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        base = "/admin/v2/brokers/configuration"
+        names = (await gateway.http.get(base)).json()
+        assert {"connections_max", "brokerMaxConnections", "balance.shed_gap"} <= set(names)
+        assert (await gateway.http.post(f"{base}/brokerMaxConnections/7")).status_code == 204
+        assert (await gateway.http.post(f"{base}/balance.shed_gap/0.5")).status_code == 204
+        changed = {"brokerMaxConnections": "7", "connections_max": "7", "balance.shed_gap": "0.5"}
+        shedder = {"loadBalancerBrokerThresholdShedderPercentage": "50"}
+        assert (await gateway.http.get(f"{base}/values")).json() == changed | shedder
+        assert (await gateway.http.delete(f"{base}/connections_max")).status_code == 204
+        assert "brokerMaxConnections" not in (await gateway.http.get(f"{base}/values")).json()
+        refused = await gateway.http.post(f"{base}/connections_max/-1")
+        assert (refused.status_code, refused.json()["limit"]) == (412, "at least 0")
+
+    run(scenario)
+
+
+def test_a_lookup_by_the_name_of_a_listener() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        path = f"/lookup/v2/topic/{FLIGHTS_PATH}"
+        found = [
+            (await gateway.http.get(path, params={"listenerName": "outside"})).json(),
+            (await gateway.http.get(path, headers={"X-Pulsar-ListenerName": "outside"})).json(),
+        ]
+        assert [answer["brokerUrl"] for answer in found] == ["pulsar://outside:6650"] * 2
+
+    run(scenario)
+
+
 def test_the_load_report_is_one_object_that_pulsar_s_tools_parse() -> None:
     async def scenario(gateway: Gateway) -> None:
         found = (await gateway.http.get("/admin/v2/broker-stats/load-report")).json()
-        assert (found["loadReportType"], found["webServiceUrl"]) == ("LocalBrokerData", "http://gateway:80")
+        assert (found["loadReportType"], found["webServiceUrl"]) == ("LocalBrokerData", "http://127.0.0.1:8080")
         assert found["cpu"] == {"usage": 50.0, "limit": 100.0}
         assert found["bundles"] == [f"public/default/{EVERYTHING}"]
         assert found["brokers"] == [{"broker_id": "broker-1", "cpu_share": 0.5}]
@@ -243,14 +292,12 @@ def test_the_statistics_of_all_loaded_topics() -> None:
         ("GET", "/admin/v2/clusters/standalone/migrate", 501, "migration"),
         ("POST", "/admin/v2/clusters/standalone/failureDomains/d", 501, "failure domains"),
         ("GET", "/admin/v2/clusters/standalone/failureDomains/d", 404, "failure domain d"),
-        ("POST", "/admin/v2/brokers/configuration/x/1", 412, "x cannot change"),
-        ("DELETE", "/admin/v2/brokers/configuration/x", 412, "x cannot change"),
+        ("POST", "/admin/v2/brokers/configuration/x/1", 412, "no setting named x"),
+        ("DELETE", "/admin/v2/brokers/configuration/x", 412, "no setting named x"),
         ("POST", "/admin/v2/brokers/shutdown", 405, "drain"),
         ("GET", "/admin/v2/broker-stats/mbeans", 501, "Java"),
         ("GET", "/admin/v2/broker-stats/allocator-stats/default", 501, "Java"),
         ("GET", "/admin/v2/brokers/standalone/9.9.9.9:1/ownedNamespaces", 404, "no broker"),
-        ("POST", "/admin/v2/bookies/racks-info/127.0.0.1:3181", 405, "registers"),
-        ("GET", "/admin/v2/bookies/racks-info/1.1.1.1:1", 404, "no live bookie"),
     ],
 )
 def test_what_is_not_offered_is_refused_with_a_reason(method: str, path: str, status: int, words: str) -> None:

@@ -24,7 +24,7 @@ from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.world import FLIGHTS_PATH, View, World
 
 
-async def _started(world: World, **settings: Any) -> GatewayServer:
+async def started(world: World, **settings: Any) -> GatewayServer:
     config = GatewayConfig(port=0, **settings)
     server = GatewayServer(config)
     server.bind()
@@ -50,7 +50,7 @@ def test_http_over_a_socket_and_a_port_that_is_free_again() -> None:
     async def scenario() -> str:
         world = World()
         world.add()
-        server = await _started(world)
+        server = await started(world)
         async with httpx.AsyncClient(base_url=server.url) as http:
             answer = await http.post(f"/topics/{FLIGHTS_PATH}", json={"messages": [{"payload": "x"}]})
             assert answer.status_code == 200
@@ -70,7 +70,7 @@ def test_websocket_over_a_socket() -> None:
     async def scenario() -> None:
         world = World()
         world.add()
-        server = await _started(world)
+        server = await started(world)
         url = server.url.replace("http", "ws")
         async with connect(f"{url}/ws/v2/producer/{FLIGHTS_PATH}/") as producer:
             for number in range(500):
@@ -100,7 +100,7 @@ def test_an_oversized_message_is_answered_and_an_oversized_frame_closes() -> Non
     async def scenario() -> None:
         world = World()
         world.add()
-        server = await _started(world, max_message_bytes=100_000)
+        server = await started(world, max_message_bytes=100_000)
         url = server.url.replace("http", "ws") + f"/ws/v2/producer/{FLIGHTS_PATH}"
         async with connect(url) as producer:
             await producer.send(json.dumps({"payload": base64.b64encode(b"x" * 110_000).decode()}))
@@ -121,7 +121,7 @@ def test_stopping_ends_open_sessions() -> None:
     async def scenario() -> None:
         world = World()
         topic = world.add()
-        server = await _started(world)
+        server = await started(world)
         consumer = await connect(f"{server.url.replace('http', 'ws')}/ws/v2/consumer/{FLIGHTS_PATH}/s")
         stopping = asyncio.ensure_future(server.stop())
         with pytest.raises(ConnectionClosed):
@@ -136,7 +136,7 @@ def test_messages_for_a_caller_that_left_go_to_the_next() -> None:
     async def scenario() -> None:
         world = World()
         topic = world.add()
-        server = await _started(world)
+        server = await started(world)
         url = f"{server.url}/topics/{FLIGHTS_PATH}/subscription/s/messages"
         async with httpx.AsyncClient() as http:
             with pytest.raises(httpx.ReadTimeout):
@@ -159,7 +159,7 @@ def test_https_with_a_certificate(tmp_path: Path) -> None:
         world = World()
         world.add()
         files = {"tls_certificate_file": str(tmp_path / "cert.pem"), "tls_key_file": str(tmp_path / "key.pem")}
-        server = await _started(world, **files)
+        server = await started(world, **files)
         context = ssl.create_default_context()
         authority.configure_trust(context)
         assert server.url.startswith("https://")

@@ -14,10 +14,11 @@ import pytest
 from heliograph.actors.broker.admin.stored_message import entry_of
 from heliograph.actors.broker.records.position import Position
 from heliograph.base.errors import ChecksumError
+from heliograph.gateway.shapes.stored_entry import entry_response
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_single, full_head
 from heliograph.protocol.compression import NAMES
-from heliograph.protocol.entry import encode_entry
+from heliograph.protocol.entry import encode_broker_metadata, encode_entry
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, run
 
 SUBSCRIPTION = f"/admin/v2/{FLIGHTS_PATH}/subscription/s"
@@ -179,6 +180,19 @@ def test_an_entry_that_cannot_be_decompressed_is_refused_and_a_chunk_is_shown_as
         stored(encode_entry(pb.MessageMetadata(**fields), b"no lz4"), 0)
     chunk = pb.MessageMetadata(**fields, uuid="u", num_chunks_from_msg=2, chunk_id=0)
     assert stored(encode_entry(chunk, b"half"), 0)["payload"] == b"half"
+    chunk.compression = 42
+    shown = entry_response(stored(encode_entry(chunk, b"half"), 0))
+    assert shown.headers["X-Pulsar-compression"] == "42"
+
+
+def test_what_the_broker_noted_stands_in_headers() -> None:
+    entry = encode_entry(pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1), b"x")
+    noted = pb.BrokerEntryMetadata(broker_timestamp=1_700_000_000_123, index=0)
+    with_both = entry_response(stored(encode_broker_metadata(noted) + entry, 0))
+    assert with_both.headers["X-Pulsar-Broker-Entry-METADATA-timestamp"] == "2023-11-14T22:13:20.123Z"
+    assert with_both.headers["X-Pulsar-Broker-Entry-METADATA-index"] == "0"
+    assert with_both.headers["X-Pulsar-publish-time"] == "1970-01-01T00:00:00.001Z"
+    assert not [name for name in entry_response(stored(entry, 0)).headers if "broker-entry" in name]
 
 
 def test_properties() -> None:

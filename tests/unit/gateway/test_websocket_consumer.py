@@ -320,6 +320,8 @@ def test_a_bad_frame_is_answered_and_the_session_goes_on(frame: Any, code: int) 
         ("/ws/v3/consumer/s?topicsPattern=flights", 400, "topicsPattern"),
         ("/ws/v3/consumer/s?topicsPattern=public/default/(", 400, "topicsPattern"),
         ("/ws/v3/consumer/s?topicsPattern=public/default/none.*", 404, "topicsPattern"),
+        (f"/ws/v3/consumer/s?topicsPattern=public/default/{'x' * 1_001}", 400, "topicsPattern"),
+        ("/ws/v3/consumer/s?topicsPattern=public/default/(a)%5C1", 400, "topicsPattern"),
         ("/ws/v3/consumer/s?topics=non-persistent://public/default/x", 404, "topic"),
     ],
 )
@@ -358,6 +360,18 @@ def test_options_reach_the_client() -> None:
             "priority_level": 2,
         }
         await peer.leave()
+
+    run(scenario)
+
+
+def test_no_pattern_freezes_the_gateway() -> None:
+    """Backtracking would try 2**30 ways to match the name, and answer nobody meanwhile."""
+
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add(f"persistent://public/default/{'a' * 45}-")
+        async with asyncio.timeout(10):
+            peer = await gateway.connect("/ws/v3/consumer/s?topicsPattern=public/default/(a|aa)%2B")
+        assert (peer.status, peer.body["field"]) == (404, "topicsPattern")
 
     run(scenario)
 

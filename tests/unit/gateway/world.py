@@ -9,8 +9,14 @@ from typing import Any, TypeVar
 import httpx
 from fastapi import FastAPI
 
+from heliograph.actors.broker.admin.bookies import BookieAdminService
 from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
+from heliograph.actors.broker.admin.permissions import PermissionAdminService
+from heliograph.actors.broker.admin.settings import SettingAdminService
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.dynamic.live_config import LiveConfig
 from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.ledger.driver.placements import BUILT_IN
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -26,8 +32,9 @@ from heliograph.base.errors import (
 from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.ports import BookieView, BrokerView
+from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryServer
-from heliograph.metadata.model import check_quorum
+from heliograph.metadata.model import BookieRegistration, check_quorum
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.brokers import BrokerOperations
@@ -62,11 +69,13 @@ class NamespacesInMemory(NamespaceAdminService):
     def __init__(self) -> None:
         self.store = MemoryServer().open_session()
         self.catalog = Catalog(self.store)
-        super().__init__(self.store, self.catalog, self._delete_topic)
+        super().__init__(self.store, self.catalog, BUILT_IN, self._delete_topic)
 
     async def begin(self, topics: Sequence[str] = ()) -> None:
         """Create the nodes that every cluster has, and some topics."""
         await initialise(self.store)
+        bookie = BookieRegistration("bookie-1", "127.0.0.1:3181")
+        await self.store.create(paths.bookie_available("bookie-1"), codec.encode(bookie))
         for topic in topics:
             await self.catalog.create(TopicName.parse(topic))
 
@@ -134,6 +143,10 @@ class World(AdminOperations):
         self.cursors: FakeCursors = FakeCursors()
         self.namespaces: NamespacesInMemory = NamespacesInMemory()
         self.brokers: FakeBrokers = FakeBrokers()
+        self.bookies: BookieAdminService = BookieAdminService(self.namespaces.store)
+        self.permissions = PermissionAdminService(self.namespaces.store, self.namespaces.catalog)
+        live = LiveConfig(BrokerConfig("broker-1"), self.namespaces.store)
+        self.settings: SettingAdminService = SettingAdminService(live)
 
     def add(self, name: str = FLIGHTS, partitions: int = 0) -> FakeTopic:
         topic = self.topics[name] = FakeTopic(name, 100 + len(self.topics), partitions)
@@ -242,8 +255,17 @@ class World(AdminOperations):
 
     async def topic_stats(self, topic: str) -> Answer:
         found = self._topic(topic)
-        backlog = {name: {"msgBacklog": len(item.pending)} for name, item in found.subscriptions.items()}
-        return {"msgInCounter": len(found.messages), "msgRateIn": 1.5, "subscriptions": backlog}
+        subscriptions = {
+            name: {"msgBacklog": len(item.pending), "consumers": [{"consumerName": "c"}]}
+            for name, item in found.subscriptions.items()
+        }
+        publishers = [{"producerName": "p"}]
+        return {
+            "msgInCounter": len(found.messages),
+            "msgRateIn": 1.5,
+            "publishers": publishers,
+            "subscriptions": subscriptions,
+        }
 
     async def topic_internal_stats(self, topic: str) -> Answer:
         return {"ledgers": [{"ledgerId": self._topic(topic).ledger_id}], "cursors": {}}
@@ -281,7 +303,9 @@ class World(AdminOperations):
             raise ConsumerBusyError(f"{name} has consumers")
         found.pop(name)
 
-    async def lookup(self, topic: str) -> dict[str, str]:
+    async def lookup(self, topic: str, listener: str = "") -> dict[str, str]:
+        if listener:
+            return {"broker_id": "broker-1", "service_url": f"pulsar://{listener}:6650", "service_url_tls": ""}
         return {"broker_id": "broker-1", "service_url": "pulsar://127.0.0.1:6650", "actor_name": "broker-1"}
 
     def _topic(self, name: str) -> FakeTopic:
@@ -299,12 +323,14 @@ class Gateway:
         self.world = World()
         self.app: FastAPI = create_app(self.world, self.world, GatewayConfig(**settings), View())
         self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://gateway"
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
+            base_url="http://127.0.0.1:8080",
+            headers={"Content-Type": "application/json"},
         )
 
-    async def connect(self, path: str) -> Peer:
+    async def connect(self, path: str, **given: Any) -> Peer:
         """Return a WebSocket peer, accepted or refused."""
-        peer = Peer(self.app, path)
+        peer = Peer(self.app, path, **given)
         await peer.upgrade()
         return peer
 

@@ -112,3 +112,31 @@ def test_a_list_of_runs() -> None:
     assert runs_of(ok(), NOTHING) == (Reply.OK, ())
     assert runs_of(Answer(1, Status.NO_LEDGER), NOTHING) == (Reply.ABSENT, ())
     assert runs_of(LOST, NOTHING) == (Reply.UNKNOWN, ())
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [[0.0, 1]],
+        [[0, float("inf")]],
+        [["0", "1"]],
+        [[True, 1]],
+        [[None, 1]],
+        [[-1, 1]],
+        [[0, 1 << 63]],
+        [[0, [1]]],
+        7,
+        {},
+    ],
+    ids=repr,
+)
+def test_runs_of_anything_but_integers_are_unknown(listed: object) -> None:
+    expected = Reply.OK if listed == {} else Reply.UNKNOWN
+    assert runs_of(ok(), memoryview(msgpack.packb(listed))) == (expected, ())
+
+
+@pytest.mark.parametrize(("lac", "length"), [(-(1 << 63), 1), (3, 1), (1 << 62, 1), (2, -1)])
+def test_an_entry_whose_lac_or_length_cannot_be_is_damaged(lac: int, length: int) -> None:
+    entry = encode_entry(7, 3, lac, length, b"x")
+    assert one_entry(ok(), memoryview(entry), 7, 3) == (Reply.DAMAGED, None)
+    assert lac_of(ok(1), memoryview(entry), 7) == (Reply.DAMAGED, 1, None)

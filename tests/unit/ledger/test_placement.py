@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
 from heliograph.actors.errors import NotEnoughBookiesError
-from heliograph.actors.ledger.driver.config import LedgerClientConfig, load_placement
+from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.actors.ledger.driver.placements import PlacementRegistry
 from heliograph.actors.ledger.limits import QuarantineLimits, WriterLimits
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.placement import (
@@ -183,17 +185,30 @@ def test_excluded_bookies_replace_nobody() -> None:
 
 
 def test_policies_by_name() -> None:
-    assert isinstance(load_placement("random"), RandomPlacement)
-    assert isinstance(load_placement("rack-weighted"), RackAwarePlacement)
-    own = load_placement(f"{__name__}.AlwaysFirst")
-    assert own.new_ensemble(SIX, 3, 3, random.Random(0)) == ["b0", "b1", "b2"]
-    for wrong in ("nothing", "no.such.module", f"{__name__}.Nothing", "decimal.Decimal", ""):
-        with pytest.raises(InvalidConfigError):
-            load_placement(wrong)
+    registry = PlacementRegistry(f"first={__name__}:AlwaysFirst, also={__name__}:AlwaysFirst")
+    assert isinstance(registry.get("random"), RandomPlacement)
+    assert isinstance(registry.get("rack-weighted"), RackAwarePlacement)
+    assert registry.get("first").new_ensemble(SIX, 3, 3, random.Random(0)) == ["b0", "b1", "b2"]
+    assert registry.names == ["also", "first", "rack", "rack-weighted", "random", "random-weighted"]
+    wrong = ("x", "x=", f"x={__name__}.AlwaysFirst", "x=no.such:Class", f"x={__name__}:Nothing", "x=decimal:Decimal")
+    for setting in (*wrong, f"rack={__name__}:AlwaysFirst", "x=os:abort()"):
+        with pytest.raises(InvalidConfigError) as refused:
+            PlacementRegistry(setting)
+        assert refused.value.field == "placements"
     with pytest.raises(InvalidConfigError, match="tick_ms"):
         LedgerClientConfig(tick_ms=0)
     with pytest.raises(InvalidConfigError, match="frame"):
         LedgerClientConfig(writer=WriterLimits(entry_bytes_max=6 << 20))
+
+
+def test_the_name_of_a_policy_is_never_imported() -> None:
+    """A record named a module once, and every broker that opened the topic imported and called it."""
+    registry = PlacementRegistry()
+    for name in ("this.c", "os.abort", "this:c", f"{__name__}.AlwaysFirst", "", "nothing"):
+        with pytest.raises(InvalidConfigError, match="this cluster has rack, rack-weighted, random") as refused:
+            registry.get(name)
+        assert refused.value.field == "placement"
+    assert "this" not in sys.modules
 
 
 def test_choosers_by_several_policies_know_the_same_bookies() -> None:

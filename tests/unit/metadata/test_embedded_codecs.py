@@ -14,6 +14,7 @@ from heliograph.metadata.backends.embedded.protocol import (
     FRAME_BYTES_MAX,
     EmbeddedFrameDecoder,
     decode_error,
+    decode_event,
     decode_operation,
     decode_stat,
     encode_error,
@@ -21,7 +22,6 @@ from heliograph.metadata.backends.embedded.protocol import (
     encode_operation,
     encode_stat,
     event_code,
-    event_type,
 )
 from heliograph.metadata.backends.embedded.server.record import (
     decode_node,
@@ -112,7 +112,7 @@ def test_errors_and_stats_and_events_come_out_as_they_went_in() -> None:
     assert isinstance(decode_error(1, ["", None, None, None]), NoNodeError)
     stat = Stat(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
     assert encode_stat(decode_stat(encode_stat(stat))) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    assert [event_type(event_code(kind)) for kind in EventType] == list(EventType)
+    assert [decode_event([1, event_code(kind), "/"])[1].type for kind in EventType] == list(EventType)
 
 
 def test_records_come_out_as_they_went_in() -> None:

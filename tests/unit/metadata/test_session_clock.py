@@ -180,7 +180,7 @@ def test_calls_go_out_in_order_within_the_window_and_wait_a_bounded_time(run: Ru
 
 @pytest.mark.parametrize("url", ["ftp://me:secret@h:1", "h:1", "", "memory://"])
 def test_a_url_of_no_backend_is_refused_with_the_schemes_there_are(url: str) -> None:
-    with pytest.raises(InvalidConfigError, match="embedded, etcd, etcds, zk, memory") as raised:
+    with pytest.raises(InvalidConfigError, match="embedded, embeddeds, etcd, etcds, zk, memory") as raised:
         asyncio.run(connect_store(url))
     assert raised.value.field == "url"
     assert "secret" not in str(raised.value)

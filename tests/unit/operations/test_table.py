@@ -13,19 +13,25 @@ from typing import Any, get_type_hints
 import pytest
 
 from heliograph.actors.broker.admin.admin import AdminService
+from heliograph.actors.broker.admin.bookies import BookieAdminService
 from heliograph.actors.broker.admin.brokers import BrokerAdminService
 from heliograph.actors.broker.admin.cursors import CursorAdminService
 from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
+from heliograph.actors.broker.admin.permissions import PermissionAdminService
 from heliograph.actors.broker.admin.schemas import SchemaAdminService
+from heliograph.actors.broker.admin.settings import SettingAdminService
 from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.base.errors import BadRequestError, TopicExistsError
 from heliograph.client.admin.admin import (
     Admin,
     AdminSync,
+    BookiesSync,
     BrokersSync,
     CursorsSync,
     NamespacesSync,
+    PermissionsSync,
     SchemasSync,
+    SettingsSync,
 )
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.table import OPERATIONS, AdminOperation, Owner, Right, Scope, operation_of
@@ -33,17 +39,23 @@ from heliograph.operations.table import OPERATIONS, AdminOperation, Owner, Right
 ROOT = Path(__file__).parents[3]
 SERVICES: dict[str, type] = {
     "": AdminService,
+    "bookies": BookieAdminService,
     "brokers": BrokerAdminService,
     "cursors": CursorAdminService,
     "namespaces": NamespaceAdminService,
+    "permissions": PermissionAdminService,
     "schemas": SchemaAdminService,
+    "settings": SettingAdminService,
 }
 BLOCKING: dict[str, type] = {
     "": AdminSync,
+    "bookies": BookiesSync,
     "brokers": BrokersSync,
     "cursors": CursorsSync,
     "namespaces": NamespacesSync,
+    "permissions": PermissionsSync,
     "schemas": SchemasSync,
+    "settings": SettingsSync,
 }
 GROUPS: dict[str, type] = {"": AdminOperations, **get_type_hints(AdminOperations)}
 entries = pytest.mark.parametrize("entry", OPERATIONS.values(), ids=list(OPERATIONS))

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from heliograph.base.errors import NotFoundError
+from heliograph.actors.broker.admin.read_access import read_access
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.actors.wire.grant import LEDGERS_MAX, grant_from_text, verified_grant
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.codec import encode
-from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.model import BookieRegistration, LedgerInfo, TopicRecord
 from heliograph.metadata.recipes.cluster_init import initialise
-from heliograph.metadata.store import MetadataStore
 from heliograph.pipelines.planning import plan as planning
-from heliograph.pipelines.planning.ranges import LedgerRange
+from heliograph.pipelines.planning.ranges import LedgerRange, range_from_json
 from heliograph.pipelines.streaming import stream
 from heliograph.pipelines.streaming.checkpoint import Batch, StreamCheckpoint
-from tests.unit.pipelines.test_ranges import a_range, entries_of, ledger
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.pipelines.test_ranges import ADDRESSES, a_range, entries_of, ledger
 
 TOPIC = "persistent://public/default/t"
 
@@ -28,13 +34,14 @@ TOPIC = "persistent://public/default/t"
 class Topic:
     """A topic with ten entries in each ledger, whose broker trims one before each answer but the first."""
 
+    secret: str | None = None
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *ledgers: int, recorded: tuple[int, ...]) -> None:
         self.ledgers = list(ledgers)
         self.answers = 0
         self._server = MemoryServer()
         self._recorded = recorded
         monkeypatch.setattr(planning, "Admin", lambda namespace: self)
-        monkeypatch.setattr(planning, "connect_store", self._connect)
 
     async def partitions(self, topic: str) -> int:
         return 0
@@ -45,16 +52,25 @@ class Topic:
         self.answers += 1
         return [{"ledger_id": one, "first_entry_id": 0, "last_entry_id": 9} for one in self.ledgers]
 
-    async def _connect(self, url: str) -> MetadataStore:
+    async def read_access(self, topic: str, ledger_ids: Sequence[int]) -> dict[str, Any]:
         store = self._server.open_session()
+        name = TopicName.parse(topic)
         if await store.exists(paths.LEDGERS) is None:
             await initialise(store)
             for one in self._recorded:
                 await store.create(paths.ledger(one), encode(ledger(one)), parents=True)
-        return store
+            for bookie, address in ADDRESSES.items():
+                registration = BookieRegistration(bookie, address)
+                await store.create(f"{paths.BOOKIES_READONLY}/{bookie}", encode(registration), parents=True)
+        record = TopicRecord(str(name), tuple(LedgerInfo(one) for one in self.ledgers))
+        if await store.exists(Catalog.topic_path(name)) is None:
+            await store.create(Catalog.topic_path(name), encode(record), parents=True)
+        else:
+            await store.set(Catalog.topic_path(name), encode(record))
+        return await read_access(store, name, ledger_ids, LedgerClientConfig(cluster_secret=self.secret), 60)
 
     def planned(self, **bounds: Any) -> list[LedgerRange]:
-        return asyncio.run(planning._plan(TOPIC, bounds.get("start"), bounds.get("end"), "n", "embedded://here"))
+        return asyncio.run(planning._plan(TOPIC, bounds.get("start"), bounds.get("end"), "n"))
 
 
 def test_a_ledger_that_is_trimmed_while_a_plan_is_made_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +81,7 @@ def test_a_ledger_that_is_trimmed_while_a_plan_is_made_is_left_out(monkeypatch: 
 
 def test_a_ledger_that_its_topic_names_and_nobody_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = Topic(monkeypatch, *range(20), recorded=(19,))
-    with pytest.raises(NoNodeError):
+    with pytest.raises(NotFoundError):
         topic.planned()
 
 
@@ -76,6 +92,36 @@ def test_ledgers_that_are_not_wanted_are_not_looked_at(monkeypatch: pytest.Monke
     assert topic.answers == 1
 
 
+def test_a_plan_carries_grants_for_its_ledgers_and_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ledgers = tuple(range(5, 5 + LEDGERS_MAX + 2))
+    topic = Topic(monkeypatch, *ledgers, recorded=ledgers)
+    topic.secret = "a secret of the cluster"
+    pieces = topic.planned()
+    assert len({piece.grant for piece in pieces}) == 2  # one holds so many ledgers at most
+    for piece in pieces:
+        grant = grant_from_text(piece.grant)
+        assert piece.ledger_id in grant.ledger_ids
+        assert verified_grant(grant.claims, (topic.secret,), wall_ms()).key == grant.key
+        assert 0 < grant.expires_ms - wall_ms() <= 60_000
+        assert range_from_json(piece.to_json()) == piece
+    assert topic.secret.encode() not in pickle.dumps(pieces)
+    assert grant.text not in repr(pieces)
+    StreamCheckpoint(tmp_path).plan(Batch(3, tuple(pieces), {-1: (7, 10)}))
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"segments" in stored
+    assert grant.text.encode() not in stored
+
+
+def test_a_ledger_of_another_topic_is_not_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(monkeypatch, 5, 6, recorded=(5, 6, 7))
+    topic.secret = "a secret of the cluster"
+    with pytest.raises(NotFoundError, match="ledger 7 is none of"):
+        asyncio.run(topic.read_access(TOPIC, [5, 7]))
+    for wrong in ([5.0], ["5"], [-1], list(range(1_001))):
+        with pytest.raises(BadRequestError):
+            asyncio.run(topic.read_access(TOPIC, cast(list[int], wrong)))
+
+
 def test_a_planned_batch_whose_ledger_was_deleted_names_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -83,7 +129,7 @@ def test_a_planned_batch_whose_ledger_was_deleted_names_what_to_do(
     StreamCheckpoint(tmp_path).plan(Batch(3, (piece,), {-1: (7, 10)}))
 
     def gone(ranges: object, *, namespace: str | None) -> list[LedgerRange]:
-        raise NoNodeError("/ledgers/00/0000/L0007")
+        raise NotFoundError("ledger 7 is none of t, or no longer")
 
     monkeypatch.setattr(stream, "refresh_addresses", gone)
     monkeypatch.setattr(stream, "plan_topic", lambda topic, **options: [])

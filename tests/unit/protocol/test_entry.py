@@ -167,6 +167,39 @@ def test_an_unknown_codec_is_refused_and_not_read_as_none() -> None:
         entry.plain_payload(parsed, b"x")
     for unknown in (7, 42):
         with pytest.raises(UnsupportedError):
-            compression.decompress(unknown, b"x", 1)  # type: ignore[arg-type]
+            compression.decompress(unknown, b"x", 1)
         with pytest.raises(UnsupportedError):
-            compression.compress(unknown, b"x")  # type: ignore[arg-type]
+            compression.compress(unknown, b"x")
+
+
+@pytest.mark.parametrize(("time", "index"), [(None, None), (1_700_000_000_000, None), (None, 0), (1, (1 << 63) - 1)])
+def test_broker_metadata_in_front_changes_nothing_else(time: int | None, index: int | None) -> None:
+    plain = batch.encode_entry_of("p", 3, 5, [b"a", b"b"])
+    noted = pb.BrokerEntryMetadata(broker_timestamp=time, index=index)
+    block = entry.encode_broker_metadata(noted)
+    assert block == b"\x0e\x02" + framed_bytes(noted.SerializeToString())
+    assert len(block) <= entry.BROKER_METADATA_BYTES_MAX
+    for section in (block + plain, memoryview(block + plain), block + plain[6:]):  # also without magic and checksum
+        assert entry.broker_metadata_size(section) == len(block)
+        assert entry.broker_metadata_of(section) == noted
+        assert entry.metadata_of(section) == entry.metadata_of(plain)
+        assert unpack(bytes(section)) == unpack(plain)
+    assert entry.broker_metadata_size(plain) == 0
+    assert entry.broker_metadata_of(plain) is entry.NO_BROKER_METADATA
+
+
+def framed_bytes(packed: bytes) -> bytes:
+    return struct.pack(">I", len(packed)) + packed
+
+
+def test_damage_behind_broker_metadata_is_seen_and_a_cut_block_is_a_typed_error() -> None:
+    plain = batch.encode_entry_of("p", 0, 5, [b"abc"])
+    block = entry.encode_broker_metadata(pb.BrokerEntryMetadata(broker_timestamp=5, index=9))
+    with pytest.raises(ChecksumError):
+        entry.verify(block + plain[:-1] + b"?")
+    for section in (block[:3], block[:-1], b"\x0e\x02\xff\xff\xff\xff" + plain):
+        for read in (entry.verify, entry.split, entry.broker_metadata_of, entry.broker_metadata_size):
+            with pytest.raises(ProtocolError):
+                read(section)
+    with pytest.raises(ProtocolError):
+        entry.broker_metadata_of(b"\x0e\x02\x00\x00\x00\x01\xff" + plain)

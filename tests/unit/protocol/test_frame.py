@@ -48,6 +48,10 @@ def test_broker_metadata_in_front_of_an_entry_is_left_out() -> None:
     section = b"\x0e\x02" + struct.pack(">I", len(block)) + block + SECTION
     [(_, got)] = PulsarFrameDecoder().feed(encode_payload_frame(SEND, section))
     assert bytes(got or b"") == SECTION
+    [(_, got)] = PulsarFrameDecoder().feed(encode_payload_frame(SEND, section[: -len(SECTION)] + section))
+    assert bytes(got or b"") == SECTION  # a client cannot pass its own block for the broker's by sending two
+    [(_, got)] = PulsarFrameDecoder(keeps_broker_metadata=True).feed(encode_payload_frame(SEND, section))
+    assert bytes(got or b"") == section
 
 
 def test_an_oversized_frame_is_refused_by_its_length_alone() -> None:  # I15

@@ -14,10 +14,10 @@ class Socket:
     def __init__(self) -> None:
         self.writes: list[bytes] = []
 
-    def write(self, data: bytes, /) -> None:
-        self.writes.append(data)
+    def write(self, data: bytes | memoryview, /) -> None:
+        self.writes.append(bytes(data))
 
-    def writelines(self, list_of_data: Iterable[bytes], /) -> None:
+    def writelines(self, list_of_data: Iterable[bytes | memoryview], /) -> None:
         self.writes.append(b"".join(list_of_data))
 
 

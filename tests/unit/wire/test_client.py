@@ -21,6 +21,7 @@ class Server:
         self.bodies: list[bytes] = []
         self.writers: list[asyncio.StreamWriter] = []
         self.chunks = 0
+        self.is_over = False
 
     async def __aenter__(self) -> Server:
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -28,6 +29,7 @@ class Server:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.is_over = True
         self.server.close()
         for writer in self.writers:
             writer.close()
@@ -43,6 +45,9 @@ class Server:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
+        if self.is_over:  # it connected at the very end
+            writer.close()
+            return
         decoder = BookieFrameDecoder()
         while data := await reader.read(1 << 20):
             self.chunks += 1

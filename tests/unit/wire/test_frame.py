@@ -26,7 +26,7 @@ IDS = st.integers(min_value=-1, max_value=2**62)
 REQUESTS = st.builds(
     BookieRequest,
     op=st.sampled_from(BookieOp),
-    request_id=IDS,
+    request_id=st.integers(0, 2**62),
     ledger_id=IDS,
     entry_id=IDS,
     flags=st.sampled_from([Flag(value) for value in range(8)]),

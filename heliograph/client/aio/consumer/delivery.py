@@ -22,6 +22,8 @@ class ReceivedEntry:
 
     Attributes:
         consumer: The consumer that received it.
+        broker_publish_time_ms: When the broker took it; None if the broker did not note that.
+        last_index: Index of its last message in the topic; None if the broker did not note that.
         epoch: The consumer's epoch at that time; a delivery of an earlier epoch is never handed out.
         permits: Permits of the consumer that it took.
         size: Bytes of its payload as received.
@@ -30,11 +32,13 @@ class ReceivedEntry:
     """
 
     __slots__ = (
+        "broker_publish_time_ms",
         "consumer",
         "count",
         "earlier_chunks",
         "entry_id",
         "epoch",
+        "last_index",
         "ledger_id",
         "metadata",
         "payload",
@@ -51,6 +55,12 @@ class ReceivedEntry:
         self.ledger_id = to_signed(position.ledger_id)
         self.entry_id = to_signed(position.entry_id)
         self.redelivery_count = command.redelivery_count
+        self.broker_publish_time_ms: int | None = None
+        self.last_index: int | None = None
+        noted = entries.broker_metadata_of(section)
+        if noted is not entries.NO_BROKER_METADATA:
+            self.broker_publish_time_ms = noted.broker_timestamp if noted.HasField("broker_timestamp") else None
+            self.last_index = noted.index if noted.HasField("index") else None
         self.metadata, self.payload = entries.split(section)
         self.count = entries.message_count(self.metadata) if entries.is_batch(self.metadata) else 1
         self.size = len(self.payload)
@@ -59,6 +69,11 @@ class ReceivedEntry:
             self.unacknowledged &= bits_of(command.ack_set)
         self.permits = self.unacknowledged.bit_count()
         self.earlier_chunks: list[tuple[int, int]] = []
+
+    @property
+    def published_ms(self) -> int:
+        """When the broker took it, if it noted that, and otherwise when the producer sent it: the time to seek by."""
+        return self.metadata.publish_time if self.broker_publish_time_ms is None else self.broker_publish_time_ms
 
     def messages(self) -> Iterator[Message]:
         """Yield the unacknowledged messages, in order, built one at a time.
@@ -101,6 +116,8 @@ class ReceivedEntry:
             self.redelivery_count,
             consumer.topic_name,
             metadata.producer_name,
+            None if self.last_index is None else self.last_index - max(size - 1 - index, 0),
+            self.broker_publish_time_ms,
             self,
         )
 

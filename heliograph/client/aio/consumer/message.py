@@ -29,6 +29,8 @@ class Message:
         redelivery_count: How often it was delivered before without being acknowledged.
         topic: Full name, with the partition suffix.
         producer_name: Name of the producer that sent it.
+        index: Its number in the topic or partition, counted from 0 by the broker; None if brokers do not count.
+        broker_publish_time_ms: When the broker took it, in ms since the epoch by the broker's clock, or None.
     """
 
     value: bytes
@@ -40,6 +42,8 @@ class Message:
     redelivery_count: int = 0
     topic: str = ""
     producer_name: str = ""
+    index: int | None = None
+    broker_publish_time_ms: int | None = None
     # The entry it came in, with what this process knows of its unacknowledged messages; not part of a pickle.
     _delivery: ReceivedEntry | None = field(default=None, repr=False, compare=False)
 
@@ -54,5 +58,7 @@ class Message:
             self.redelivery_count,
             self.topic,
             self.producer_name,
+            self.index,
+            self.broker_publish_time_ms,
         )
         return Message, plain

@@ -330,7 +330,7 @@ class PartitionConsumer:
     def _is_skipped(self, delivery: ReceivedEntry) -> bool:
         """Remove messages before the start of a seek or reader; return whether nothing is left of the delivery."""
         if self._not_before_ms is not None:
-            if delivery.metadata.publish_time < self._not_before_ms:
+            if delivery.published_ms < self._not_before_ms:
                 return True
             self._not_before_ms = None
         if self._skip is not None:

@@ -8,7 +8,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from heliograph.auth.principal import METHOD_TLS, Credentials
 from heliograph.base.errors import (
+    AuthenticationError,
     ConnectionLostError,
     HeliographError,
     ProtocolError,
@@ -16,6 +18,7 @@ from heliograph.base.errors import (
     RequestTimeoutError,
 )
 from heliograph.client.aio.transport import inherited_sockets
+from heliograph.client.identity import Identity
 from heliograph.client.options import ClientOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import (
@@ -35,6 +38,17 @@ _T = pb.BaseCommand
 log = logging.getLogger(__name__)
 _PING = encode_command(pb.BaseCommand(type=_T.PING, ping=pb.CommandPing()))
 _PONG = encode_command(pb.BaseCommand(type=_T.PONG, pong=pb.CommandPong()))
+
+
+async def present(identity: Identity, *, has_certificate: bool) -> Credentials:
+    """Return what a broker is shown now; a file or a supplier is asked on a thread.
+
+    Raises:
+        AuthenticationError: there is nothing to show.
+    """
+    if not identity.blocks:
+        return identity.present(has_certificate=has_certificate)
+    return await asyncio.to_thread(identity.present, has_certificate=has_certificate)
 
 
 class RequestIdSpace(enum.Enum):
@@ -117,16 +131,18 @@ class BrokerConnection(asyncio.Protocol):
         producers, consumers: The sessions to which commands are passed, by id.
     """
 
-    def __init__(self, url: str, options: ClientOptions) -> None:
+    def __init__(self, url: str, options: ClientOptions, credentials: Credentials) -> None:
         self.url = url
         self.closed = False
         self.max_message_bytes = MESSAGE_BYTES_MAX
         self.producers: dict[int, ProducerSession] = {}
         self.consumers: dict[int, ConsumerSession] = {}
         self._options = options
+        self._credentials = credentials
+        self._refreshing: asyncio.Task[None] | None = None  # the answer to a challenge
         self._loop = asyncio.get_running_loop()
         self.connected: asyncio.Future[None] = self._loop.create_future()
-        self._decoder = PulsarFrameDecoder()
+        self._decoder = PulsarFrameDecoder(keeps_broker_metadata=True)
         self._requests: dict[tuple[RequestIdSpace, int], _Request] = {}
         self._next_request_id = 0
         self._transport: asyncio.Transport | None = None
@@ -143,10 +159,12 @@ class BrokerConnection(asyncio.Protocol):
         self._outbox = Outbox(transport, self._loop.call_soon)  # type: ignore[arg-type]
         inherited_sockets.watch(self, transport)
         connect = pb.CommandConnect(client_version=CLIENT_VERSION, protocol_version=PROTOCOL_VERSION)
-        connect.auth_method_name = "none"
-        if self._options.token is not None:
-            connect.auth_method_name = "token"
-            connect.auth_data = self._options.token.encode()
+        connect.feature_flags.supports_broker_entry_metadata = True
+        connect.feature_flags.supports_auth_refresh = True
+        connect.auth_method_name = self._credentials.method
+        connect.auth_data = self._credentials.data
+        if self._options.original_principal is not None:
+            connect.original_principal = self._options.original_principal
         self.send(pb.BaseCommand(type=_T.CONNECT, connect=connect))
         self._keep_alive = self._loop.call_later(self._options.keep_alive_ms / 1000, self._tick)
 
@@ -240,6 +258,8 @@ class BrokerConnection(asyncio.Protocol):
             self._outbox.drop()
         if self._keep_alive is not None:
             self._keep_alive.cancel()
+        if self._refreshing is not None and self._refreshing is not asyncio.current_task():
+            self._refreshing.cancel()
         if not self.connected.done():
             self.connected.set_exception(error)
             self.connected.exception()
@@ -333,14 +353,24 @@ class BrokerConnection(asyncio.Protocol):
             self.connected.set_result(None)
 
     def _on_auth_challenge(self) -> None:
-        data = pb.AuthData(auth_method_name="token", auth_data=(self._options.token or "").encode())
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = self._loop.create_task(self._answer_challenge())
+
+    async def _answer_challenge(self) -> None:
+        try:
+            has_certificate = self._credentials.method == METHOD_TLS
+            shown = await present(self._options.identity, has_certificate=has_certificate)
+        except AuthenticationError as error:
+            self.abort(error)
+            return
+        data = pb.AuthData(auth_method_name=shown.method, auth_data=shown.data)
         answer = pb.CommandAuthResponse(client_version=CLIENT_VERSION, response=data, protocol_version=PROTOCOL_VERSION)
         self.send(pb.BaseCommand(type=_T.AUTH_RESPONSE, auth_response=answer))
 
     def _on_error(self, answer: pb.CommandError) -> None:
         error = exception_of(answer.error, answer.message)
-        if not self.connected.done():
-            self.abort(error)  # the handshake was refused
+        if not self.connected.done() or isinstance(error, AuthenticationError):
+            self.abort(error)  # the handshake was refused, or credentials that were shown again
             return
         for space in RequestIdSpace:  # an error does not name its space, but request ids are unique over both
             request = self._requests.pop((space, answer.request_id), None)

@@ -73,6 +73,8 @@ class Lookup:
         authoritative = False
         for _ in range(REDIRECTS_MAX):
             answer = await self._ask(connection, topic, authoritative)
+            if answer.response == _Lookup.FAILED and answer.error == pb.METADATA_ERROR:
+                raise ServiceNotReadyError(answer.message)  # here it says that the owner changes
             if answer.response == _Lookup.FAILED:
                 raise exception_of(answer.error, answer.message)
             url = answer.url_tls if connection.url.startswith("pulsar+ssl") else answer.url

@@ -6,8 +6,10 @@ import asyncio
 import re
 import ssl
 
-from heliograph.base.errors import AlreadyClosedError, BadRequestError, ConnectionLostError, ResourceError
-from heliograph.client.aio.transport.connection import BrokerConnection
+from heliograph.auth.principal import Credentials
+from heliograph.base.errors import AlreadyClosedError, BadRequestError, ConnectionLostError
+from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles
+from heliograph.client.aio.transport.connection import BrokerConnection, present
 from heliograph.client.options import ClientOptions
 
 _URL = re.compile(r"(pulsar|pulsar\+ssl)://(\[[^\]]+\]|[^:/,]+)(?::([0-9]{1,5}))?/?")
@@ -34,13 +36,14 @@ class ConnectionPool:
         self._connections: dict[str, BrokerConnection] = {}
         self._dialling: dict[str, asyncio.Task[BrokerConnection]] = {}
         self._closed = False
+        self._tls: ClientTls | None = None
 
     async def get(self, url: str) -> BrokerConnection:
         """Return an open connection to ``url``.
 
         Raises:
             ConnectionLostError: The broker cannot be reached within the connect timeout.
-            NotPermittedError: The broker refused the client's token.
+            AuthenticationError: The broker refused the client's credentials, or there are none to show.
             BadRequestError: ``url`` is not a broker address.
             AlreadyClosedError: The client was closed.
         """
@@ -80,8 +83,9 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                 loop = asyncio.get_running_loop()
+                credentials = await self._credentials(has_certificate=encrypted)
                 _, connection = await loop.create_connection(
-                    lambda: BrokerConnection(url, self._options), host, port, ssl=context
+                    lambda: BrokerConnection(url, self._options, credentials), host, port, ssl=context
                 )
                 await connection.connected
         except TimeoutError as error:
@@ -97,20 +101,17 @@ class ConnectionPool:
         self._connections[url] = connection
         return connection
 
+    async def _credentials(self, *, has_certificate: bool) -> Credentials:
+        return await present(
+            self._options.identity,
+            has_certificate=has_certificate and self._options.tls_certificate_file is not None,
+        )
+
     def _tls_context(self) -> ssl.SSLContext:
-        options = self._options
-        try:
-            context = ssl.create_default_context(cafile=options.tls_ca_file)
-        except OSError as error:
-            raise ResourceError(
-                f"the certificates in {options.tls_ca_file} cannot be read: {error}", field="tls_ca_file"
-            ) from error
-        if options.tls_certificate_file is not None:
-            try:
-                context.load_cert_chain(options.tls_certificate_file, options.tls_key_file)
-            except OSError as error:
-                raise ResourceError(
-                    f"the certificate in {options.tls_certificate_file} cannot be used: {error}",
-                    field="tls_certificate_file",
-                ) from error
-        return context
+        if self._tls is None:
+            options = self._options
+            files = ClientTlsFiles(
+                options.tls_ca_file or "", options.tls_certificate_file or "", options.tls_key_file or ""
+            )
+            self._tls = ClientTls(files)
+        return self._tls.context

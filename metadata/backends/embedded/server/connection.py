@@ -9,13 +9,21 @@ from typing import Any, Protocol, cast
 
 from typing_extensions import override
 
-from heliograph.metadata.backends.embedded.protocol import EmbeddedFrameDecoder
+from heliograph.base.guard.handshake import METADATA, ServerHandshake
+from heliograph.base.guard.quiet_log import QuietLog
+from heliograph.base.peer import peer_name
+from heliograph.metadata.backends.embedded.protocol import (
+    FRAME_BYTES_MAX,
+    GREETING_BYTES_MAX,
+    SERVER_NAME,
+    EmbeddedFrameDecoder,
+)
 from heliograph.metadata.errors import MetadataProtocolError
 from heliograph.metadata.session.watches import WatchEntry
 
 OUTPUT_BYTES_MAX = 64 << 20  # waiting for a client that does not read; then it is cut off
 
-log = logging.getLogger(__name__)
+quiet = QuietLog(logging.getLogger(__name__))
 
 
 class Handler(Protocol):
@@ -42,12 +50,18 @@ class ServerWatch(WatchEntry):
 class EmbeddedConnection(asyncio.Protocol):
     """One client's connection.
 
-    ``session_id`` is 0 before its HELLO is granted; at ``alive_ms`` its session still stood.
+    ``session_id`` is 0 before its HELLO is granted; at ``alive_ms`` its session still stood. ``handshake`` is None once
+    the client has proved the secret, and where there is none.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, secret: str | None = None) -> None:
+        """
+        Args:
+            secret: the cluster's, one a line, which the client has to prove; None: nothing is asked for.
+        """
         self._handler = handler
-        self._decoder = EmbeddedFrameDecoder()
+        self.handshake = None if secret is None else ServerHandshake(secret, METADATA, SERVER_NAME)
+        self._decoder = EmbeddedFrameDecoder(GREETING_BYTES_MAX)
         self._output: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._closing = False
@@ -70,7 +84,7 @@ class EmbeddedConnection(asyncio.Protocol):
                     return
                 self._handler.handle(self, frame)
         except MetadataProtocolError as error:
-            log.warning("closed the metadata connection of session %#x: %s", self.session_id, error)
+            quiet.warning("frame", "metadata closed the connection from %s: %s", self.peer, error)
             self.abort()
             return
         self.flush()
@@ -80,6 +94,16 @@ class EmbeddedConnection(asyncio.Protocol):
         self._transport = None
         self._output.clear()
         self._handler.on_disconnected(self)
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` of the client."""
+        return peer_name(self._transport)
+
+    def attached(self, session_id: int) -> None:
+        """Serve a session from now on, with frames of the full size."""
+        self.session_id = session_id
+        self._decoder.frame_bytes_max = FRAME_BYTES_MAX
 
     @property
     def is_closing(self) -> bool:
@@ -100,7 +124,7 @@ class EmbeddedConnection(asyncio.Protocol):
             transport.write(b"".join(self._output))
             self._output.clear()
         if transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:  # I15
-            log.warning("closed the metadata connection of session %#x: it does not read its answers", self.session_id)
+            quiet.warning("slow", "metadata closed the connection from %s: it does not read its answers", self.peer)
             transport.abort()
 
     def finish(self) -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from heliograph.base.errors import ResourceError
+from heliograph.base.home import PRIVATE_FILE, make_private
 
 LOCK_POLL_SECONDS = 0.05
 
@@ -29,8 +30,8 @@ class ServerDirectory:
         """
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_private(path)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         except OSError as error:
             raise ResourceError(f"cannot use the metadata directory {path}: {error}", field="directory") from error
         deadline = time.monotonic() + lock_wait_ms / 1000

@@ -8,12 +8,11 @@ from __future__ import annotations
 import struct
 
 from heliograph.metadata.errors import RecordError
-from heliograph.metadata.session.sealing import opened, opened_any, sealed
+from heliograph.metadata.session.sealing import opened, opened_any, opened_session, sealed, sealed_session
 from heliograph.metadata.tree import TreeSession
 from heliograph.metadata.znode import Znode
 
 RECORD_VERSION = 1
-OWNED_SESSION_VERSION = 2  # a session with its owner before the password; written only for one that was taken over
 FLAGGED_NODE_VERSION = 2  # a node with flags before its value; written only where the value is null, or for a kind
 NODE_PREFIX = b"n"
 SESSION_PREFIX = b"s"
@@ -21,8 +20,7 @@ STATE_KEY = b"mstate"
 
 _NODE = struct.Struct("<8q")  # czxid, mzxid, pzxid, version, creations, ephemeral owner, created ms, modified ms
 _IS_NULL = 1  # the flag of a node that has null instead of a value
-_SESSION = struct.Struct("<I")  # timeout ms; the password follows
-_OWNER = struct.Struct("<B")  # bytes of the owner's name, which follows
+_SESSION = struct.Struct("<I")  # timeout ms; owner and password follow
 _SESSION_ID = struct.Struct(">Q")
 _STATE = struct.Struct("<q")  # last zxid
 
@@ -68,10 +66,7 @@ def decode_node(key: bytes, value: bytes) -> tuple[str, Znode]:
 
 def encode_session(key: bytes, session: TreeSession) -> bytes:
     """Return the value of a session."""
-    head, password, owner = _SESSION.pack(session.timeout_ms), session.password.encode(), session.owner.encode()
-    if not owner:
-        return sealed(key, head + password, RECORD_VERSION)
-    return sealed(key, head + _OWNER.pack(len(owner)) + owner + password, OWNED_SESSION_VERSION)
+    return sealed_session(key, _SESSION.pack(session.timeout_ms), session.password, session.owner)
 
 
 def decode_session(key: bytes, value: bytes) -> TreeSession:
@@ -80,14 +75,10 @@ def decode_session(key: bytes, value: bytes) -> TreeSession:
     Raises:
         RecordError.
     """
-    version, body = opened_any(key, value, (RECORD_VERSION, OWNED_SESSION_VERSION), _SESSION.size + _OWNER.size)
-    (timeout_ms,) = _SESSION.unpack_from(body)
+    head, password, owner = opened_session(key, value, _SESSION.size)
+    (timeout_ms,) = _SESSION.unpack(head)
     (session_id,) = _SESSION_ID.unpack(key[1:])
-    password, owner = body[_SESSION.size :], b""
-    if version == OWNED_SESSION_VERSION:
-        start = _OWNER.size + password[0]
-        owner, password = password[_OWNER.size : start], password[start:]
-    return TreeSession(session_id, password.decode(), timeout_ms, 0, owner=owner.decode())
+    return TreeSession(session_id, password, timeout_ms, 0, owner=owner)
 
 
 def encode_state(zxid: int) -> bytes:

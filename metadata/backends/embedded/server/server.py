@@ -11,7 +11,10 @@ import logging
 import socket
 from pathlib import Path
 
-from heliograph.base.errors import ResourceError
+from heliograph.base.errors import InvalidConfigError, ResourceError
+from heliograph.base.guard.handshake import check_secret
+from heliograph.base.peer import is_loopback
+from heliograph.base.tls.contexts import ServerTls
 from heliograph.metadata.backends.embedded.limits import EXPIRY_TICK_MS, ServerLimits
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
@@ -34,19 +37,35 @@ class EmbeddedServer:
         host: str,
         port: int = 0,
         *,
+        secret: str | None = None,
         limits: ServerLimits | None = None,
         lock_wait_ms: int = LOCK_WAIT_MS,
+        tls: ServerTls | None = None,
     ) -> None:
         """
         Args:
             directory: created when it is missing; holds all files of the store.
             host: the address to listen on, which clients are given too.
             port: 0 takes a free port at the first start and the same one at every later start.
+            secret: the cluster's, one a line, which clients have to prove; None: none, on loopback addresses only.
             lock_wait_ms: how long ``start`` waits for another server to release the directory.
+            tls: of the listener; None: connections are plain.
+
+        Raises:
+            InvalidConfigError: the secret is too short, or missing where other machines reach the store.
         """
+        self._tls = tls
         self._directory_path = directory
         self._host = host
         self._port = port
+        check_secret(secret)
+        if secret is None and not is_loopback(host):
+            raise InvalidConfigError(
+                f"a metadata store on {host} is reached from other machines: give the cluster a secret",
+                field="cluster_secret",
+                limit="without a secret only loopback addresses",
+            )
+        self._secret = secret
         self._limits = limits or ServerLimits()
         self._lock_wait_ms = lock_wait_ms
         self._directory: ServerDirectory | None = None
@@ -94,7 +113,10 @@ class EmbeddedServer:
             tree.touch(session_id, self._now_ms())
         service = self._service = Service(tree, self._storage, self._limits, self._now_ms, self._fail)
         self._listener = await loop.create_server(
-            lambda: EmbeddedConnection(service), sock=listening, backlog=ACCEPT_BACKLOG
+            lambda: EmbeddedConnection(service, self._secret),
+            sock=listening,
+            backlog=ACCEPT_BACKLOG,
+            ssl=None if self._tls is None else self._tls.context,
         )
         self._expiry = loop.create_task(self._expire_forever(service))
         log.info("metadata of %s served at %s", self._directory_path, self.address)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 from collections.abc import Callable
 from typing import Any
 
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError
+from heliograph.base.guard.handshake import ServerHandshake
+from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.metadata.backends.embedded.limits import (
     CONNECTIONS_MAX,
     HELD_BYTES_MAX,
@@ -38,6 +41,8 @@ from heliograph.metadata.session.watches import WatchKind, WatchTable, missed_ev
 from heliograph.metadata.store import Stat, WatchEvent
 from heliograph.metadata.tree import TreeSession, TreeTransaction, ZnodeTree
 from heliograph.metadata.znode import check_path
+
+quiet = QuietLog(logging.getLogger(__name__))
 
 _READS = (EmbeddedOp.GET, EmbeddedOp.EXISTS, EmbeddedOp.CHILDREN)
 
@@ -92,6 +97,9 @@ class Service:
         """
         request_id, op, *arguments = frame
         try:
+            if connection.handshake is not None:
+                self._greet(connection, connection.handshake, frame)
+                return
             if op == EmbeddedOp.RESUME:
                 check_arguments(arguments, (str, int, int, str, str, bool))
                 result, zxid = self._resume(connection, *arguments)
@@ -100,6 +108,9 @@ class Service:
                 result, zxid = self._hello(connection, *arguments)
             else:
                 types, handler = self._handlers.get(op, ((), None))
+                if op == EmbeddedOp.CHALLENGE:  # there is no secret here, and the client has one
+                    connection.put(encode_frame([request_id, OK, b""]))
+                    return
                 if handler is None:
                     raise MetadataProtocolError(f"unknown request {op}")
                 check_arguments(arguments, types)
@@ -144,6 +155,38 @@ class Service:
         self._drop_watches(connection)
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
+
+    def _greet(self, connection: EmbeddedConnection, handshake: ServerHandshake, frame: list[Any]) -> None:
+        """Serve a step of the handshake; a client that skips it or fails in it is told why, and its connection ends.
+
+        Raises:
+            MetadataProtocolError: the frame is malformed.
+        """
+        request_id, op, *arguments = frame
+        if op == EmbeddedOp.CHALLENGE and not handshake.is_challenged:
+            check_arguments(arguments, (str, int, bytes))
+            magic, version, nonce = arguments
+            self._check_greeting(connection, magic, version)
+            challenge = handshake.challenge(nonce)
+            if not challenge:
+                raise MetadataProtocolError("a nonce of the wrong size")
+            connection.put(encode_frame([request_id, OK, challenge]))
+            return
+        if op == EmbeddedOp.PROVE:
+            check_arguments(arguments, (bytes,))
+            if handshake.accepts(arguments[0]):
+                connection.handshake = None
+                connection.put(encode_frame([request_id, OK, None]))
+                return
+        quiet.warning(
+            "secret", "metadata refused the connection from %s: it does not know the cluster's secret", connection.peer
+        )
+        refusal = AuthenticationError(
+            "the metadata store asks for the cluster's secret: give the one it has (HELIOGRAPH_CLUSTER_SECRET)",
+            field="cluster_secret",
+        )
+        connection.put(encode_error(request_id, refusal))
+        connection.finish()
 
     def _hello(
         self, connection: EmbeddedConnection, magic: str, version: int, timeout_ms: int, session_id: int, password: str
@@ -198,7 +241,7 @@ class Service:
             self.on_disconnected(earlier)
         assert session_id in self.tree.sessions, "the session stands"
         assert session_id not in self._by_session, "a session has one connection"
-        connection.session_id = session_id
+        connection.attached(session_id)
         self._by_session[session_id] = connection
         return [session_id, session.password, session.timeout_ms], self.tree.zxid
 

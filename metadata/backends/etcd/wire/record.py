@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import msgpack
 
 from heliograph.metadata.errors import RecordError
-from heliograph.metadata.session.sealing import opened, opened_any, sealed
+from heliograph.metadata.session.sealing import opened, opened_any, opened_session, sealed, sealed_session
 from heliograph.metadata.store import EventType, WatchEvent
 from heliograph.metadata.znode import is_kind
 
 RECORD_VERSION = 1
-OWNED_SESSION_VERSION = 2  # a session with its owner before the password; written only for one that was taken over
 FLAGGED_NODE_VERSION = 2  # a node whose value follows its kind and flags; written only where one of them is set
 LAYOUT = b"heliograph metadata in etcd, layout 1"
 
@@ -25,9 +24,7 @@ _NODE = struct.Struct("<4q")  # czxid or 0, version, created ms, modified ms
 _EXTENSION = struct.Struct("<qB")  # kind, flags
 _IS_NULL = 1  # the flag of a node that has null instead of a value
 _FAMILY = struct.Struct("<3q")  # creations, removals, pzxid or 0
-_SESSION = struct.Struct("<q")  # number of the latest transaction; the password follows
-
-_OWNER = struct.Struct("<B")  # bytes of the owner's name, which follows
+_SESSION = struct.Struct("<q")  # number of the latest transaction; owner and password follow
 
 _EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3}
 _EVENT_TYPES = {code: kind for kind, code in _EVENT_CODES.items()}
@@ -130,12 +127,7 @@ def decode_family(key: bytes, stored: bytes) -> Family:
 
 def encode_session(key: bytes, record: SessionRecord) -> bytes:
     """Return the value of a session's key."""
-    owner, password = record.owner.encode(), record.password.encode()
-    if not owner:
-        return sealed(key, _SESSION.pack(record.sequence) + password, RECORD_VERSION)
-    return sealed(
-        key, _SESSION.pack(record.sequence) + _OWNER.pack(len(owner)) + owner + password, OWNED_SESSION_VERSION
-    )
+    return sealed_session(key, _SESSION.pack(record.sequence), record.password, record.owner)
 
 
 def decode_session(key: bytes, stored: bytes) -> SessionRecord:
@@ -144,13 +136,9 @@ def decode_session(key: bytes, stored: bytes) -> SessionRecord:
     Raises:
         RecordError.
     """
-    version, body = opened_any(key, stored, (RECORD_VERSION, OWNED_SESSION_VERSION), _SESSION.size + _OWNER.size)
-    (sequence,) = _SESSION.unpack_from(body)
-    password, owner = body[_SESSION.size :], b""
-    if version == OWNED_SESSION_VERSION:
-        start = _OWNER.size + password[0]
-        owner, password = password[_OWNER.size : start], password[start:]
-    return SessionRecord(sequence, password.decode(), owner.decode())
+    head, password, owner = opened_session(key, stored, _SESSION.size)
+    (sequence,) = _SESSION.unpack(head)
+    return SessionRecord(sequence, password, owner)
 
 
 def encode_events(key: bytes, events: Sequence[WatchEvent]) -> bytes:

@@ -524,7 +524,7 @@ func (w *world) createPlain(topic string) error {
 	return w.createPartitioned(topic, 0)
 }
 
-// permissions are refused with a reason while clients are not authenticated.
+// permissions are granted, shown and revoked on a namespace and on a topic.
 func permissions(w *world) error {
 	namespace, err := utils.GetNamespaceName("public/default")
 	if err != nil {
@@ -534,15 +534,35 @@ func permissions(w *world) error {
 	if err != nil {
 		return err
 	}
-	err = w.admin.Namespaces().GrantNamespacePermission(*namespace, "seller", []utils.AuthAction{produce})
-	if checked := refusal(err, "501", "authenticated"); !errors.Is(checked, errRefused) {
-		return checked
+	actions := []utils.AuthAction{produce}
+	if err := w.admin.Namespaces().GrantNamespacePermission(*namespace, "seller", actions); err != nil {
+		return err
+	}
+	granted, err := w.admin.Namespaces().GetNamespacePermissions(*namespace)
+	if err != nil {
+		return err
+	}
+	if len(granted["seller"]) != 1 {
+		return fmt.Errorf("the namespace shows %v", granted)
+	}
+	if err := w.admin.Namespaces().RevokeNamespacePermission(*namespace, "seller"); err != nil {
+		return err
 	}
 	name, err := topicName(w.topic(""))
 	if err != nil {
 		return err
 	}
-	return refusal(w.admin.Topics().GrantPermission(*name, "seller", []utils.AuthAction{produce}), "501", "authenticated")
+	if err := w.admin.Topics().GrantPermission(*name, "seller", actions); err != nil {
+		return err
+	}
+	onTopic, err := w.admin.Topics().GetPermissions(*name)
+	if err != nil {
+		return err
+	}
+	if len(onTopic["seller"]) != 1 {
+		return fmt.Errorf("the topic shows %v", onTopic)
+	}
+	return w.admin.Topics().RevokePermission(*name, "seller")
 }
 
 // stats reads the numbers of a topic with a producer and two kinds of consumers into the library's structures.

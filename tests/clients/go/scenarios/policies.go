@@ -17,7 +17,7 @@ func policies() []scenario {
 	}
 }
 
-// policy is one setting of a namespace or topic: set, read, removed, read again.
+// policy is one setting of a namespace or topic: set, read, removed, read again. Each is a row of docs/clients.md.
 type policy struct {
 	name string
 	try  func() error
@@ -71,13 +71,16 @@ func assign[T any](set func(T) error) func(any) error {
 	return func(value any) error { return set(value.(T)) }
 }
 
-// tryAll runs every policy and reports all that differ.
-func tryAll(all []policy) error {
+// tryAll runs every policy, writes a result line for each, and reports all that differ.
+func tryAll(level string, all []policy) error {
 	var wrong []string
 	for _, one := range all {
+		result := map[string]any{"scenario": level + ":" + one.name, "ok": true}
 		if err := one.try(); err != nil {
 			wrong = append(wrong, one.name+": "+err.Error())
+			result["ok"], result["detail"] = false, err.Error()
 		}
+		writeLine(result)
 	}
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))
@@ -106,8 +109,8 @@ func namespacePolicies(w *world) error {
 	creation := utils.TopicAutoCreationConfig{Allow: true, Type: utils.Partitioned, Partitions: &partitions}
 	mode := utils.DeleteWhenSubscriptionsCaughtUp
 	inactive := utils.NewInactiveTopicPolicies(&mode, 600, true)
-	return tryAll([]policy{
-		cycle("message TTL", 3600, -1, func(value int) error { return library.SetNamespaceMessageTTL(full, value) },
+	return tryAll("namespace", []policy{
+		cycle("message_ttl", 3600, -1, func(value int) error { return library.SetNamespaceMessageTTL(full, value) },
 			func() (int, error) { return library.GetNamespaceMessageTTL(full) },
 			func() error { return library.RemoveNamespaceMessageTTL(full) }),
 		cycle("retention", any(utils.NewRetentionPolicies(60, 128)), any("unset"),
@@ -118,7 +121,7 @@ func namespacePolicies(w *world) error {
 			assign(func(value utils.PersistencePolicies) error { return library.SetPersistence(full, value) }),
 			inspect(func() (*utils.PersistencePolicies, error) { return library.GetPersistence(full) }),
 			func() error { return library.RemovePersistence(full) }),
-		cycle("backlog quota", utils.NewBacklogQuota(1<<20, -1, utils.ProducerException), utils.BacklogQuota{},
+		cycle("backlog_quota", utils.NewBacklogQuota(1<<20, -1, utils.ProducerException), utils.BacklogQuota{},
 			func(value utils.BacklogQuota) error {
 				return library.SetBacklogQuota(full, value, utils.DestinationStorage)
 			},
@@ -127,33 +130,33 @@ func namespacePolicies(w *world) error {
 				return found[utils.DestinationStorage], err
 			},
 			func() error { return library.RemoveBacklogQuota(full) }),
-		number("most consumers of a subscription", library.SetMaxConsumersPerSubscription,
+		number("max_consumers_per_subscription", library.SetMaxConsumersPerSubscription,
 			library.GetMaxConsumersPerSubscription, library.RemoveMaxConsumersPerSubscription),
-		number("most consumers of a topic", library.SetMaxConsumersPerTopic, library.GetMaxConsumersPerTopic,
+		number("max_consumers", library.SetMaxConsumersPerTopic, library.GetMaxConsumersPerTopic,
 			library.RemoveMaxConsumersPerTopic),
-		number("most producers of a topic", library.SetMaxProducersPerTopic, library.GetMaxProducersPerTopic,
+		number("max_producers", library.SetMaxProducersPerTopic, library.GetMaxProducersPerTopic,
 			library.RemoveMaxProducersPerTopic),
-		cycle("most topics", 17, 0, func(value int) error { return library.SetMaxTopicsPerNamespace(*name, value) },
+		cycle("max_topics_per_namespace", 17, 0, func(value int) error { return library.SetMaxTopicsPerNamespace(*name, value) },
 			func() (int, error) { return library.GetMaxTopicsPerNamespace(*name) },
 			func() error { return library.RemoveMaxTopicsPerNamespace(*name) }),
-		number("expiry of subscriptions", library.SetSubscriptionExpirationTime, library.GetSubscriptionExpirationTime,
+		number("subscription_expiration_time", library.SetSubscriptionExpirationTime, library.GetSubscriptionExpirationTime,
 			library.RemoveSubscriptionExpirationTime),
-		cycle("compaction threshold", int64(1<<20), 0,
+		cycle("compaction_threshold", int64(1<<20), 0,
 			func(value int64) error { return library.SetCompactionThreshold(*name, value) },
 			func() (int64, error) { return library.GetCompactionThreshold(*name) }, nil),
-		cycle("dispatch rate", rate, utils.DispatchRate{},
+		cycle("dispatch_rate", rate, utils.DispatchRate{},
 			func(value utils.DispatchRate) error { return library.SetDispatchRate(*name, value) },
 			func() (utils.DispatchRate, error) { return library.GetDispatchRate(*name) }, nil),
-		cycle("dispatch rate of subscriptions", rate, utils.DispatchRate{},
+		cycle("subscription_dispatch_rate", rate, utils.DispatchRate{},
 			func(value utils.DispatchRate) error { return library.SetSubscriptionDispatchRate(*name, value) },
 			func() (utils.DispatchRate, error) { return library.GetSubscriptionDispatchRate(*name) }, nil),
-		cycle("publish rate", utils.PublishRate{PublishThrottlingRateInMsg: 50, PublishThrottlingRateInByte: 9_000}, utils.PublishRate{},
+		cycle("publish_rate", utils.PublishRate{PublishThrottlingRateInMsg: 50, PublishThrottlingRateInByte: 9_000}, utils.PublishRate{},
 			func(value utils.PublishRate) error { return library.SetPublishRate(*name, value) },
 			func() (utils.PublishRate, error) { return library.GetPublishRate(*name) }, nil),
-		cycle("subscribe rate", utils.SubscribeRate{SubscribeThrottlingRatePerConsumer: 5, RatePeriodInSecond: 30}, utils.SubscribeRate{},
+		cycle("subscribe_rate", utils.SubscribeRate{SubscribeThrottlingRatePerConsumer: 5, RatePeriodInSecond: 30}, utils.SubscribeRate{},
 			func(value utils.SubscribeRate) error { return library.SetSubscribeRate(*name, value) },
 			func() (utils.SubscribeRate, error) { return library.GetSubscribeRate(*name) }, nil),
-		cycle("inactive topics", inactive, utils.InactiveTopicPolicies{},
+		cycle("inactive_topic_policies", inactive, utils.InactiveTopicPolicies{},
 			func(value utils.InactiveTopicPolicies) error { return library.SetInactiveTopicPolicies(*name, value) },
 			func() (utils.InactiveTopicPolicies, error) {
 				found, err := library.GetInactiveTopicPolicies(*name)
@@ -163,7 +166,7 @@ func namespacePolicies(w *world) error {
 				return found, err
 			},
 			func() error { return library.RemoveInactiveTopicPolicies(*name) }),
-		{"creation of topics", func() error {
+		{"auto_topic_creation", func() error {
 			if err := library.SetTopicAutoCreation(*name, creation); err != nil {
 				return err
 			}
@@ -176,33 +179,42 @@ func namespacePolicies(w *world) error {
 			}
 			return library.RemoveTopicAutoCreation(*name)
 		}},
-		cycle("compatibility of schemas", utils.SchemaCompatibilityStrategyBackward, "",
+		cycle("schema_compatibility_strategy", utils.SchemaCompatibilityStrategyBackward, "",
 			func(value utils.SchemaCompatibilityStrategy) error {
 				return library.SetSchemaCompatibilityStrategy(*name, value)
 			},
 			func() (utils.SchemaCompatibilityStrategy, error) {
 				return library.GetSchemaCompatibilityStrategy(*name)
 			}, nil),
-		cycle("validation of schemas", true, false,
+		cycle("schema_validation_enforce", true, false,
 			func(value bool) error { return library.SetSchemaValidationEnforced(*name, value) },
 			func() (bool, error) { return library.GetSchemaValidationEnforced(*name) }, nil),
-		cycle("updates of schemas", false, false,
+		cycle("is_allow_auto_update_schema", false, false,
 			func(value bool) error { return library.SetIsAllowAutoUpdateSchema(*name, value) },
 			func() (bool, error) { return library.GetIsAllowAutoUpdateSchema(*name) }, nil),
 		cycle("properties", map[string]string{"a": "1"}, map[string]string{},
 			func(value map[string]string) error { return library.UpdateProperties(*name, value) },
 			func() (map[string]string, error) { return library.GetProperties(*name) },
 			func() error { return library.RemoveProperties(*name) }),
-		{"deduplication", func() error { return library.SetDeduplicationStatus(full, true) }},
-		{"all together", func() error {
-			found, err := library.GetPolicies(full)
-			if err != nil {
+		{"deduplication", func() error {
+			if err := library.SetDeduplicationStatus(full, true); err != nil {
 				return err
 			}
-			if found.DeduplicationEnabled == nil || !*found.DeduplicationEnabled {
-				return errors.New("deduplication is not shown")
+			found, err := library.GetPolicies(full)
+			if err == nil && (found.DeduplicationEnabled == nil || !*found.DeduplicationEnabled) {
+				err = errors.New("it is not shown")
 			}
-			return nil
+			return err
+		}},
+		{"whole", func() error {
+			if err := library.SetNamespaceMessageTTL(full, 77); err != nil {
+				return err
+			}
+			found, err := library.GetPolicies(full)
+			if err == nil && (found.MessageTTLInSeconds == nil || *found.MessageTTLInSeconds != 77) {
+				err = fmt.Errorf("the time to live is not shown: %v", found.MessageTTLInSeconds)
+			}
+			return err
 		}},
 	})
 }
@@ -233,43 +245,65 @@ func topicPolicies(w *world) error {
 	}
 	library, topic := provider.TopicPolicies(false), *name
 	mode := utils.SchemaCompatibilityStrategyBackward
+	caughtUp := utils.DeleteWhenSubscriptionsCaughtUp
+	inactive := utils.NewInactiveTopicPolicies(&caughtUp, 600, true)
 	rate := utils.DispatchRateData{DispatchThrottlingRateInMsg: 30, DispatchThrottlingRateInByte: 4_000, RatePeriodInSecond: 60}
-	return tryAll([]policy{
-		onTopic("message TTL", topic, 3600, library.SetMessageTTL, library.GetMessageTTL, library.RemoveMessageTTL),
-		onTopic("most producers", topic, 17, library.SetMaxProducers, library.GetMaxProducers, library.RemoveMaxProducers),
-		onTopic("most consumers", topic, 17, library.SetMaxConsumers, library.GetMaxConsumers, library.RemoveMaxConsumers),
-		onTopic("most unacknowledged of a consumer", topic, 17, library.SetMaxUnackMessagesPerConsumer,
+	return tryAll("topic", []policy{
+		onTopic("message_ttl", topic, 3600, library.SetMessageTTL, library.GetMessageTTL, library.RemoveMessageTTL),
+		onTopic("max_producers", topic, 17, library.SetMaxProducers, library.GetMaxProducers, library.RemoveMaxProducers),
+		onTopic("max_consumers", topic, 17, library.SetMaxConsumers, library.GetMaxConsumers, library.RemoveMaxConsumers),
+		onTopic("max_unacked_messages_per_consumer", topic, 17, library.SetMaxUnackMessagesPerConsumer,
 			library.GetMaxUnackMessagesPerConsumer, library.RemoveMaxUnackMessagesPerConsumer),
-		onTopic("most unacknowledged of a subscription", topic, 17, library.SetMaxUnackMessagesPerSubscription,
+		onTopic("max_unacked_messages_per_subscription", topic, 17, library.SetMaxUnackMessagesPerSubscription,
 			library.GetMaxUnackMessagesPerSubscription, library.RemoveMaxUnackMessagesPerSubscription),
-		onTopic("most consumers of a subscription", topic, 17, library.SetMaxConsumersPerSubscription,
+		onTopic("max_consumers_per_subscription", topic, 17, library.SetMaxConsumersPerSubscription,
 			library.GetMaxConsumersPerSubscription, library.RemoveMaxConsumersPerSubscription),
-		onTopic("most subscriptions", topic, 17, library.SetMaxSubscriptionsPerTopic,
+		onTopic("max_subscriptions_per_topic", topic, 17, library.SetMaxSubscriptionsPerTopic,
 			library.GetMaxSubscriptionsPerTopic, library.RemoveMaxSubscriptionsPerTopic),
-		onTopic("largest message", topic, 1_000, library.SetMaxMessageSize, library.GetMaxMessageSize, library.RemoveMaxMessageSize),
+		onTopic("max_message_size", topic, 1_000, library.SetMaxMessageSize, library.GetMaxMessageSize, library.RemoveMaxMessageSize),
 		onTopic("retention", topic, utils.NewRetentionPolicies(60, 128), library.SetRetention, library.GetRetention,
 			library.RemoveRetention),
 		onTopic("persistence", topic,
 			utils.PersistenceData{BookkeeperEnsemble: 3, BookkeeperWriteQuorum: 3, BookkeeperAckQuorum: 2},
 			library.SetPersistence, library.GetPersistence, library.RemovePersistence),
-		onTopic("delayed delivery", topic, utils.DelayedDeliveryData{TickTime: 1000, Active: true}, library.SetDelayedDelivery,
+		cycle("backlog_quota", utils.NewBacklogQuota(1<<20, -1, utils.ProducerException), utils.BacklogQuota{},
+			func(value utils.BacklogQuota) error {
+				return library.SetBacklogQuota(w.ctx, topic, value, utils.DestinationStorage)
+			},
+			func() (utils.BacklogQuota, error) {
+				found, err := library.GetBacklogQuotaMap(w.ctx, topic, false)
+				return found[utils.DestinationStorage], err
+			},
+			func() error { return library.RemoveBacklogQuota(w.ctx, topic, utils.DestinationStorage) }),
+		cycle("inactive_topic_policies", any("delete_when_subscriptions_caught_up 600 true"), any("unset"),
+			func(any) error { return library.SetInactiveTopicPolicies(w.ctx, topic, inactive) },
+			func() (any, error) {
+				found, err := library.GetInactiveTopicPolicies(w.ctx, topic, false)
+				if err != nil || found == nil {
+					return "unset", err
+				}
+				return fmt.Sprintf("%s %d %t", *found.InactiveTopicDeleteMode, found.MaxInactiveDurationSeconds,
+					found.DeleteWhileInactive), nil
+			},
+			func() error { return library.RemoveInactiveTopicPolicies(w.ctx, topic) }),
+		onTopic("delayed_delivery", topic, utils.DelayedDeliveryData{TickTime: 1000, Active: true}, library.SetDelayedDelivery,
 			library.GetDelayedDelivery, library.RemoveDelayedDelivery),
-		onTopic("dispatch rate", topic, rate, library.SetDispatchRate, library.GetDispatchRate, library.RemoveDispatchRate),
-		onTopic("dispatch rate of subscriptions", topic, rate, library.SetSubscriptionDispatchRate,
+		onTopic("dispatch_rate", topic, rate, library.SetDispatchRate, library.GetDispatchRate, library.RemoveDispatchRate),
+		onTopic("subscription_dispatch_rate", topic, rate, library.SetSubscriptionDispatchRate,
 			library.GetSubscriptionDispatchRate, library.RemoveSubscriptionDispatchRate),
-		onTopic("publish rate", topic, utils.PublishRateData{PublishThrottlingRateInMsg: 50, PublishThrottlingRateInByte: 9_000},
+		onTopic("publish_rate", topic, utils.PublishRateData{PublishThrottlingRateInMsg: 50, PublishThrottlingRateInByte: 9_000},
 			library.SetPublishRate, library.GetPublishRate, library.RemovePublishRate),
-		onTopic("subscribe rate", topic, utils.SubscribeRate{SubscribeThrottlingRatePerConsumer: 5, RatePeriodInSecond: 30},
+		onTopic("subscribe_rate", topic, utils.SubscribeRate{SubscribeThrottlingRatePerConsumer: 5, RatePeriodInSecond: 30},
 			library.SetSubscribeRate, library.GetSubscribeRate, library.RemoveSubscribeRate),
 		onTopic("deduplication", topic, true, library.SetDeduplicationStatus, library.GetDeduplicationStatus,
 			library.RemoveDeduplicationStatus),
-		onTopic("compaction threshold", topic, int64(1<<20), library.SetCompactionThreshold, library.GetCompactionThreshold,
+		onTopic("compaction_threshold", topic, int64(1<<20), library.SetCompactionThreshold, library.GetCompactionThreshold,
 			library.RemoveCompactionThreshold),
-		onTopic("validation of schemas", topic, true, library.SetSchemaValidationEnforced, library.GetSchemaValidationEnforced,
+		onTopic("schema_validation_enforce", topic, true, library.SetSchemaValidationEnforced, library.GetSchemaValidationEnforced,
 			library.RemoveSchemaValidationEnforced),
-		onTopic("creation of subscriptions", topic, utils.AutoSubscriptionCreationOverride{AllowAutoSubscriptionCreation: true},
+		onTopic("auto_subscription_creation", topic, utils.AutoSubscriptionCreationOverride{AllowAutoSubscriptionCreation: true},
 			library.SetAutoSubscriptionCreation, library.GetAutoSubscriptionCreation, library.RemoveAutoSubscriptionCreation),
-		onTopic("compatibility of schemas", topic, mode, library.SetSchemaCompatibilityStrategy,
+		onTopic("schema_compatibility_strategy", topic, mode, library.SetSchemaCompatibilityStrategy,
 			library.GetSchemaCompatibilityStrategy, library.RemoveSchemaCompatibilityStrategy),
 	})
 }

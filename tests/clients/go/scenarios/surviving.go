@@ -15,6 +15,7 @@ func surviving() []scenario {
 		{name: "unload", isAlone: true, run: func(w *world) error {
 			return survive(w, "unload", map[string]string{"namespace": "public/default"})
 		}},
+		{name: "entry_metadata", isAlone: true, run: entryMetadata},
 		{name: "redirect", isAlone: true, run: func(w *world) error {
 			return survive(w, "move", map[string]string{"topic": w.topic("")})
 		}},
@@ -22,6 +23,47 @@ func surviving() []scenario {
 			return survive(w, "crash_owner", map[string]string{"topic": w.topic("")})
 		}},
 	}
+}
+
+// entryMetadata finds messages numbered without gaps, with the broker's time, also after the owner of the topic died.
+func entryMetadata(w *world) error {
+	begun := time.Now().Add(-time.Second)
+	producer, err := w.producer(pulsar.ProducerOptions{BatchingMaxMessages: 4, BatchingMaxPublishDelay: time.Second})
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	for round := range 2 {
+		if _, err := w.sendTogether(producer, messagesOf(numbered(10))); err != nil {
+			return err
+		}
+		if round == 0 {
+			if _, err := ask("crash_owner", map[string]string{"topic": w.topic("")}); err != nil {
+				return err
+			}
+		}
+	}
+	reader, err := w.client.CreateReader(
+		pulsar.ReaderOptions{Topic: w.topic(""), StartMessageID: pulsar.EarliestMessageID()},
+	)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	for expected := range uint64(20) {
+		message, err := reader.Next(w.ctx)
+		if err != nil {
+			return err
+		}
+		index, when := message.Index(), message.BrokerPublishTime()
+		if index == nil || when == nil {
+			return errors.New("the broker noted nothing")
+		}
+		if *index != expected || when.Before(begun) || when.After(time.Now().Add(time.Second)) {
+			return fmt.Errorf("message %d has the index %d and the time %v", expected, *index, *when)
+		}
+	}
+	return nil
 }
 
 // survive publishes and consumes while something happens to the topic, twice. No call may fail, every message that was

@@ -20,8 +20,8 @@ DEADLINE_SECONDS = 60
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    policies = {"retention_seconds": 0, "ledger_entries_max": 40}
-    with broker_cluster(tmp_path_factory.mktemp("compaction"), brokers=2, **policies) as running:
+    directory = tmp_path_factory.mktemp("compaction")
+    with broker_cluster(directory, brokers=2, retention_seconds=0, ledger_entries_max=40) as running:
         yield running
 
 

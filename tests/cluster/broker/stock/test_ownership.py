@@ -16,8 +16,8 @@ import trustme
 import heliograph
 from heliograph.actors.broker.config import BalanceLimits, SplitLimits
 from heliograph.actors.broker.namespaces.bundles import bundle_path
-from heliograph.actors.broker.tls import TlsFiles
 from heliograph.base import errors
+from heliograph.base.tls.contexts import TlsFiles
 from heliograph.metadata import codec, paths
 from heliograph.metadata.model import BrokerLoad, BundleLoad
 from heliograph.protocol.topic_name import TopicName

@@ -228,6 +228,21 @@ def run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+def test_times_of_delivery_are_rounded_up_to_the_tick() -> None:
+    async def scenario(scene: Scene) -> None:
+        _, delays = await scene.open()
+        delays.clock = lambda: 1_000
+        assert delays.hold_back(0, 1_001, 500)
+        assert delays.hold_back(1, 1_500, 500)
+        assert not delays.hold_back(2, 1_000, 500)
+        delays.clock = lambda: 1_499
+        assert list(delays.take_due()) == []
+        delays.clock = lambda: 1_500
+        assert sorted(delays.take_due()) == [0, 1]
+
+    run(scenario)
+
+
 def test_runs_survive_a_restart_and_their_ledger_goes_when_they_are_over() -> None:
     async def scenario(scene: Scene) -> None:
         cursor_log, delays = await scene.open()

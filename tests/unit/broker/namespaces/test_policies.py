@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import fields, replace
 from typing import Any
 
@@ -27,11 +28,12 @@ from heliograph.base.errors import (
     NamespaceNotFoundError,
     NotFoundError,
     PolicyLimitError,
+    TopicExistsError,
     TopicNotFoundError,
 )
 from heliograph.metadata import codec, paths
 from heliograph.metadata.model import NamespacePolicies, Persistence, Policies, TopicPolicies
-from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topic_name import DOMAINS, TopicName
 from tests.unit.broker.world import World
 
 COPIES = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}
@@ -44,7 +46,8 @@ def test_overrides_go_before_what_a_topic_was_created_with_and_that_before_the_n
     assert effective(namespace, {}, created_with).persistence == created_with
     found = effective(namespace, {**COPIES, "max_producers": 3, "of_a_newer_version": 1}, created_with)
     assert (found.persistence, found.max_producers, found.retention_seconds) == (Persistence(5, 3, 2), 3, 5)
-    assert type(found) is Policies
+    assert isinstance(found, Policies)
+    assert not isinstance(found, NamespacePolicies)
 
 
 def test_setting_and_removing_policies() -> None:
@@ -135,6 +138,22 @@ def test_a_namespace_has_as_many_topics_as_it_may(domain: str) -> None:
         await catalog.ensure(TopicName.parse(f"{name}a"))  # it exists
         await records.remove_policies("public/default", ["max_topics"])
         await catalog.create(TopicName.parse(f"{name}c"))
+
+    asyncio.run(scenario())
+
+
+def test_creations_at_once_do_not_exceed_the_limit() -> None:
+    async def scenario() -> None:
+        world = World()
+        catalogs = [Catalog(await world.session()) for _ in range(3)]
+        await NamespaceRecords(await world.session(), catalogs[0]).set_policies("public/default", {"max_topics": 4})
+        names = [f"{domain}://public/default/t{number}" for number in range(5) for domain in DOMAINS]
+        outcomes = await asyncio.gather(
+            *(catalog.create(TopicName.parse(name)) for name in names for catalog in catalogs), return_exceptions=True
+        )
+        assert sum(outcome is None for outcome in outcomes) == 4
+        assert all(isinstance(one, PolicyLimitError | TopicExistsError) for one in outcomes if one is not None)
+        assert len(await catalogs[0].left_in("public", "default")) == 4
 
     asyncio.run(scenario())
 
@@ -300,3 +319,24 @@ def test_a_topic_is_created_only_while_its_namespace_exists() -> None:
         assert replace(record, message_ttl_seconds=0, own=None) == NamespacePolicies()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("placement", ["this.c", "os.abort", "this:c", "nothing"])
+def test_a_placement_that_no_broker_has_is_refused_with_the_list(placement: str) -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog = Catalog(store)
+        records = NamespaceRecords(store, catalog, ("near", "rack"))
+        await catalog.create(TopicName.parse("public/default/t"))
+        for setting in (
+            records.set_policies("public/default", {"placement": placement}),
+            records.set_topic_policies("public/default/t", {"placement": placement}),
+            records.create("public/other", policies={"placement": placement}),
+        ):
+            with pytest.raises(BadRequestError, match="this cluster has near, rack") as refused:
+                await setting
+            assert refused.value.field == "placement"
+        await records.set_policies("public/default", {"placement": "near"})
+
+    asyncio.run(scenario())
+    assert "this" not in sys.modules

@@ -136,3 +136,18 @@ def test_a_client_with_transactions_is_told_that_there_are_none(lone: LoneBroker
         client.leave()
 
     lone.run(scenario())
+
+
+def test_a_lookup_while_a_bundle_changes_its_owner_does_not_make_the_client_hang_up(lone: LoneBroker) -> None:
+    """Clients close the whole connection on SERVICE_NOT_READY."""
+
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        ownership = lone.broker.ownership
+        assert all(ownership.begin_release(path) for path in ownership.owned)
+        answer = await lookup(client, "orders")
+        assert (answer.response, answer.error) == (answer.FAILED, pb.METADATA_ERROR)
+        assert "is changing its owner" in answer.message
+        client.leave()
+
+    lone.run(scenario())

@@ -174,8 +174,9 @@ def test_a_deleted_schema_does_not_restrict_later_ones() -> None:
         await registry.add(TOPIC, avro(), POLICIES)
         assert await registry.delete(TOPIC) == 1
         assert not await registry.has_schema(TOPIC)
-        with pytest.raises(SchemaNotFoundError):
-            await registry.get(TOPIC)
+        for version in (None, 0, 1):
+            with pytest.raises(SchemaNotFoundError):
+                await registry.get(TOPIC, version)
         with pytest.raises(SchemaNotFoundError):
             await registry.delete(TOPIC)
         assert await registry.add(TOPIC, SchemaInfo(SchemaType.INT64), POLICIES) == 2

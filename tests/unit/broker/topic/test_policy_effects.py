@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import BadRequestError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry, split
 from heliograph.protocol.topic_name import TopicName
@@ -134,6 +136,47 @@ def test_a_slow_rate_lets_out_what_a_period_allows(lone: LoneBroker) -> None:
         assert 30 <= topic.subscriptions["billing"].messages_out < 40, "and one more every two seconds"
         await with_policies(lone, {"subscription_dispatch_messages_per_second": 0})
         await turns(lambda: answers(client, T.MESSAGE) == 40)
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_one_subscription_has_a_rate_of_its_own(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        topic = await lone.broker.topics.get(NAME)
+        namespaces, rate = lone.broker.admin.namespaces, {"subscription_dispatch_messages_per_second": 1}
+        await namespaces.set_topic_policies(str(NAME), rate, "slow")
+        await turns(lambda: topic.policies.of_subscription("slow").subscription_dispatch_messages_per_second == 1)
+        await subscribe(client, 1, "slow")
+        await subscribe(client, 2, "fast")
+        await send(client, 100)
+        slow, fast = topic.subscriptions["slow"], topic.subscriptions["fast"]
+        await turns(lambda: fast.entries_out == 100 and slow._timer is not None)
+        assert slow.entries_out < 100
+        assert await namespaces.subscription_policies(str(NAME)) == {"slow": rate}
+        with pytest.raises(BadRequestError, match="no policy of a single subscription"):
+            await namespaces.set_topic_policies(str(NAME), {"max_producers": 1}, "slow")
+        await namespaces.remove_topic_policies(str(NAME), list(rate), "slow")
+        await turns(lambda: slow.entries_out == 100)
+        assert await namespaces.subscription_policies(str(NAME)) == {}
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_a_message_may_not_be_delayed_longer_than_policies_allow(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        await with_policies(lone, {"delayed_ms_max": 60_000})
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        for number, seconds in enumerate((30, 90)):
+            metadata, payload = split(ENTRY)
+            metadata.deliver_at_time = wall_ms() + 1_000 * seconds
+            section = encode_entry(metadata, bytes(payload))
+            client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=number)), section)
+        await turns(lambda: answers(client, T.SEND_RECEIPT) == answers(client, T.SEND_ERROR) == 1)
         client.leave()
 
     lone.run(scenario())

@@ -23,6 +23,7 @@ OF_TOPIC: dict[str, type] = {
     "backlogSize": COUNT, "msgInCounter": COUNT, "msgOutCounter": COUNT, "msgRateIn": RATE, "msgRateOut": RATE,
     "msgThroughputIn": RATE, "msgThroughputOut": RATE, "averageMsgSize": RATE, "storageSize": COUNT,
     "deduplicationStatus": TEXT, "topicCreationTimeStamp": COUNT,
+    "lastPublishTimeStamp": COUNT,
 }  # fmt: skip
 OF_PUBLISHER: dict[str, type] = {
     "accessMode": TEXT, "producerId": COUNT, "msgRateIn": RATE, "msgThroughputIn": RATE, "averageMsgSize": RATE,
@@ -101,6 +102,9 @@ def test_statistics_have_the_types_that_clients_parse(lone: LoneBroker) -> None:
         numbers: dict[str, type] = {name: kind for name, kind in OF_TOPIC.items() if kind in (int, float)}
         check(merged, numbers)
         assert merged["topicCreationTimeStamp"] == stats["topicCreationTimeStamp"]
+        assert empty["lastPublishTimeStamp"] == 0
+        assert abs(stats["lastPublishTimeStamp"] / 1000 - time.time()) < 600
+        assert merged["lastPublishTimeStamp"] == stats["lastPublishTimeStamp"]
         assert merged["msgInCounter"] == 2 * stats["msgInCounter"]
         client.leave()
 

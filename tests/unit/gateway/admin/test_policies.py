@@ -38,7 +38,7 @@ EXAMPLES: list[tuple[str, Any]] = [
     ("maxConsumersPerSubscription", 3),
     ("maxSubscriptionsPerTopic", 7),
     ("deduplicationSnapshotInterval", 60),
-    ("delayedDelivery", {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}),
+    ("delayedDelivery", {"active": False, "tickTime": 500, "maxDeliveryDelayInMillis": 9000}),
     ("subscriptionTypesEnabled", ["Failover", "Shared"]),
     (
         "inactiveTopicPolicies",
@@ -46,6 +46,14 @@ EXAMPLES: list[tuple[str, Any]] = [
             "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
             "maxInactiveDurationSeconds": 60,
             "deleteWhileInactive": True,
+        },
+    ),
+    (
+        "inactiveTopicPolicies",
+        {
+            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+            "maxInactiveDurationSeconds": 70,
+            "deleteWhileInactive": False,
         },
     ),
     ("compactionThreshold", 1 << 20),
@@ -59,7 +67,7 @@ OF_NAMESPACES = [
     ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 4}),
     (
         "autoTopicCreation",
-        {"allowAutoTopicCreation": False, "topicType": "non-partitioned", "defaultNumPartitions": 0},
+        {"allowAutoTopicCreation": False, "topicType": "non-partitioned"},
     ),
     ("maxProducersPerTopic", 3),
     ("maxConsumersPerTopic", 3),
@@ -203,7 +211,11 @@ def test_shapes_say_the_same_both_ways(name: str, data: st.DataObject) -> None:
     }
     values = flat(with_policies(NamespacePolicies(), changed))
     shape = NAMESPACE_POLICIES[name]
-    parsed = shape.parsed(shape.shown(values)) if name != "inactiveTopicPolicies" else {}
+    parsed = (
+        shape.parsed(shape.shown(values))
+        if name != "inactiveTopicPolicies" or values["inactive_delete_seconds"]
+        else {}
+    )
     assert all(values[field] == value for field, value in parsed.items())
 
 
@@ -261,7 +273,9 @@ REFUSED: list[tuple[str, Any, int]] = [
     ("schemaCompatibilityStrategy", "SOMEHOW", 400),
     ("schemaCompatibilityStrategy", 5, 422),
     ("delayedDelivery", {"active": "yes"}, 422),
-    ("delayedDelivery", {"active": True, "maxDeliveryDelayInMillis": 5}, 501),
+    ("delayedDelivery", {"active": True, "maxDeliveryDelayInMillis": -5}, 412),
+    ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": 2.5}, 501),
+    ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": -1}, 422),
     ("inactiveTopicPolicies", {"maxInactiveDurationSeconds": 0, "deleteWhileInactive": True}, 412),
     (
         "inactiveTopicPolicies",
@@ -271,6 +285,51 @@ REFUSED: list[tuple[str, Any, int]] = [
     ("offloadPolicies", {}, 501),
     ("nothing", {}, 404),
 ]
+
+
+def test_the_rate_of_one_subscription() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await begin(gateway)
+        url, http = f"{TOPIC}/late/dispatchRate", gateway.http
+        assert (await http.get(url)).status_code == 204
+        of_all = {"dispatchThrottlingRateInMsg": 7, "dispatchThrottlingRateInByte": -1, **RATE}
+        of_one = {"dispatchThrottlingRateInMsg": 30, "dispatchThrottlingRateInByte": 1, **SLOW}
+        assert (await http.post(f"{TOPIC}/subscriptionDispatchRate", json=of_all)).is_success
+        assert (await http.get(f"{url}?applied=true")).json() == of_all
+        assert (await http.post(url, json=of_one)).status_code == 204
+        assert (await http.get(url)).json() == (await http.get(f"{url}?applied=true")).json() == of_one
+        assert (await http.get(f"{TOPIC}/other/dispatchRate?applied=true")).json() == of_all
+        assert (await http.get(f"{TOPIC}/subscriptionDispatchRate")).json() == of_all
+        assert (await http.post(f"{url}?isGlobal=true", json=of_one)).status_code == 501
+        assert (await http.delete(url)).status_code == 204
+        assert (await http.get(url)).status_code == 204
+        assert (await http.post(url, json=of_one)).status_code == 204
+        assert (await http.delete(f"{TOPIC}/policies")).status_code == 204
+        assert (await http.get(url)).status_code == 204
+
+    run(scenario)
+
+
+def test_a_group_of_namespaces_that_avoid_each_other_is_empty() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await begin(gateway)
+        path = f"{NAMESPACES}/standalone/antiAffinity/any?property=public"
+        assert (await gateway.http.get(path)).json() == []
+        assert (await gateway.http.get(path.replace("standalone", "mars"))).status_code == 404
+
+    run(scenario)
+
+
+def test_a_quota_by_the_name_of_older_clients() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await begin(gateway)
+        for url in (NAMESPACE, TOPIC):
+            body = {"limit": 1 << 30, "limitSize": 0, "policy": "producer_exception"}
+            assert (await gateway.http.post(f"{url}/backlogQuota", json=body)).status_code == 204
+            shown = (await gateway.http.get(f"{url}/backlogQuotaMap")).json()
+            assert shown["destination_storage"]["limitSize"] == 1 << 30
+
+    run(scenario)
 
 
 def test_what_is_refused() -> None:
@@ -373,7 +432,7 @@ def test_all_policies_of_a_topic_are_removed_at_once() -> None:
 
 
 def test_what_tools_send_for_policies_that_are_not_offered() -> None:
-    """A group as bare text; a flag that is set by a request without a body; the rate of one subscription."""
+    """A group as bare text; a flag that is set by a request without a body."""
 
     async def scenario(gateway: Gateway) -> None:
         await begin(gateway)
@@ -381,7 +440,6 @@ def test_what_tools_send_for_policies_that_are_not_offered() -> None:
             (f"{NAMESPACE}/antiAffinity", b"group"),
             (f"{NAMESPACE}/dispatcherPauseOnAckStatePersistent", b""),
             (f"{TOPIC}/dispatcherPauseOnAckStatePersistent", b""),
-            (f"{TOPIC}/billing/dispatchRate", b"{}"),
         ]
         for url, body in requests:
             assert (await gateway.http.post(url, content=body)).status_code == 501, url

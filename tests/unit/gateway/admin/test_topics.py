@@ -49,6 +49,26 @@ def test_a_subscription_is_created_with_properties() -> None:
     run(scenario)
 
 
+def test_statistics_leave_out_the_producers_and_consumers_that_nobody_asks_for() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        http = gateway.http
+        gateway.world.add()
+        parts = f"{TOPIC}-parts"
+        assert (await http.put(f"{parts}/partitions", json=2)).is_success
+        for topic in (TOPIC, parts):
+            await http.put(f"{topic}/subscription/s", json="latest")
+            path = f"{topic}/stats" if topic == TOPIC else f"{topic}/partitioned-stats"
+            both = (await http.get(path)).json()
+            assert both["publishers"]
+            assert both["subscriptions"]["s"]["consumers"]
+            found = (await http.get(f"{path}?excludePublishers=true&excludeConsumers=true")).json()
+            for one in (found, *found.get("partitions", {}).values()):
+                assert one["publishers"] == []
+                assert all(subscription["consumers"] == [] for subscription in one["subscriptions"].values())
+
+    run(scenario)
+
+
 def test_trimming_and_truncation() -> None:
     async def scenario(gateway: Gateway) -> None:
         topic = gateway.world.add()
@@ -143,9 +163,6 @@ def test_topics_are_listed_by_bundle_and_with_their_hashes() -> None:
         ("PUT", "partitions", {"partitions": 2, "properties": {"PULSAR.SHADOW_SOURCE": "x"}}, 501, "shadow topics"),
         ("PUT", "offload", {"ledgerId": 1, "entryId": 1}, 501, "offloading"),
         ("GET", "offload", None, 501, "offloading"),
-        ("GET", "permissions", None, 501, "permissions"),
-        ("POST", "permissions/r", ["produce"], 501, "permissions"),
-        ("DELETE", "permissions/r", None, 501, "permissions"),
     ],
 )
 def test_what_one_cluster_has_not_is_refused_with_a_reason(

@@ -28,6 +28,7 @@ final class Failures extends Scenarios {
         super(serviceUrl, webUrl);
         scenario("transactions", this::transactions);
         scenario("redirect", this::redirect);
+        scenario("entry_metadata", this::entryMetadata);
         scenario("unload", () -> through("unload", topic -> ask("unload", "namespace", "public/default")));
         scenario("broker_death", () -> through("death", topic -> ask("crash_owner", "topic", topic)));
     }
@@ -70,6 +71,40 @@ final class Failures extends Scenarios {
                 }
             }
         }
+        return null;
+    }
+
+    /** Messages have numbers without gaps and the broker's time, also those that are published after its owner died. */
+    private String entryMetadata() throws Exception {
+        String topic = topic("entry-metadata");
+        long begun = System.currentTimeMillis();
+        try (Producer<byte[]> single = client.newProducer().topic(topic).enableBatching(false).create();
+                Producer<byte[]> batched = client.newProducer().topic(topic).batchingMaxMessages(4)
+                        .batchingMaxPublishDelay(1, TimeUnit.SECONDS).create()) {
+            for (int round = 0; round < 2; round++) {
+                for (int n = 0; n < 8; n++) {
+                    batched.sendAsync(bytes("batched"));
+                }
+                batched.flush();
+                single.send(bytes("single"));
+                if (round == 0) {
+                    ask("crash_owner", "topic", topic);
+                }
+            }
+        }
+        try (Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName("s")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe()) {
+            for (long expected = 0; expected < 18; expected++) {
+                Message<byte[]> message = next(consumer);
+                check(message.hasIndex() && message.hasBrokerPublishTime(), "the broker noted nothing");
+                same(expected, message.getIndex().get(), "index");
+                long time = message.getBrokerPublishTime().get();
+                check(time >= begun && time <= System.currentTimeMillis(), "the broker's time is " + time);
+            }
+        }
+        Message<byte[]> last = admin.topics().examineMessage(topic, "latest", 1);
+        same(17L, last.getIndex().get(), "index of the last message, by administration");
+        check(last.getBrokerPublishTime().get() >= begun, "the time of the last message, by administration");
         return null;
     }
 

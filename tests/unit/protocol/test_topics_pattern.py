@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import resource
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.actors.broker.protocol.topics_pattern import TopicsPattern
 from heliograph.base.errors import UnsupportedError
+from heliograph.protocol.topics_pattern import TopicsPattern
 
 ATOMS = st.sampled_from(
     ["a", "b", "-", ".", r"\.", "[ab]", "[^a]", "[a-c]", r"\d", r"\w", r"\W", "0", "^", "$", r"[\d-]", "[]a]", "é"]
@@ -46,6 +48,11 @@ def test_it_agrees_with_python(pattern: str, name: str) -> None:
         ("[a-]", "-", True),
         (r"[\-\]]", "]", True),
         (r"\t", "\t", True),
+        ("(?i)ORDERS", "orders", True),
+        (r"\bword", "word", True),
+        (r"\p{L}+", "wört", True),
+        ("[[:alpha:]]", "a", True),
+        ("[a&&b]", "&", True),
     ],
 )
 def test_forms(pattern: str, name: str, expected: bool) -> None:
@@ -55,9 +62,8 @@ def test_forms(pattern: str, name: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "(?!a).*", "(?=a)a", "(?<=a)b", "(?<!a)b", r"(a)\1", "(?i)a", r"\bword", r"\p{L}", "a++", "a**", "[[:alpha:]]",
-        "[a&&b]", "(", ")", "[a", "a{", "a{x}", "a{2,1}", "a{9999}", "*", "a" * 1_001, "(" * 50 + ")" * 50,
-        "((a{100}){100}){100}", "\\", "[z-a]",
+        "(?!a).*", "(?=a)a", "(?<=a)b", "(?<!a)b", r"(a)\1", "a++", "a**", "(", ")", "[a", "a{2,1}", "a{9999}", "*",
+        "a" * 1_001, "((a{100}){100}){100}", "\\", "[z-a]", "\udc80"
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_said(pattern: str) -> None:
@@ -73,3 +79,14 @@ def test_no_expression_takes_long() -> None:
         for length in (100, 255):
             TopicsPattern(pattern).matches("a" * length + "c")
     assert time.monotonic() - started < 20
+
+
+def test_an_expression_takes_little_memory() -> None:  # I15
+    """Each of them is refused or small, whatever its states are."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(40):
+        bounded = (r"(\pL{30}|[^a]{30}){N}", "(x{N}y?){9}", "[^a]{9N}.*", "(a|b|c){N}(.*d){N}")
+        for pattern in (form.replace("N", str(number)) for form in bounded):
+            with contextlib.suppress(UnsupportedError):
+                TopicsPattern(pattern).matches("é" * 250)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB

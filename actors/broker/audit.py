@@ -1,0 +1,292 @@
+"""The audit log: who changed or was refused what, from where, and with what outcome; one JSON object a line.
+
+A line is given to a thread that writes a file, and to a task that publishes to a topic. Neither is waited for: what
+comes faster than they can take it is dropped and counted, and the next line tells how many were (I15). docs/operations
+describes the fields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from heliograph.actors.broker.config import AuditConfig
+from heliograph.actors.broker.limits.token_bucket import TokenBucket
+from heliograph.auth.principal import Principal
+from heliograph.base.clock import iso_time, wall_ms
+from heliograph.base.errors import HeliographError, NotPermittedError
+from heliograph.operations.table import AdminOperation
+
+TEXT_CHARACTERS_MAX = 200  # of one argument, and of the reason of an error
+ARGUMENTS_MAX = 20
+BATCH_LINES_MAX = 500  # published at once
+BATCH_SECONDS = 0.2  # in which further lines join a batch
+RETRY_SECONDS = 5.0  # after the file or the topic took nothing
+FILE_MODE = 0o600
+
+# Operations that change nothing, and ``publish``, which is not administration: their refusals are noted, no other use.
+_READS = """
+    lookup bundle_of partitions list_topics topic_properties topic_record topic_stats topic_internal_stats
+    compaction_status subscriptions ledger_ranges read_access publish
+    schemas.get schemas.versions schemas.check schemas.version_of
+    cursors.backlog_size cursors.analyze_backlog cursors.properties cursors.peek cursors.examine cursors.message
+    cursors.message_id_at cursors.last_message_id
+    namespaces.tenants namespaces.tenant namespaces.list namespaces.policies namespaces.properties
+    namespaces.topic_policies permissions.granted permissions.of_namespace permissions.of_topic
+    permissions.of_subscriptions permissions.subscription_mode
+    brokers.list brokers.loads brokers.bundles brokers.owned brokers.topics brokers.configuration
+    brokers.check_quotas settings.live bookies.racks
+"""
+READS = frozenset(_READS.split())
+
+log = logging.getLogger(__name__)
+
+Publish = Callable[[str, list[bytes]], Awaitable[Any]]
+
+
+class AuditLog:
+    """The audit log of one broker. All calls on one event loop, which is never blocked.
+
+    Args:
+        broker_id: named in each line, and in the file's name for ``{broker_id}``.
+
+    Attributes:
+        dropped_total: lines for which a queue, the disk or the topic had no room.
+        publish: publishes to the topic of the configuration; None until the broker serves.
+    """
+
+    def __init__(self, config: AuditConfig, broker_id: str) -> None:
+        self.dropped_total = 0
+        self.publish: Publish | None = None
+        self._config = config
+        self._broker_id = broker_id
+        self._refusals = TokenBucket(config.refusals_per_second, time.monotonic())
+        self._untold = 0  # lines dropped since the last one that was kept
+        self._file = _FileWriter(config, broker_id, self._lost) if config.file else None
+        self._waiting: deque[bytes] = deque()  # for the topic
+        self._wake = asyncio.Event()
+        self._publishing: asyncio.Task[None] | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether lines go anywhere."""
+        return bool(self._config.file or self._config.topic)
+
+    def start(self) -> None:
+        """Begin to write and to publish."""
+        if self._file is not None:
+            self._file.start()
+        if self._config.topic:
+            self._publishing = asyncio.get_running_loop().create_task(self._publish_all())
+
+    async def stop(self) -> None:
+        """Write what waits for the file; what waits for the topic is tried once more. Idempotent."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._publishing
+            self._publishing = None
+        if self._file is not None:
+            await asyncio.to_thread(self._file.stop)
+
+    def operation(
+        self,
+        principal: Principal,
+        operation: AdminOperation,
+        arguments: Mapping[str, Any],
+        error: BaseException | None,
+        *,
+        peer: str = "",
+        seconds: float = 0.0,
+    ) -> None:
+        """Note that an operation was run, or was refused.
+
+        Args:
+            error: what it raised; None for success.
+            peer: where the caller is, as far as it is known.
+            seconds: how long it took.
+        """
+        if not self.is_enabled:
+            return
+        if isinstance(error, NotPermittedError):
+            self.refusal(principal, operation.name, _target(operation, arguments), peer, error)
+        elif operation.name not in READS:
+            fields = {"operation": operation.name, "target": _target(operation, arguments)}
+            rest = {name: value for name, value in arguments.items() if name != operation.target and value is not None}
+            outcome = {"outcome": "done"} if error is None else {"outcome": "failed", **_error(error)}
+            self._note({**_caller(principal, peer), **fields, "arguments": _shown(rest), **outcome,
+                        "ms": round(seconds * 1000)})  # fmt: skip
+
+    def refusal(self, principal: Principal, what: str, target: str, peer: str, error: BaseException) -> None:
+        """Note that a caller was refused something. Refusals above the rate of the configuration are counted only."""
+        if not self.is_enabled:
+            return
+        now = time.monotonic()
+        if self._refusals.wait(now) > 0:
+            self._lost(1)
+            return
+        self._refusals.take(1, now)
+        fields = {"operation": what, "target": _cut(target), "outcome": "refused", **_error(error)}
+        self._note({**_caller(principal, peer), **fields})
+
+    def _note(self, fields: dict[str, Any]) -> None:
+        line = {"time": iso_time(wall_ms()), "broker": self._broker_id, **fields}
+        if self._untold:
+            line["dropped"], self._untold = self._untold, 0
+        data = json.dumps(line, ensure_ascii=True, default=str, separators=(",", ":")).encode()
+        if self._file is not None:
+            self._file.put(data)
+        if self._config.topic:
+            if len(self._waiting) >= self._config.lines_max:
+                self._lost(1)
+            else:
+                self._waiting.append(data)
+                self._wake.set()
+
+    def _lost(self, count: int) -> None:
+        self.dropped_total += count
+        self._untold += count
+
+    async def _publish_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(BATCH_SECONDS)
+            self._wake.clear()
+            while self._waiting:
+                batch = [self._waiting[place] for place in range(min(len(self._waiting), BATCH_LINES_MAX))]
+                if not await self._publish_batch(batch):
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                for _ in batch:
+                    self._waiting.popleft()
+
+    async def _publish_batch(self, batch: list[bytes]) -> bool:
+        if self.publish is None:
+            return False
+        try:
+            await self.publish(self._config.topic, batch)
+        except HeliographError as error:
+            log.warning("%d lines of the audit log wait: %s takes none: %s", len(self._waiting), self._config.topic,
+                        error)  # fmt: skip
+            return False
+        return True
+
+
+class _FileWriter:
+    """A thread that appends lines to a file and rotates it: ``file``, ``file.1``, ... ``file.<files_max - 1>``.
+
+    Args:
+        lost: called, on the event loop, with the number of lines that could not be kept.
+    """
+
+    def __init__(self, config: AuditConfig, broker_id: str, lost: Callable[[int], None]) -> None:
+        self._path = Path(config.file.replace("{broker_id}", broker_id))
+        self._bytes_max = config.file_bytes_max
+        self._files_max = config.files_max
+        self._lines: queue.Queue[bytes | None] = queue.Queue(config.lines_max)
+        self._lost = lost
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._failed_at = 0.0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="heliograph-audit", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what waits, then end the thread. Blocks. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._lines.put(None)
+            thread.join()
+
+    def put(self, line: bytes) -> None:
+        """Give a line to the thread. It is lost if too many wait."""
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._lost(1)
+
+    def _run(self) -> None:
+        while True:
+            lines = [self._lines.get()]
+            while len(lines) < BATCH_LINES_MAX and not self._lines.empty():
+                lines.append(self._lines.get())
+            found = [line for line in lines if line is not None]
+            try:
+                self._write(found)
+            except OSError as error:
+                self._tell(error, len(found))
+            if len(found) < len(lines):
+                return
+
+    def _write(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data = b"\n".join(lines) + b"\n"
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_size + len(data) > self._bytes_max:
+                self._rotate()
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        with open(descriptor, "ab") as file:
+            file.write(data)
+
+    def _rotate(self) -> None:
+        for number in range(self._files_max - 1, 0, -1):
+            older = self._numbered(number - 1)
+            with contextlib.suppress(FileNotFoundError):
+                older.replace(self._numbered(number))
+        self._path.unlink(missing_ok=True)  # where one file is all there may be
+
+    def _numbered(self, number: int) -> Path:
+        return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")
+
+    def _tell(self, error: OSError, count: int) -> None:
+        now = time.monotonic()
+        if now - self._failed_at > RETRY_SECONDS:
+            self._failed_at = now
+            log.error("the audit log %s cannot be written: %s", self._path, error)
+        assert self._loop is not None, "the thread is started by the loop"
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._lost, count)
+
+
+def _caller(principal: Principal, peer: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": principal.role, "method": principal.method}
+    if principal.via:
+        found["via"] = principal.via
+    if principal.is_internal:
+        found["internal"] = True
+    return {**found, "peer": peer}
+
+
+def _target(operation: AdminOperation, arguments: Mapping[str, Any]) -> str:
+    """Return what an operation acted on; for a subscription or bundle with what holds it."""
+    names = [name for name in ("namespace", "topic") if name in arguments and name != operation.target]
+    found = [arguments.get(name) for name in (*names, operation.target) if name]
+    return _cut(" ".join(str(value) for value in found if value is not None))
+
+
+def _shown(arguments: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _cut(str(value)) for name, value in list(arguments.items())[:ARGUMENTS_MAX]}
+
+
+def _error(error: BaseException) -> dict[str, str]:
+    return {"error": type(error).__name__, "reason": _cut(str(error))}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARACTERS_MAX else text[: TEXT_CHARACTERS_MAX - 3] + "..."

@@ -1,0 +1,205 @@
+"""Which settings of a broker can change while it runs, and values for them as text (pure).
+
+A setting is named as in the configuration, ``balance.shed_gap`` for one of a part, or by the name that Pulsar has for
+it, whose unit may be another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from heliograph.actors.broker.config import MIB, BrokerConfig
+from heliograph.base.errors import BadRequestError, InvalidConfigError
+from heliograph.base.section import unknown_setting
+from heliograph.base.settings import setting_of, unit_of
+
+UNLIMITED = "-1"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSetting:
+    """One setting that can change.
+
+    Args:
+        name: in full, such as ``balance.shed_gap``.
+        kind: ``bool``, ``int`` or ``float``.
+        meaning, limit: as in the reference of all settings.
+    """
+
+    name: str
+    kind: type
+    meaning: str
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarSetting:
+    """A name of Pulsar for one of these settings.
+
+    Args:
+        factor: how many of our units one of Pulsar's is.
+        least: the lowest value that means the same here.
+    """
+
+    setting: str
+    factor: float = 1
+    least: float = 0
+
+
+PULSAR_NAMES = {
+    "activeConsumerFailoverDelayTimeMillis": PulsarSetting("failover_delay_seconds", 1 / 1000),
+    "brokerMaxConnections": PulsarSetting("connections_max", least=1),  # 0 is no limit there
+    "brokerPublisherThrottlingMaxByteRate": PulsarSetting("publish_bytes_per_second"),
+    "brokerPublisherThrottlingMaxMessageRate": PulsarSetting("publish_messages_per_second"),
+    "brokerShutdownTimeoutMs": PulsarSetting("shutdown_seconds_max", 1 / 1000),
+    "defaultRetentionTimeInMinutes": PulsarSetting("default_retention_seconds", 60),
+    "keepAliveIntervalSeconds": PulsarSetting("keep_alive_seconds"),
+    "loadBalancerBrokerThresholdShedderPercentage": PulsarSetting("balance.shed_gap", 1 / 100),
+    "loadBalancerNamespaceBundleMaxBandwidthMbytes": PulsarSetting("split.bytes_per_second", MIB),
+    "loadBalancerNamespaceBundleMaxMsgRate": PulsarSetting("split.messages_per_second"),
+    "loadBalancerNamespaceBundleMaxTopics": PulsarSetting("split.topics"),
+    "loadBalancerNamespaceMaximumBundles": PulsarSetting("split.bundles_max"),
+    "loadBalancerSheddingGracePeriodMinutes": PulsarSetting("balance.rest_seconds", 60),
+    "loadBalancerSheddingIntervalMinutes": PulsarSetting("balance_seconds", 60),
+    "managedLedgerCacheSizeMB": PulsarSetting("cache_bytes", MIB, least=1),
+    "maxMessagePublishBufferSizeInMB": PulsarSetting("publish_bytes_max", MIB, least=1),  # 0 is no limit there
+}
+
+
+def _live_settings(kind: Any, before: str = "") -> dict[str, LiveSetting]:
+    found: dict[str, LiveSetting] = {}
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        name, declared = before + each.name, setting_of(each)
+        if is_dataclass(hints[each.name]):
+            found |= _live_settings(hints[each.name], f"{name}.")
+        elif declared.is_live:
+            found[name] = LiveSetting(name, hints[each.name], declared.meaning, declared.limit(unit_of(name)))
+    return found
+
+
+LIVE_SETTINGS: Mapping[str, LiveSetting] = dict(sorted(_live_settings(BrokerConfig).items()))
+_PULSAR_BY_NAME = {known.setting: name for name, known in PULSAR_NAMES.items()}
+
+
+def setting_named(name: str) -> LiveSetting:
+    """Return the setting of a name, ours or Pulsar's.
+
+    Raises:
+        InvalidConfigError: no setting that can change has it; says the nearest name, or that the setting is fixed.
+    """
+    known = PULSAR_NAMES.get(name)
+    found = LIVE_SETTINGS.get(known.setting if known is not None else name)
+    if found is not None:
+        return found
+    if name in _all_names(BrokerConfig):
+        raise InvalidConfigError(
+            f"{name} is read when a broker starts: set it in the configuration and restart the brokers", field=name
+        )
+    raise unknown_setting(name, (*LIVE_SETTINGS, *PULSAR_NAMES))
+
+
+def checked(name: str, text: str, config: BrokerConfig) -> tuple[str, str]:
+    """Return the full name of a setting and the text of a value for it in our unit.
+
+    Args:
+        name: ours or Pulsar's; the value is in the unit of that name.
+        config: the values of all settings; the new one has to be in agreement with the others.
+
+    Raises:
+        InvalidConfigError: no such setting can change, or the value is not acceptable.
+    """
+    setting, known = setting_named(name), PULSAR_NAMES.get(name)
+    if known is not None and text.strip() != UNLIMITED:
+        text = _in_our_unit(name, known, text, setting)
+    with_values(config, {setting.name: text})
+    return setting.name, shown(_parsed(setting, text))
+
+
+def pulsar_form(name: str, text: str) -> tuple[str, str] | None:
+    """Return Pulsar's name of a setting and the value in Pulsar's unit; None where Pulsar has no name for it."""
+    other = _PULSAR_BY_NAME.get(name)
+    if other is None:
+        return None
+    value = _parsed(LIVE_SETTINGS[name], text)
+    if text != UNLIMITED:
+        value = value / PULSAR_NAMES[other].factor
+        value = round(value) if math.isclose(value, round(value)) else value
+    return other, shown(value)
+
+
+def with_values(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
+    """Return a configuration with some settings replaced, by their full names.
+
+    Raises:
+        InvalidConfigError: a setting cannot change, or a value is not acceptable.
+    """
+    for name, text in values.items():
+        setting = LIVE_SETTINGS.get(name)
+        if setting is None:
+            raise unknown_setting(name, LIVE_SETTINGS)
+        part, _, last = name.rpartition(".")
+        try:
+            value = _parsed(setting, text)
+            if part:
+                config = replace(config, **{part: replace(getattr(config, part), **{last: value})})
+            else:
+                config = replace(config, **{last: value})
+        except BadRequestError as error:  # of the limits of the part, which does not know its own name
+            raise InvalidConfigError(f"{name} = {text}: {error}", field=name, limit=error.limit) from None
+    return config
+
+
+def value_in(config: BrokerConfig, name: str) -> str:
+    """Return the value of a setting as text, by its full name."""
+    part, _, last = name.rpartition(".")
+    return shown(getattr(getattr(config, part) if part else config, last))
+
+
+def shown(value: Any) -> str:
+    """Return the text of a value, which reads back as the same value."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parsed(setting: LiveSetting, text: str) -> Any:
+    try:
+        value: Any = TypeAdapter(setting.kind).validate_python(text.strip())
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        raise InvalidConfigError(f"{setting.name} = {text!r}: {reason}", field=setting.name) from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidConfigError(f"{setting.name} = {text!r}: a number is expected", field=setting.name)
+    return value
+
+
+def _in_our_unit(name: str, known: PulsarSetting, text: str, setting: LiveSetting) -> str:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidConfigError(f"{name} = {text!r}: a number is expected", field=name)
+    if number < known.least:
+        raise InvalidConfigError(
+            f"{name} = {text}: here it has to be at least {known.least:g}",
+            field=name,
+            limit=f"at least {known.least:g}",
+        )
+    value = number * known.factor
+    return str(round(value)) if setting.kind is int and math.isclose(value, round(value)) else str(value)
+
+
+def _all_names(kind: Any, before: str = "") -> set[str]:
+    hints = get_type_hints(kind)
+    found: set[str] = set()
+    for each in fields(kind):
+        if is_dataclass(hints[each.name]):
+            found |= _all_names(hints[each.name], f"{before}{each.name}.")
+        else:
+            found.add(before + each.name)
+    return found

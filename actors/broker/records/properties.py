@@ -1,0 +1,42 @@
+"""Properties that users attach to topics, subscriptions and namespaces (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from heliograph.base.errors import BadRequestError
+
+PROPERTIES_BYTES_MAX = 64 << 10  # of one thing, names and values in UTF-8
+
+
+def changed_properties(
+    present: Mapping[str, str], changes: Mapping[str, str | None], reserved: str = ""
+) -> dict[str, str]:
+    """Return the properties of a thing after a change, in which None removes one.
+
+    Args:
+        reserved: how names begin that are the broker's own; empty: no name is.
+
+    Raises:
+        BadRequestError: they are no text, reserved, or too large together.
+    """
+    if not isinstance(changes, Mapping):
+        raise BadRequestError("properties are names and values", field="properties")
+    kept = {name: value for name, value in {**present, **changes}.items() if value is not None}
+    size = 0
+    for name, value in kept.items():
+        if not name or not isinstance(name, str) or not isinstance(value, str):
+            raise BadRequestError(f"{name!r} is no property: names and values are text", field="properties")
+        if reserved and name.startswith(reserved):
+            raise BadRequestError(
+                f"{name!r} is no property: names that begin with {reserved} are the broker's", field="properties"
+            )
+        try:
+            size += len(name.encode()) + len(value.encode())
+        except UnicodeEncodeError:
+            raise BadRequestError(f"{name!r} is no property: it is not Unicode", field="properties") from None
+    if size > PROPERTIES_BYTES_MAX:
+        raise BadRequestError(
+            f"the properties have {size} bytes", field="properties", limit=f"{PROPERTIES_BYTES_MAX} bytes"
+        )
+    return kept

@@ -1,0 +1,37 @@
+"""What subscriptions inherit from their broker and from their topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
+from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.metadata.model import Policies
+
+
+@dataclass(slots=True)
+class ConsumerSetting:
+    """What all subscriptions of a broker inherit; it may change.
+
+    Args:
+        failover_delay_seconds: from a change of the active consumer to its first delivery.
+        splits_keys: True if Key_Shared halves hash ranges for new consumers instead of using a ring.
+    """
+
+    failover_delay_seconds: float = 1.0
+    splits_keys: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSetting:
+    """What a subscription inherits from its topic and broker.
+
+    Args:
+        choice: of the active consumer of Failover subscriptions.
+        topic_rate: shared by all subscriptions of the topic.
+    """
+
+    policies: Policies = field(default_factory=Policies)
+    choice: FailoverChoice = field(default_factory=lambda: FailoverChoice(0))
+    consumers: ConsumerSetting = field(default_factory=ConsumerSetting)
+    topic_rate: DispatchRate = field(default_factory=DispatchRate)

@@ -1,0 +1,84 @@
+"""A middleware that finds out who sends a request, before anything is done for it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from heliograph.auth.authenticator import Authenticator
+from heliograph.auth.principal import INTERNAL, METHOD_BASIC, METHOD_TLS, METHOD_TOKEN, Credentials
+from heliograph.base.errors import AuthenticationError
+from heliograph.gateway.errors import refuse_early
+from heliograph.gateway.http.caller import address_of, set_caller
+
+CERTIFICATE = "certificate"  # in the state of a request: what the caller's end of TLS presented
+# What is served to anyone: whether the gateway works, and pages and texts that are the same in every installation.
+_OPEN = frozenset(
+    (
+        "/",
+        "/health",
+        "/openapi.json",
+        "/docs",
+        "/docs/start.js",
+        "/docs/swagger-ui-bundle.js",
+        "/docs/swagger-ui.css",
+        "/docs/favicon-32x32.png",
+    )
+)
+
+
+class Door:
+    """ASGI middleware that notes the caller of each request, and refuses one that cannot show who it is."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._is_enabled = authenticator.config.is_enabled
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its caller, or answer 401."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        principal = INTERNAL
+        if self._is_enabled and not (scope["type"] == "http" and scope["path"] in _OPEN):
+            try:
+                principal = await self._authenticator.authenticate(credentials_of(scope), address_of(scope))
+            except AuthenticationError as error:
+                await refuse_early(error, scope, receive, send)
+                return
+        set_caller(scope, principal)
+        await self._app(scope, receive, send)
+
+
+def credentials_of(scope: Scope) -> Credentials:
+    """Return what a request presents: its header, at an upgrade also ``?token=``, else the certificate of TLS.
+
+    Raises:
+        AuthenticationError: the header has another form, or there are two.
+    """
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(given) > 1:
+        raise AuthenticationError("there are two headers Authorization")
+    if given:
+        return _of_header(given[0])
+    if scope["type"] == "websocket" and (tokens := parse_qs(scope["query_string"]).get(b"token")):
+        return Credentials(METHOD_TOKEN, tokens[0])
+    certificate = scope.get("state", {}).get(CERTIFICATE)
+    return Credentials(METHOD_TLS, certificate=certificate) if certificate else Credentials()
+
+
+def _of_header(value: bytes) -> Credentials:
+    scheme, _, data = value.strip().partition(b" ")
+    match scheme.lower():
+        case b"bearer":
+            return Credentials(METHOD_TOKEN, data.strip())
+        case b"basic":
+            try:
+                return Credentials(METHOD_BASIC, base64.b64decode(data.strip(), validate=True))
+            except (binascii.Error, ValueError) as error:
+                raise AuthenticationError("the header Authorization is malformed") from error
+    raise AuthenticationError("the header Authorization has neither the scheme Bearer nor Basic")

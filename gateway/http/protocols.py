@@ -1,0 +1,194 @@
+"""uvicorn's protocols for HTTP/1.1 and WebSocket, with the gateway's limits and its rules about what is logged.
+
+A connection that says nothing costs as much as one that does, so each has deadlines: for its handshake and the headers
+of a request, and for a body, which has to keep a least speed. What bodies and frames hold is counted (``BodyBudget``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+import h11
+from typing_extensions import override
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.errors import TooManyRequestsError, TooMuchHeldError
+from heliograph.gateway.http.door import CERTIFICATE
+from heliograph.gateway.http.limits import BodyBudget, ConnectionLimit
+
+BODY_BYTES_PER_SECOND_LEAST = 16 * 1024  # a body that comes slower than this uses up its deadline
+LOG_SECONDS = 10.0  # in which at most one line is written about requests that are not HTTP
+
+
+class Connections:
+    """The open connections of one server, and their deadlines."""
+
+    def __init__(self, config: GatewayConfig, budget: BodyBudget) -> None:
+        self.limit = ConnectionLimit(config)
+        self.budget = budget
+        self._header_seconds = config.request_header_seconds
+        self._body_seconds = config.request_body_seconds
+        self.open: set[HttpProtocol] = set()
+
+    def close_late(self, now: float) -> None:
+        """Close the connections that keep the gateway waiting. ``now`` is of the monotonic clock, in seconds."""
+        for connection in list(self.open):
+            since, is_body = connection.waits
+            if since is not None and now - since >= (self._body_seconds if is_body else self._header_seconds):
+                connection.close_as_late(is_body)
+
+
+class _RarelyFilter(logging.Filter):
+    """Lets one line pass in a period: a stranger must not fill a disk with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = 0.0
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno > logging.WARNING:
+            return True
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + LOG_SECONDS
+        return True
+
+
+def _quiet_logger() -> logging.Logger:
+    """Return a logger of uvicorn for warnings, of which few are written, and errors.
+
+    Its other lines show the whole target of an upgrade, whose query may hold the caller's token.
+    """
+    logger = logging.Logger("uvicorn.error", logging.WARNING)
+    logger.parent = logging.getLogger("uvicorn.error")
+    logger.addFilter(_RarelyFilter())
+    return logger
+
+
+_LOGGER = _quiet_logger()
+
+
+class HttpProtocol(H11Protocol):
+    """One HTTP connection, until it ends or becomes a WebSocket."""
+
+    def __init__(self, connections: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self.logger = _LOGGER
+        self._connections = connections
+        self._address = ""
+        self._is_admitted = False
+        self._phase: object = h11.IDLE
+        self._since: float | None = None  # when it began to keep the gateway waiting
+
+    @property
+    def waits(self) -> tuple[float | None, bool]:
+        """Return since when the gateway waits for it, None if it does not, and whether that is for a body."""
+        return self._since, self._phase is h11.SEND_BODY
+
+    @override
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        if certificate := transport.get_extra_info("peercert"):
+            self.app_state = {**self.app_state, CERTIFICATE: certificate}
+        self._is_admitted = self._connections.limit.admit(self._address)
+        if not self._is_admitted:
+            self._end_with(429, "too many connections are open, in all or of your address", "retry")
+            return
+        self._connections.open.add(self)
+        self._since = time.monotonic()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._connections.open.discard(self)
+        if self._is_admitted:
+            self._is_admitted = False
+            self._connections.limit.leave(self._address)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if not self._is_admitted:
+            return
+        super().data_received(data)
+        phase = self.conn.their_state
+        if phase is self._phase:
+            if phase is h11.SEND_BODY and self._since is not None:
+                self._since = min(time.monotonic(), self._since + len(data) / BODY_BYTES_PER_SECOND_LEAST)
+            return
+        self._phase = phase
+        self._since = time.monotonic() if phase in (h11.IDLE, h11.SEND_BODY) else None
+
+    @override
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        self._connections.open.discard(self)
+        self._is_admitted = False  # the protocol that takes over counts the connection's end
+        super().handle_websocket_upgrade(event)
+
+    def close_as_late(self, is_body: bool) -> None:
+        """Close a connection that sent too little in its time, with status 408 if it is not answered yet."""
+        self._connections.open.discard(self)
+        if self.cycle is not None and self.cycle.response_started:
+            self.transport.close()
+        else:
+            what = "body" if is_body else "headers"
+            self._end_with(408, f"the request's {what} did not arrive in time", "retry")
+
+    def _end_with(self, status: int, reason: str, advice: str) -> None:
+        body = json.dumps({"reason": reason, "advice": advice}).encode()
+        phrase = "Too Many Requests" if status == 429 else "Request Timeout"
+        head = (
+            f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            "Retry-After: 1\r\nConnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """One WebSocket connection. It takes over the place of the HTTP connection that it was."""
+
+    def __init__(self, connections: Connections, config: Config, server_state: ServerState, app_state: Any) -> None:
+        super().__init__(config, server_state, app_state)
+        self.logger = self.conn.logger = _LOGGER
+        self.conn.debug = False
+        self._connections = connections
+        self._address = ""
+        self._held = 0  # bytes of a frame or message that is not complete
+
+    @override
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._connections.limit.leave(self._address)
+        self._hold(0)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        try:
+            self._hold(len(self.conn.reader.buffer) + sum(map(len, self.frames)))
+        except (TooManyRequestsError, TooMuchHeldError) as error:
+            if not self.close_sent:
+                self.conn.fail(1013, str(error)[:120])
+                self.handle_parser_exception()
+
+    def _hold(self, size: int) -> None:
+        if size > self._held:
+            self._connections.budget.take(self._address, size - self._held)
+        elif size < self._held:
+            self._connections.budget.give_back(self._address, self._held - size)
+        self._held = size

@@ -1,0 +1,148 @@
+"""The clients and administrations that act for callers: connections on behalf of one role never serve another."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from heliograph.auth.principal import Principal
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.errors import TooManySessionsError
+from heliograph.gateway.ports import (
+    AdminPort,
+    AgentFactory,
+    ClientPort,
+    ClosableClient,
+    ConsumerPort,
+    ProducerPort,
+    ReaderPort,
+)
+
+Handle = TypeVar("Handle")
+
+
+class RoleClient:
+    """The client of one role. It counts what it opened, so that it is not closed while that is used."""
+
+    def __init__(self, client: ClosableClient, now: float) -> None:
+        self._client = client
+        self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._opening = 0
+        self.last_used = now
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether something that it opened, or is opening, is still held."""
+        return bool(self._opening or self._handles)
+
+    async def producer(self, topic: str, **options: Any) -> ProducerPort:
+        """Return a producer of the topic."""
+        return await self._opened(self._client.producer(topic, **options))
+
+    async def consumer(self, topic: str | Sequence[str], subscription: str, **options: Any) -> ConsumerPort:
+        """Return a consumer of the subscription."""
+        return await self._opened(self._client.consumer(topic, subscription, **options))
+
+    async def reader(self, topic: str, **options: Any) -> ReaderPort:
+        """Return a reader of the topic."""
+        return await self._opened(self._client.reader(topic, **options))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def _opened(self, opening: Awaitable[Handle]) -> Handle:
+        self._opening += 1
+        try:
+            handle = await opening
+            self._handles.add(handle)
+            return handle
+        finally:
+            self._opening -= 1
+
+
+class Agents:
+    """Finds the client and the administration for a caller.
+
+    At most ``principals_max`` roles have clients; unused ones are closed, the least recently used first (I15).
+
+    Args:
+        client: used where callers are not authenticated; the caller closes it.
+        admin: used as ``client`` is.
+        make: makes those of a role; None where callers are not authenticated.
+    """
+
+    def __init__(
+        self,
+        client: ClientPort,
+        admin: AdminPort,
+        make: AgentFactory | None,
+        config: GatewayConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._admin = admin
+        self._make = make
+        self._max = config.principals_max
+        self._idle_seconds = config.principal_idle_ms / 1000
+        self._clock = clock
+        self._clients: OrderedDict[str, RoleClient] = OrderedDict()
+        self._discarded: list[RoleClient] = []  # closed by the next sweep
+
+    def admin_of(self, principal: Principal) -> AdminPort:
+        """Return the administration whose operations need the caller's rights."""
+        if principal.is_internal:
+            return self._admin
+        assert self._make is not None, "an authenticated gateway has a factory"
+        return self._make.admin(principal)
+
+    def client_of(self, principal: Principal) -> ClientPort:
+        """Return the client whose connections speak for the caller's role.
+
+        Raises:
+            TooManySessionsError: as many roles as there may be use theirs.
+        """
+        if principal.is_internal:
+            return self._client
+        assert self._make is not None, "an authenticated gateway has a factory"
+        found = self._clients.get(principal.role)
+        if found is None:
+            self._make_room()
+            found = self._clients[principal.role] = RoleClient(self._make.client(principal), self._clock())
+        self._clients.move_to_end(principal.role)
+        found.last_used = self._clock()
+        return found
+
+    async def expire(self, now: float) -> None:
+        """Close the clients that no request used for the configured time. ``now`` is a time of the clock."""
+        for role, client in list(self._clients.items()):
+            if not client.is_used and now - client.last_used >= self._idle_seconds:
+                self._discarded.append(self._clients.pop(role))
+        discarded, self._discarded = self._discarded, []
+        for client in discarded:
+            await client.close()
+
+    async def close(self) -> None:
+        """Close the clients of all roles."""
+        self._discarded += self._clients.values()
+        self._clients.clear()
+        await self.expire(0.0)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def _make_room(self) -> None:
+        if len(self._clients) < self._max:
+            return
+        for role, client in self._clients.items():
+            if not client.is_used:
+                self._discarded.append(self._clients.pop(role))
+                return
+        raise TooManySessionsError(
+            f"{len(self._clients)} roles have connections to brokers: close some, or raise principals_max",
+            field="principals_max",
+            limit=f"{self._max} roles",
+        )

@@ -1,0 +1,167 @@
+"""Authentication of callers, the same at every door."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import NoReturn
+
+from heliograph.auth.basic import BasicProvider
+from heliograph.auth.config import AuthConfig
+from heliograph.auth.principal import INTERNAL, METHOD_NONE, Credentials, Principal
+from heliograph.auth.provider import ENTRY_POINT_GROUP, AuthenticationProvider
+from heliograph.auth.tls import TlsProvider
+from heliograph.auth.tokens import TokenProvider
+from heliograph.base.errors import AuthenticationError, InvalidConfigError, NotPermittedError
+
+REFUSED = "Failed to authenticate"  # all that a caller hears
+INVALID_ROLES = "Invalid roles."
+RELOAD_SECONDS = 1.0  # between two looks at the files
+LOG_LINES_MAX = 20  # about refused callers in one period # I15
+LOG_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Authenticator:
+    """Finds out who a caller is, by the methods that are configured.
+
+    Args:
+        config: the section ``auth`` of the cluster's configuration.
+        clock: monotonic seconds.
+
+    Raises:
+        InvalidConfigError: a key, file or plug-in cannot be used; names the setting.
+    """
+
+    def __init__(self, config: AuthConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self._clock = clock
+        self._looked = clock()
+        self._log_since = clock()
+        self._log_lines = 0
+        self._providers: dict[str, AuthenticationProvider] = _providers(config) if config.is_enabled else {}
+
+    async def authenticate(self, credentials: Credentials, peer: str = "") -> Principal:
+        """Return who presents ``credentials``.
+
+        A caller of a method that is not configured has the anonymous role, if there is one. Without authentication
+        every caller is the cluster itself, so that nothing is refused.
+
+        Args:
+            peer: address of the caller, for the log.
+
+        Raises:
+            AuthenticationError: the caller is refused. The message never says why; the log does.
+        """
+        if not self.config.is_enabled:
+            return INTERNAL
+        self.reload_if_changed()
+        provider = self._providers.get(credentials.method)
+        if provider is None:
+            if self.config.anonymous_role:
+                return Principal(self.config.anonymous_role, method=METHOD_NONE)
+            self._refuse(peer, f"the method {credentials.method[:64]!r} is not configured")
+        try:
+            principal = await provider.authenticate(credentials)
+        except AuthenticationError as error:
+            self._refuse(peer, str(error))
+        except Exception as error:  # of a plug-in: one caller is refused, and the process goes on
+            self._refuse(peer, f"the method {credentials.method[:64]!r} failed with {type(error).__name__}")
+        assert not principal.is_internal, "no method makes a caller a part of the cluster"
+        return principal
+
+    async def authenticate_original(
+        self, principal: Principal, role: str, original: Credentials | None = None, peer: str = ""
+    ) -> Principal:
+        """Return the caller that a proxy speaks for, or ``principal`` itself if it is no proxy.
+
+        Args:
+            principal: who is at the other end of the connection.
+            role: the role that it says it speaks for; empty: none.
+            original: what the caller presented to the proxy, if the proxy passes it on; it has to show ``role``.
+
+        Raises:
+            NotPermittedError: a proxy names nobody or another proxy, or a caller that is no proxy names a role.
+            AuthenticationError: ``original`` is refused.
+        """
+        if not self.config.is_enabled:
+            return principal
+        if original is not None and principal.role in self.config.proxy_roles:
+            shown = (await self.authenticate(original, peer)).role
+            if role and role != shown:
+                self._refuse_roles(
+                    peer, f"{principal.role!r} names {role!r} and passes on the credentials of {shown!r}"
+                )
+            role = shown
+        if principal.role not in self.config.proxy_roles:
+            if role.strip():
+                self._refuse_roles(peer, f"{principal.role!r} is no proxy role and names {role[:64]!r}")
+            return principal
+        if not role.strip():
+            self._refuse_roles(peer, f"the proxy role {principal.role!r} names nobody")
+        if role in self.config.proxy_roles:
+            self._refuse_roles(peer, f"the proxy role {principal.role!r} names the proxy role {role!r}")
+        return dataclasses.replace(principal, role=role, via=principal.role)
+
+    def reload_if_changed(self) -> None:
+        """Read files again that changed, if the last look is a second old: keys are changed without a stop."""
+        now = self._clock()
+        if now - self._looked < RELOAD_SECONDS:
+            return
+        self._looked = now
+        for provider in self._providers.values():
+            provider.reload_if_changed()
+
+    def close(self) -> None:
+        """Release the threads of the methods."""
+        for provider in self._providers.values():
+            provider.close()
+
+    def _refuse(self, peer: str, reason: str) -> NoReturn:
+        self._log(peer, reason)
+        raise AuthenticationError(REFUSED) from None
+
+    def _refuse_roles(self, peer: str, reason: str) -> NoReturn:
+        self._log(peer, reason)
+        raise NotPermittedError(INVALID_ROLES) from None
+
+    def _log(self, peer: str, reason: str) -> None:
+        now = self._clock()
+        if now - self._log_since >= LOG_SECONDS:
+            if self._log_lines > LOG_LINES_MAX:
+                log.warning("%d more callers were refused", self._log_lines - LOG_LINES_MAX)
+            self._log_since, self._log_lines = now, 0
+        self._log_lines += 1
+        if self._log_lines <= LOG_LINES_MAX:
+            log.warning("%s: refused: %s", peer or "a caller", reason)
+
+
+def _providers(config: AuthConfig) -> dict[str, AuthenticationProvider]:
+    made: list[AuthenticationProvider] = [TlsProvider()]
+    tokens = TokenProvider(config)
+    if tokens.has_keys:
+        made.append(tokens)
+    if config.basic_file:
+        made.append(BasicProvider(config))
+    made += [_plug_in(name, config) for name in config.providers]
+    providers = {provider.method: provider for provider in made}
+    if len(providers) != len(made):
+        raise InvalidConfigError("two providers have one method", field="auth.providers")
+    return providers
+
+
+def _plug_in(name: str, config: AuthConfig) -> AuthenticationProvider:
+    found = list(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    if len(found) != 1:
+        raise InvalidConfigError(
+            f"{len(found)} installed plug-ins are named {name!r} in the group {ENTRY_POINT_GROUP}, there must be one",
+            field="auth.providers",
+        )
+    made = found[0].load()(config)
+    if not isinstance(made, AuthenticationProvider):
+        raise InvalidConfigError(f"the plug-in {name!r} is no AuthenticationProvider", field="auth.providers")
+    return made

@@ -1,0 +1,62 @@
+"""Settings of authentication and authorisation, the same for all parts of a cluster. Names follow Pulsar's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.settings import check_limits, described, setting
+
+
+@dataclass(frozen=True, slots=True)
+class AuthConfig:
+    """Settings of authentication and authorisation. Files are read again when they change."""
+
+    enabled: bool = setting(False, "callers of every door have to say who they are, and need a right for what they do")
+    token_secret_key: str = field(  # not shown: it may be the key itself
+        default="",
+        repr=False,
+        metadata=described("key that signs and checks tokens: `file:///path`, a path, `data:;base64,...` or base64"),
+    )
+    token_public_key: str = setting(
+        "", "key that checks tokens of `token_public_alg`, given in the same ways, as DER or PEM"
+    )
+    token_public_alg: str = setting("RS256", "algorithm of `token_public_key`")
+    token_jwks_file: str = setting("", "file with a JSON Web Key Set, by whose keys tokens are checked; empty: none")
+    token_auth_claim: str = setting("sub", "claim of a token that is the role; of a list, its first")
+    token_audience_claim: str = setting("", "claim that has to hold `token_audience`; empty: none is asked for")
+    token_audience: str = setting("", "audience that tokens have to be made for; empty: any")
+    token_clock_skew_seconds: int = setting(
+        0, "how far clocks may differ when a token's times are checked", least=0, most=3_600
+    )
+    basic_file: str = setting("", "htpasswd file of users, for the method `basic`; empty: the method is refused")
+    superuser_roles: tuple[str, ...] = setting((), "roles that may do everything")
+    gateway_token: str = field(
+        default="",
+        repr=False,
+        metadata=described(
+            "token of the gateway's own role, which is one of `proxy_roles`: `file:///path`, a path, "
+            "`data:;base64,...` or the token; empty: made by `helio up` where it has the secret key"
+        ),
+    )
+    proxy_roles: tuple[str, ...] = setting((), "roles that speak for others and name them, as gateways do")
+    anonymous_role: str = setting("", "role of callers that present nothing; empty: they are refused")
+    providers: tuple[str, ...] = setting(
+        (), "further methods, as names of entry points in the group `heliograph.authentication`"
+    )
+    refresh_check_seconds: float = setting(
+        60.0, "time between two checks of the credentials and rights of open connections", above=0, most=3_600
+    )
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if bool(self.token_audience) != bool(self.token_audience_claim):
+            raise InvalidConfigError(
+                "an audience needs the claim that holds it: give token_audience and token_audience_claim together",
+                field="token_audience",
+            )
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether callers have to say who they are."""
+        return self.enabled

@@ -1,0 +1,196 @@
+"""Keys and tokens that this program makes: for ``helio tokens``, and for a cluster's own roles."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_private_key,
+    load_pem_private_key,
+)
+
+from heliograph.auth.config import AuthConfig
+from heliograph.auth.keys import CURVES, HMAC_BYTES_MIN, PUBLIC_ALGORITHMS, RSA_BITS_MIN, content_of, secret_key
+from heliograph.auth.tokens import TokenProvider
+from heliograph.base.errors import AuthenticationError, BadRequestError, InvalidConfigError
+from heliograph.base.home import replace_private
+
+GATEWAY_ROLE = "gateway"
+ADMIN_ROLE = "admin"
+SECRET_KEY_FILE = "token-secret.key"  # below the home
+ADMIN_TOKEN_FILE = "admin.token"
+
+_CURVE_CLASSES: dict[str, Callable[[], ec.EllipticCurve]] = {
+    "ES256": ec.SECP256R1,
+    "ES384": ec.SECP384R1,
+    "ES512": ec.SECP521R1,
+}
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+
+
+def new_secret_key(algorithm: str = "HS256") -> bytes:
+    """Return a new key of HMAC.
+
+    Raises:
+        BadRequestError: the algorithm is not one of HMAC.
+    """
+    if algorithm not in HMAC_BYTES_MIN:
+        raise BadRequestError(f"{algorithm!r} is not one of {', '.join(HMAC_BYTES_MIN)}", field="signature_algorithm")
+    return secrets.token_bytes(HMAC_BYTES_MIN[algorithm])
+
+
+def new_key_pair(algorithm: str = "RS256") -> tuple[bytes, bytes]:
+    """Return a new private key (PKCS 8) and its public key, both in DER.
+
+    Raises:
+        BadRequestError: the algorithm has no pairs of keys.
+    """
+    if algorithm not in PUBLIC_ALGORITHMS:
+        raise BadRequestError(
+            f"{algorithm!r} is not one of {', '.join(PUBLIC_ALGORITHMS)}", field="signature_algorithm"
+        )
+    made: Any
+    if algorithm in CURVES:
+        made = ec.generate_private_key(_CURVE_CLASSES[algorithm]())
+    else:
+        made = rsa.generate_private_key(public_exponent=65_537, key_size=RSA_BITS_MIN)
+    private = made.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    public = made.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return private, public
+
+
+def private_key(content: bytes) -> Any:
+    """Return a private key that is given as DER or PEM.
+
+    Raises:
+        InvalidConfigError: it is none, or it needs a password.
+    """
+    try:
+        if content.lstrip().startswith(b"-----BEGIN"):
+            return load_pem_private_key(content, None)
+        return load_der_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InvalidConfigError(
+            "this is no private key in DER or PEM without a password", field="private_key"
+        ) from None
+
+
+def new_token(
+    role: str, key: Any, algorithm: str, *, seconds: int | None = None, config: AuthConfig | None = None
+) -> str:
+    """Return a signed token.
+
+    Args:
+        seconds: time until it ends; None: it does not.
+        config: names the claims of role and audience that are not the usual ones.
+
+    Raises:
+        BadRequestError: the role is blank, or the key is not one for the algorithm.
+    """
+    if not role.strip():
+        raise BadRequestError("a token needs a subject", field="subject")
+    claims: dict[str, Any] = {config.token_auth_claim if config else "sub": role, "iat": int(time.time())}
+    if seconds is not None:
+        claims["exp"] = int(time.time()) + seconds
+    if config is not None and config.token_audience_claim:
+        claims[config.token_audience_claim] = config.token_audience
+    try:
+        return jwt.encode(claims, key, algorithm=algorithm)
+    except (jwt.PyJWTError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+        raise BadRequestError(f"the key does not sign by {algorithm!r} ({type(error).__name__})") from None
+
+
+def seconds_of(text: str) -> int:
+    """Return a time such as ``90m``, ``1h``, ``3d`` or ``1y`` in seconds.
+
+    Raises:
+        BadRequestError: it has another form.
+    """
+    match = re.fullmatch(r"([0-9]{1,9})([smhdwy]?)", text.strip().lower())
+    if match is None:
+        raise BadRequestError(f"{text!r} is no time: write 90m, 1h, 3d, 2w or 1y", field="expiry")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read.
+
+    Raises:
+        InvalidConfigError: it cannot be written.
+    """
+    try:
+        replace_private(path, content)
+    except OSError as error:
+        raise InvalidConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def own_credentials(
+    config: AuthConfig, home: Path, progress: Callable[[str], None], *, with_gateway: bool
+) -> dict[str, Any]:
+    """Make what a cluster with authentication needs and was not given, and return it as settings of ``auth``.
+
+    That is a secret key where no key of tokens is configured, a token for the gateway, and one for the administrator,
+    who is a superuser. So is the gateway's own role: a caller behind a proxy has the rights that both have, and its own
+    are to decide. Key and administrator's token are files in ``home``, and are kept.
+
+    Raises:
+        InvalidConfigError: a key cannot be used, or the gateway's token is missing and no secret key can sign one.
+    """
+    if not config.is_enabled:
+        return {}
+    made: dict[str, Any] = {}
+    if not (config.token_secret_key or config.token_public_key or config.token_jwks_file):
+        made["token_secret_key"] = _inline(_kept_secret_key(home / SECRET_KEY_FILE, progress))
+    given = made.get("token_secret_key", config.token_secret_key)
+    if not given:
+        if with_gateway and not config.gateway_token:
+            raise InvalidConfigError(
+                "the gateway needs a token of one of proxy_roles, and there is no secret key to sign one with",
+                field="auth.gateway_token",
+            )
+        return made
+    key = secret_key(content_of(given, "auth.token_secret_key")).key
+    superusers = [*config.superuser_roles, ADMIN_ROLE]
+    if with_gateway and not config.gateway_token:
+        made["gateway_token"] = new_token(GATEWAY_ROLE, key, "HS256", config=config)
+        made["proxy_roles"] = tuple(dict.fromkeys((*config.proxy_roles, GATEWAY_ROLE)))
+        superusers.append(GATEWAY_ROLE)
+    checks = TokenProvider(replace(config, token_secret_key=given))
+    path = home / ADMIN_TOKEN_FILE
+    if not _is_valid(checks, path):
+        write_private(path, new_token(ADMIN_ROLE, key, "HS256", config=config).encode())
+        progress(f"the administrator's token is in {path}; helio uses it on this machine")
+    made["superuser_roles"] = tuple(dict.fromkeys(superusers))
+    return made
+
+
+def _kept_secret_key(path: Path, progress: Callable[[str], None]) -> bytes:
+    if not path.exists():
+        write_private(path, new_secret_key())
+        progress(f"the key that signs tokens is in {path}")
+    return content_of(str(path), "auth.token_secret_key")
+
+
+def _is_valid(checks: TokenProvider, path: Path) -> bool:
+    try:
+        return checks.check(path.read_bytes().strip()).role == ADMIN_ROLE
+    except (OSError, AuthenticationError):
+        return False
+
+
+def _inline(content: bytes) -> str:
+    return "data:;base64," + base64.b64encode(content).decode()

@@ -1,0 +1,146 @@
+"""The method ``token``: signed JSON Web Tokens."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jwt
+from typing_extensions import override
+
+from heliograph.auth.config import AuthConfig
+from heliograph.auth.keys import Source, TokenKey, key_set, public_key, secret_key
+from heliograph.auth.principal import METHOD_TOKEN, Credentials, Principal
+from heliograph.auth.provider import AuthenticationProvider
+from heliograph.base.errors import AuthenticationError
+
+TOKEN_BYTES_MAX = 8 * 1024  # refused before it is parsed # I15
+ROLE_CHARACTERS_MAX = 1_024
+
+# What PyJWT checks by itself. The audience is checked below, by a claim that the configuration names; a subject need
+# not be a text where another claim is the role; a time of issue in the future is no fault of a token, as in Pulsar.
+_OPTIONS: Any = {
+    "verify_signature": True,
+    "verify_exp": True,
+    "verify_nbf": True,
+    "verify_aud": False,
+    "verify_iss": False,
+    "verify_iat": False,
+    "verify_sub": False,
+    "verify_jti": False,
+}
+
+
+class TokenProvider(AuthenticationProvider):
+    """Checks tokens by a secret key, a public key and a set of keys, whichever are configured.
+
+    A token whose header names a key of the set is checked by that key alone; the name is only looked up in the set. Any
+    other is checked by the one of the single keys that its algorithm belongs to.
+
+    Raises:
+        InvalidConfigError: a key cannot be read or used; names the setting.
+    """
+
+    method = METHOD_TOKEN
+
+    def __init__(self, config: AuthConfig) -> None:
+        self._config = config
+        self._single: list[Source[TokenKey]] = []
+        self._set: Source[dict[str, TokenKey]] | None = None
+        if config.token_secret_key:
+            self._single.append(Source(config.token_secret_key, "auth.token_secret_key", secret_key))
+        if config.token_public_key:
+            parse = functools.partial(public_key, algorithm=config.token_public_alg)
+            self._single.append(Source(config.token_public_key, "auth.token_public_key", parse))
+        if config.token_jwks_file:
+            self._set = Source(config.token_jwks_file, "auth.token_jwks_file", key_set)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a token can be checked at all."""
+        return bool(self._single) or self._set is not None
+
+    @override
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        return self.check(credentials.data)
+
+    @override
+    def reload_if_changed(self) -> None:
+        for source in self._single:
+            source.reload_if_changed()
+        if self._set is not None:
+            self._set.reload_if_changed()
+
+    def check(self, token: bytes) -> Principal:
+        """Return whose token it is.
+
+        Raises:
+            AuthenticationError: the token is too long, malformed, not signed by a key for this algorithm, outside its
+                times, made for another audience, or without a role.
+        """
+        if not token.strip():
+            raise AuthenticationError("the token is blank")
+        if len(token) > TOKEN_BYTES_MAX:
+            raise AuthenticationError(f"the token has {len(token)} bytes, the limit is {TOKEN_BYTES_MAX}")
+        claims = self._verified(token)
+        self._check_audience(claims)
+        return Principal(self._role_of(claims), method=METHOD_TOKEN, expires_ms=self._end_of(claims))
+
+    def _verified(self, token: bytes) -> dict[str, Any]:
+        skew = self._config.token_clock_skew_seconds
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._key_for(header)
+            claims: dict[str, Any] = jwt.decode(
+                token, key.key, algorithms=list(key.algorithms), options=_OPTIONS, leeway=skew
+            )
+        except AuthenticationError:
+            raise
+        except jwt.ExpiredSignatureError:
+            raise AuthenticationError("the token has expired") from None
+        except jwt.ImmatureSignatureError:
+            raise AuthenticationError("the token is not valid yet") from None
+        except jwt.InvalidAlgorithmError:
+            raise AuthenticationError("the token is signed by an algorithm that the key is not for") from None
+        except jwt.InvalidSignatureError:
+            raise AuthenticationError("the token's signature is wrong") from None
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise AuthenticationError(f"the token is malformed ({type(error).__name__})") from None
+        return claims
+
+    def _key_for(self, header: dict[str, Any]) -> TokenKey:
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if self._set is not None:
+            keys = self._set.value
+            if kid is None and len(keys) == 1:
+                return next(iter(keys.values()))
+            if isinstance(kid, str) and kid in keys:
+                return keys[kid]
+        for source in self._single:
+            if algorithm in source.value.algorithms:
+                return source.value
+        raise AuthenticationError("there is no key for the token's algorithm and key id")
+
+    def _check_audience(self, claims: dict[str, Any]) -> None:
+        if not self._config.token_audience_claim:
+            return
+        found = claims.get(self._config.token_audience_claim)
+        audiences = found if isinstance(found, list) else [found]
+        if self._config.token_audience not in audiences:
+            raise AuthenticationError("the token is made for another audience")
+
+    def _role_of(self, claims: dict[str, Any]) -> str:
+        found = claims.get(self._config.token_auth_claim)
+        if isinstance(found, list):
+            found = found[0] if found else None
+        if not isinstance(found, str) or not found.strip():
+            raise AuthenticationError(f"the token has no role in its claim {self._config.token_auth_claim}")
+        if len(found) > ROLE_CHARACTERS_MAX:
+            raise AuthenticationError(f"the token's role has more than {ROLE_CHARACTERS_MAX} characters")
+        return found
+
+    def _end_of(self, claims: dict[str, Any]) -> int | None:
+        """Return when the token ends as it is checked here, which is later than it says by the clocks' skew."""
+        if "exp" not in claims:
+            return None
+        return (int(claims["exp"]) + self._config.token_clock_skew_seconds) * 1_000

@@ -1,0 +1,36 @@
+"""A pause between two rounds of periodic work, whose length may change while it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+
+class Interval:
+    """A length of time that periodic work waits for. All calls on one event loop.
+
+    Args:
+        seconds: the length; 0: the work never runs.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._changed = asyncio.Event()
+
+    def set(self, seconds: float) -> None:
+        """Change the length, also of a pause that lasts now."""
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._changed.set()
+
+    async def passes(self) -> None:
+        """Return when the length has passed since the call; with a length of 0 only after it was changed."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while True:
+            self._changed.clear()
+            left = began + self._seconds - loop.time() if self._seconds > 0 else None
+            if left is not None and left <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)

@@ -1,0 +1,96 @@
+"""``helio permissions``: what roles may do in namespaces, with topics and by subscriptions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph.cli.context import CommandContext, command, group
+
+app = group("Grants to roles on namespaces, topics and subscriptions.")
+
+Place = Annotated[
+    str, typer.Argument(help="tenant/namespace, or a topic as tenant/namespace/topic or with its domain.")
+]
+Role = Annotated[str, typer.Argument(help="The role; `team-*` and `*-team` stand for all that begin or end so.")]
+NamespaceName = Annotated[str, typer.Argument(help="tenant/namespace", metavar="TENANT/NAMESPACE")]
+
+
+@command(app, "list")
+def list_(context: CommandContext, place: Place) -> None:
+    """Show what was granted on a namespace or a topic."""
+    found = (
+        context.admin.permissions.of_topic(place) if _is_topic(place) else context.admin.permissions.of_namespace(place)
+    )
+    rows = [(role, ", ".join(actions)) for role, actions in sorted(found.items())]
+    context.show({"place": place, "permissions": found}, ("role", "actions"), rows, place)
+
+
+@command(app)
+def grant(
+    context: CommandContext,
+    place: Place,
+    role: Role,
+    actions: Annotated[list[str], typer.Argument(help="produce, consume, functions, sources, sinks or packages.")],
+) -> None:
+    """Grant a role actions, instead of those it had there."""
+    if _is_topic(place):
+        context.admin.permissions.grant_topic(place, role, actions)
+    else:
+        context.admin.permissions.grant(place, role, actions)
+    context.report({"place": place, "role": role, "actions": actions}, f"{role} may {', '.join(actions)} in {place}")
+
+
+@command(app)
+def revoke(context: CommandContext, place: Place, role: Role) -> None:
+    """Take from a role what it was granted there. What it has open is closed within moments."""
+    if _is_topic(place):
+        was_granted = context.admin.permissions.revoke_topic(place, role)
+    else:
+        context.admin.permissions.revoke(place, role)
+        was_granted = True
+    words = f"{role} has no grant on {place} any more" if was_granted else f"{role} had no grant on {place} itself"
+    context.report({"place": place, "role": role, "revoked": was_granted}, words)
+
+
+@command(app)
+def subscriptions(context: CommandContext, name: NamespaceName) -> None:
+    """Show which subscriptions only some roles may use."""
+    found = context.admin.permissions.granted(name)
+    mode, named = found["subscription_auth_mode"], found["subscription_auth_roles"]
+    rows = [(each, ", ".join(roles)) for each, roles in sorted(named.items())]
+    result = {"namespace": name, "mode": mode, "subscriptions": named}
+    context.show(result, ("subscription", "roles"), rows, f"{name}, mode {mode}")
+
+
+@command(app)
+def subscription(
+    context: CommandContext,
+    name: NamespaceName,
+    subscription_name: Annotated[str, typer.Argument(help="Name of the subscription.", metavar="SUBSCRIPTION")],
+    roles: Annotated[list[str] | None, typer.Argument(help="The only roles that may use it; none: all.")] = None,
+) -> None:
+    """Set the only roles that may use a subscription. They still need a grant to consume."""
+    context.admin.permissions.grant_subscription(name, subscription_name, roles or [])
+    words = (
+        f"only {', '.join(roles)} may use {subscription_name}"
+        if roles
+        else f"every role that may consume may use {subscription_name}"
+    )
+    context.report({"namespace": name, "subscription": subscription_name, "roles": roles or []}, words)
+
+
+@command(app)
+def mode(
+    context: CommandContext,
+    name: NamespaceName,
+    wanted: Annotated[str, typer.Argument(help="None, or Prefix: names of subscriptions begin with the role.")],
+) -> None:
+    """Set how the names of subscriptions depend on roles."""
+    context.admin.permissions.set_subscription_mode(name, wanted)
+    context.report({"namespace": name, "mode": wanted}, f"{name} has the mode {wanted}")
+
+
+def _is_topic(place: str) -> bool:
+    return "://" in place or place.count("/") != 1

@@ -1,0 +1,156 @@
+"""``helio tokens``: keys and tokens, with the words and file formats of Pulsar's tools."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import jwt
+import typer
+
+from heliograph.auth.config import AuthConfig
+from heliograph.auth.issuing import (
+    SECRET_KEY_FILE,
+    new_key_pair,
+    new_secret_key,
+    new_token,
+    private_key,
+    seconds_of,
+    write_private,
+)
+from heliograph.auth.keys import content_of, secret_key
+from heliograph.auth.tokens import TokenProvider
+from heliograph.base.errors import AuthenticationError, BadRequestError
+from heliograph.cli.context import CommandContext, command, group
+
+app = group("Make and check keys and tokens of clients.")
+
+Algorithm = Annotated[str | None, typer.Option("--signature-algorithm", "-a", help="Such as HS256, RS256 or ES256.")]
+SecretKey = Annotated[
+    str | None, typer.Option("--secret-key", "-sk", help="file:///path, a path, data:;base64,... or base64.")
+]
+Token = Annotated[str | None, typer.Argument(help="The token. [default: --token-file, or standard input]")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", "-f", help="File with the token.")]
+
+
+@command(app)
+def create_secret_key(
+    context: CommandContext,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. [default: print]")] = None,
+    as_base64: Annotated[bool, typer.Option("--base64", "-b", help="Write base64 instead of bytes.")] = False,
+    signature_algorithm: Algorithm = None,
+) -> None:
+    """Make a secret key, which signs and checks tokens."""
+    key = new_secret_key(signature_algorithm or "HS256")
+    text = base64.b64encode(key).decode()
+    if output is None:
+        context.output.result({"secret_key": text})
+        _print(context, text)
+        return
+    write_private(output, text.encode() if as_base64 else key)
+    context.report({"output": str(output)}, f"the secret key is in {output}")
+
+
+@command(app)
+def create_key_pair(
+    context: CommandContext,
+    output_private_key: Annotated[Path, typer.Option(help="File to write the private key to, which signs tokens.")],
+    output_public_key: Annotated[Path, typer.Option(help="File to write the public key to, which brokers check by.")],
+    signature_algorithm: Algorithm = None,
+) -> None:
+    """Make a private key and its public key. The private one signs tokens, the public one checks them."""
+    private, public = new_key_pair(signature_algorithm or "RS256")
+    write_private(output_private_key, private)
+    write_private(output_public_key, public)
+    files = {"private_key": str(output_private_key), "public_key": str(output_public_key)}
+    context.report(files, f"the private key is in {output_private_key}", f"the public key is in {output_public_key}")
+
+
+@command(app)
+def create(
+    context: CommandContext,
+    subject: Annotated[str, typer.Option("--subject", "-s", help="The role.")],
+    expiry: Annotated[
+        str | None,
+        typer.Option("--expiry", "--expiry-time", "-e", help="Such as 1h, 3d or 1y. [default: no end]"),
+    ] = None,
+    secret: SecretKey = None,
+    private: Annotated[str | None, typer.Option("--private-key", "-pk", help="Given as --secret-key is.")] = None,
+    signature_algorithm: Algorithm = None,
+) -> None:
+    """Print a token for a role. Without a key, the cluster's own signs it."""
+    seconds = None if expiry is None else seconds_of(expiry)
+    if secret is not None and private is not None:
+        raise BadRequestError("give a secret key or a private key", field="secret_key,private_key")
+    key: Any
+    if private is not None:
+        key, algorithm = private_key(content_of(private, "private_key")), signature_algorithm or "RS256"
+    else:
+        key = secret_key(content_of(secret or _own_key(context), "secret_key")).key
+        algorithm = signature_algorithm or "HS256"
+    made = new_token(subject, key, algorithm, seconds=seconds)
+    context.output.result({"token": made})
+    _print(context, made)
+
+
+@command(app)
+def validate(
+    context: CommandContext,
+    token: Token = None,
+    token_file: TokenFile = None,
+    secret: SecretKey = None,
+    public: Annotated[str | None, typer.Option("--public-key", "-pk", help="Given as --secret-key is.")] = None,
+    signature_algorithm: Algorithm = None,
+) -> None:
+    """Check a token by a key, and print its claims. Without a key, the cluster's own checks it."""
+    given = _given(token, token_file)
+    if public is None:
+        config = AuthConfig(enabled=True, token_secret_key=secret or _own_key(context))
+    else:
+        algorithm = signature_algorithm or "RS256"
+        config = AuthConfig(enabled=True, token_public_key=public, token_public_alg=algorithm)
+    TokenProvider(config).check(given.encode())
+    _show(context, {"claims": jwt.decode(given, options={"verify_signature": False})})
+
+
+@command(app)
+def show(context: CommandContext, token: Token = None, token_file: TokenFile = None) -> None:
+    """Print what a token says, without checking it."""
+    given = _given(token, token_file)
+    try:
+        header = jwt.get_unverified_header(given)
+        claims = jwt.decode(given, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        raise AuthenticationError(f"this is no token ({type(error).__name__})") from None
+    _show(context, {"header": header, "claims": claims})
+
+
+def _show(context: CommandContext, parts: dict[str, Any]) -> None:
+    context.output.result(parts)
+    _print(context, "\n---\n".join(json.dumps(part) for part in parts.values()))
+
+
+def _print(context: CommandContext, text: str) -> None:
+    if not context.output.as_json:
+        typer.echo(text)
+
+
+def _given(token: str | None, file: Path | None) -> str:
+    if token is not None:
+        return token.strip()
+    if file is None:
+        return sys.stdin.read().strip()
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequestError(f"{file} cannot be read ({type(error).__name__})", field="token_file") from error
+
+
+def _own_key(context: CommandContext) -> str:
+    path = context.home / SECRET_KEY_FILE
+    if not path.exists():
+        raise BadRequestError(f"give a key: the cluster has none in {path}", field="secret_key")
+    return str(path)

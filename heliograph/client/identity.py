@@ -1,0 +1,91 @@
+"""What a client shows brokers to be let in: a token, or user and password, asked for again at each connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from heliograph.auth.principal import METHOD_BASIC, METHOD_NONE, METHOD_TLS, METHOD_TOKEN, Credentials
+from heliograph.base.errors import AuthenticationError, InvalidConfigError
+
+TOKEN_VARIABLE = "HELIOGRAPH_TOKEN"
+TOKEN_FILE_VARIABLE = "HELIOGRAPH_TOKEN_FILE"
+
+TokenSupplier = Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity that a client claims. It can be pickled if its supplier can, and shows no secret when it is printed.
+
+    Attributes:
+        token: a JWT, or a function that returns one; it runs on a thread, and is asked at each new connection and when
+            a broker asks for credentials again.
+        token_file: path of a file with a token, read as often.
+        user, password: for the method ``basic``.
+        original_principal: the role that a proxy speaks for.
+
+    Raises:
+        InvalidConfigError: more than one of token, file and user is given, or a user without a password.
+    """
+
+    token: str | TokenSupplier | None = field(default=None, repr=False)
+    token_file: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    original_principal: str | None = None
+
+    def __post_init__(self) -> None:
+        if sum(given is not None for given in (self.token, self.token_file, self.user)) > 1:
+            raise InvalidConfigError("give one of token, token_file and user", field="token,token_file,user")
+        if (self.user is None) != (self.password is None):
+            raise InvalidConfigError("a user needs a password: give user and password together", field="user,password")
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Return the identity that HELIOGRAPH_TOKEN holds or HELIOGRAPH_TOKEN_FILE names; an empty one without them.
+
+        The variable with the token is used where both are set.
+        """
+        if token := os.environ.get(TOKEN_VARIABLE):
+            return cls(token=token)
+        return cls(token_file=os.environ.get(TOKEN_FILE_VARIABLE) or None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is shown."""
+        return self.token is None and self.token_file is None and self.user is None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether ``present`` reads a file or calls a function, and belongs on a thread."""
+        return self.token_file is not None or callable(self.token)
+
+    def present(self, *, has_certificate: bool = False) -> Credentials:
+        """Return what a broker is shown now.
+
+        Args:
+            has_certificate: whether TLS shows the broker a certificate, which is the identity if there is no other.
+
+        Raises:
+            AuthenticationError: the file cannot be read, or the supplier failed or returned no text.
+        """
+        if self.user is not None:
+            return Credentials(METHOD_BASIC, f"{self.user}:{self.password}".encode())
+        if self.is_empty:
+            return Credentials(METHOD_TLS if has_certificate else METHOD_NONE)
+        return Credentials(METHOD_TOKEN, self._token().strip().encode())
+
+    def _token(self) -> str:
+        try:
+            if self.token_file is not None:
+                return Path(self.token_file).expanduser().read_text()
+            found = self.token() if callable(self.token) else self.token
+        except Exception as error:
+            raise AuthenticationError(f"there is no token: its supplier failed with {type(error).__name__}") from error
+        if not isinstance(found, str):
+            raise AuthenticationError("there is no token: its supplier returned no text")
+        return found

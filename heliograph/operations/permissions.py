@@ -1,0 +1,76 @@
+"""Operations on what roles may do: ``admin.permissions``."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.operations.table import Answer, OperationGroup, Right, Scope, operation
+
+
+class PermissionOperations(OperationGroup, group="permissions"):
+    """A grant gives a role actions, which are ``produce``, ``consume``, ``functions``, ``sources``, ``sinks`` and
+    ``packages``. A role that ends or begins with ``*`` stands for all that begin or end so.
+
+    Methods that name a namespace raise NamespaceNotFoundError where there is none. Topics need not exist: a grant may
+    come before the topic, and is removed with it. Those that add something raise BadRequestError for a role, an action
+    or a subscription that cannot be, and for more than a namespace can hold.
+    """
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def granted(self, namespace: str) -> Answer:
+        """Return everything that was granted in a namespace: ``namespace_auth`` (actions by role), ``destination_auth``
+        (actions by topic and role), ``subscription_auth_roles`` (roles by subscription), ``subscription_auth_mode``."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def of_namespace(self, namespace: str) -> dict[str, list[str]]:
+        """Return the actions that roles have on all topics of a namespace, by role."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def grant(self, namespace: str, role: str, actions: Sequence[str]) -> None:
+        """Give a role these actions on all topics of a namespace, instead of those that it had."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def revoke(self, namespace: str, role: str) -> None:
+        """Take from a role what it was granted on a namespace. What it has open is closed within moments."""
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN)
+    async def of_topic(self, topic: str) -> dict[str, list[str]]:
+        """Return the actions that roles have on a topic by grants on it, on its partitioned topic and on its namespace,
+        by role."""
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN)
+    async def grant_topic(self, topic: str, role: str, actions: Sequence[str]) -> None:
+        """Give a role these actions on a topic with its partitions, instead of those that it was granted on it."""
+
+    @operation(Scope.TOPIC, Right.TENANT_ADMIN)
+    async def revoke_topic(self, topic: str, role: str) -> bool:
+        """Take from a role what it was granted on a topic; return False when it was granted nothing there."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def of_subscriptions(self, namespace: str) -> dict[str, list[str]]:
+        """Return the only roles that may use a subscription, by the subscriptions that have such a list."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def grant_subscription(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+        """Let only these roles use the subscriptions of one name in a namespace. They still need ``consume``.
+
+        Administrators of the tenant are not bound by the list. An empty list lets all roles.
+        """
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def revoke_subscription(self, namespace: str, subscription: str, role: str) -> None:
+        """Take a role from the list of a subscription. A list that becomes empty lets all roles, as in Pulsar.
+
+        Raises:
+            NotFoundError: the subscription has no list.
+        """
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def subscription_mode(self, namespace: str) -> str:
+        """Return ``None``, or ``Prefix`` where the name of a subscription has to begin with its consumer's role."""
+
+    @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
+    async def set_subscription_mode(self, namespace: str, mode: str) -> None:
+        """Set the mode of a namespace, ``None`` or ``Prefix``. Open consumers that it forbids are closed."""

@@ -1,0 +1,73 @@
+"""The authority of a cluster: what it makes, when it makes it again, and that both ends accept it."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from heliograph.base.errors import ResourceError
+from heliograph.base.tls import authority as module
+from heliograph.base.tls.authority import CertificateAuthority
+from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles, PeerTlsFiles, ServerTls
+from tests.unit.base.test_tls import shake_hands
+
+
+def peers(authority: CertificateAuthority) -> PeerTlsFiles:
+    return PeerTlsFiles(str(authority.file("parts.pem")), str(authority.file("parts.key")), str(authority.certificate))
+
+
+def test_parts_and_tools_are_accepted_at_the_named_addresses(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "certificates")
+    assert authority.ensure(["10.1.2.3", "broker.example.org", "0.0.0.0"]) == ["parts", "client"]
+    server = ServerTls(peers(authority).as_server)
+    for host in ("127.0.0.1", "localhost", "10.1.2.3", "broker.example.org"):
+        shake_hands(server, ClientTls(peers(authority).as_client), host)
+    own = ClientTlsFiles(
+        str(authority.certificate), str(authority.file("client.pem")), str(authority.file("client.key"))
+    )
+    shake_hands(server, ClientTls(own))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server, ClientTls(own), "10.9.9.9")
+    tool = ServerTls(PeerTlsFiles(own.certificate, own.key, own.ca).as_server)
+    with pytest.raises(ssl.SSLError):  # the certificate of a tool is not good for a server
+        shake_hands(tool, ClientTls(own))
+
+
+def test_keys_are_private_and_what_is_good_stays(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "certificates")
+    authority.ensure()
+    assert stat.S_IMODE(authority.directory.stat().st_mode) == 0o700
+    for path in authority.directory.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = {path: path.read_bytes() for path in authority.directory.iterdir()}
+    assert authority.ensure() == []
+    assert {path: path.read_bytes() for path in authority.directory.iterdir()} == before
+
+
+def test_certificates_are_made_again_for_new_names_before_their_end_and_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = CertificateAuthority(tmp_path)
+    authority.ensure(["10.1.2.3"])
+    root = authority.certificate.read_bytes()
+    assert authority.ensure(["10.1.2.4"]) == ["parts"]
+    assert {"10.1.2.3", "10.1.2.4"} <= set(authority.facts()[1].names)
+    assert authority.ensure(renew=True) == ["parts", "client"]
+    monkeypatch.setattr(module, "CERTIFICATE_DAYS", 29)
+    authority.ensure(renew=True)
+    monkeypatch.undo()
+    assert authority.ensure() == ["parts", "client"]
+    assert authority.facts()[1].ends > datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=300)
+    assert authority.certificate.read_bytes() == root
+
+
+def test_a_damaged_file_is_said(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    authority.ensure()
+    authority.file("parts.pem").write_text("half a c")
+    with pytest.raises(ResourceError, match=str(tmp_path)):
+        authority.ensure()

@@ -1,0 +1,38 @@
+"""Pauses of periodic work."""
+
+from __future__ import annotations
+
+import asyncio
+
+from heliograph.base.interval import Interval
+
+
+def test_a_shorter_length_holds_for_the_pause_that_lasts() -> None:
+    async def scenario() -> None:
+        interval = Interval(3_600.0)
+        waiting = asyncio.create_task(interval.passes())
+        await asyncio.sleep(0)
+        interval.set(7_200.0)
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        interval.set(0.001)
+        await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(scenario())
+
+
+def test_work_with_a_length_of_0_never_runs_until_it_is_changed() -> None:
+    async def scenario() -> None:
+        interval = Interval(0)
+        waiting = asyncio.create_task(interval.passes())
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        interval.set(0.001)
+        await asyncio.wait_for(waiting, 5)
+        interval.set(0)
+        again = asyncio.create_task(interval.passes())
+        await asyncio.sleep(0.01)
+        assert not again.done()
+        again.cancel()
+
+    asyncio.run(scenario())

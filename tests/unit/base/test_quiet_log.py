@@ -1,0 +1,26 @@
+"""Log lines that strangers cause are limited, and what was left out is counted."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from heliograph.base.guard.quiet_log import LINES_PER_MINUTE_MAX, QuietLog
+
+
+def test_a_flood_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    quiet = QuietLog(logging.getLogger("test.quiet"), lambda: now)
+    for number in range(10_000):
+        quiet.warning("bad frame", "closed the connection from %s", number)
+    quiet.warning("no secret", "refused the connection from %s", "a stranger")
+    assert len(caplog.records) == LINES_PER_MINUTE_MAX + 1
+    assert caplog.records[-1].getMessage() == "refused the connection from a stranger"
+    caplog.clear()
+    now = 61.0
+    quiet.warning("bad frame", "closed the connection from %s", "another")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{10_000 - LINES_PER_MINUTE_MAX} further lines like the next were left out",
+        "closed the connection from another",
+    ]

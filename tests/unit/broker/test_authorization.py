@@ -1,0 +1,167 @@
+"""Decisions of a broker by the records in metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import ParamSpec
+
+import pytest
+
+from heliograph.actors.broker.authorization import Authorizer
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.auth.config import AuthConfig
+from heliograph.auth.principal import INTERNAL, Principal
+from heliograph.base.errors import BadRequestError, InvalidTopicNameError, NotPermittedError
+from heliograph.metadata import codec, paths
+from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.model import AuthPolicies, NamespacePolicies, TenantRecord
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.operations.admin import AdminOperations
+from heliograph.operations.table import OPERATIONS, Right, Scope
+
+CONFIG = AuthConfig(enabled=True, superuser_roles=("root",), proxy_roles=("gate",))
+GRANTS = AuthPolicies(namespace_auth={"reader": ("consume",), "gate": ("consume",)})
+TOPIC = "persistent://acme/shop/orders-partition-3"
+GROUPS = AdminOperations  # whose import fills the table
+
+
+P = ParamSpec("P")
+
+
+def in_a_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
+    @functools.wraps(test)
+    def run(*positional: P.args, **named: P.kwargs) -> None:
+        asyncio.run(test(*positional, **named))
+
+    return run
+
+
+class _CountingStore:
+    """A store that counts its reads."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> object:
+        if name == "get":
+            self.reads += 1
+        return getattr(self._store, name)
+
+
+async def started(grants: AuthPolicies = GRANTS, config: AuthConfig = CONFIG) -> tuple[Authorizer, _CountingStore]:
+    server = MemoryServer()
+    store = _CountingStore(server.open_session())
+    other = server.open_session()
+    await initialise(other)
+    await other.create(paths.tenant("acme"), codec.encode(TenantRecord(("owner",))))
+    await other.create(paths.namespace("acme", "shop"), codec.encode(NamespacePolicies(auth_policies=grants)))
+    authorizer = Authorizer(config, store, Catalog(store))  # type: ignore[arg-type]
+    await authorizer.start()
+    return authorizer, store
+
+
+async def may(authorizer: Authorizer, role: str, right: Right = Right.CONSUME, via: str = "") -> bool:
+    return await authorizer.permits(Principal(role, via), right, Scope.TOPIC, TOPIC)
+
+
+@in_a_loop
+async def test_records_decide_and_are_read_once() -> None:
+    authorizer, store = await started()
+    assert await may(authorizer, "reader")
+    reads = store.reads
+    for _ in range(10):
+        assert await may(authorizer, "reader")
+    assert store.reads == reads
+    assert not await may(authorizer, "reader", Right.PRODUCE)
+    assert await may(authorizer, "owner", Right.TENANT_ADMIN)
+    assert await may(authorizer, "root", Right.SUPERUSER)
+    assert not await may(authorizer, "owner", Right.SUPERUSER)
+
+
+@in_a_loop
+async def test_a_change_is_seen_at_once_in_both_directions() -> None:
+    authorizer, store = await started()
+    told: list[str] = []
+    authorizer.on_changed.append(told.append)
+    assert await may(authorizer, "reader")
+    assert not await may(authorizer, "writer", Right.PRODUCE)
+    changed = replace(GRANTS, namespace_auth={"writer": ("produce",)})
+    await store.set(paths.namespace("acme", "shop"), codec.encode(NamespacePolicies(auth_policies=changed)))  # type: ignore[operator]
+    assert await may(authorizer, "writer", Right.PRODUCE)
+    assert not await may(authorizer, "reader")
+    await store.set(paths.tenant("acme"), codec.encode(TenantRecord(("reader",))))  # type: ignore[operator]
+    assert await may(authorizer, "reader")
+    assert not await may(authorizer, "owner")
+    assert told == ["acme/shop", "acme"]
+
+
+@in_a_loop
+async def test_a_proxy_and_its_caller_both_need_the_right() -> None:
+    authorizer, _ = await started()
+    assert await may(authorizer, "reader", via="gate")
+    assert not await may(authorizer, "stranger", via="gate")
+    assert not await may(authorizer, "owner", Right.PRODUCE, via="gate")
+    assert await may(authorizer, "root", via="reader")
+    assert not await may(authorizer, "gate", via="stranger")
+
+
+@in_a_loop
+async def test_parts_of_the_cluster_and_an_open_cluster_may_do_everything() -> None:
+    authorizer, _ = await started()
+    assert await authorizer.permits(INTERNAL, Right.SUPERUSER, Scope.CLUSTER, "")
+    authorizer, store = await started(config=AuthConfig())
+    assert await may(authorizer, "stranger", Right.SUPERUSER)
+    assert store.reads == 0
+
+
+@in_a_loop
+async def test_a_role_by_the_name_of_the_cluster_itself_is_an_ordinary_one() -> None:
+    authorizer, _ = await started()
+    assert not await may(authorizer, INTERNAL.role)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "roles"),
+    [
+        ("namespaces.list", {"tenant": None}, {"root"}),
+        ("namespaces.list", {"tenant": "acme"}, {"root", "owner"}),
+        ("namespaces.tenants", {}, {"root"}),
+        ("namespaces.create_tenant", {"name": "acme", "admin_roles": [], "allowed_clusters": []}, {"root"}),
+        ("namespaces.create", {"namespace": "acme/new", "bundles": None, "policies": None}, {"root", "owner"}),
+        ("brokers.drain", {"broker_id": "b"}, {"root"}),
+        ("brokers.unload_bundle", {"namespace": "acme/shop", "bundle": "0x0_0x1"}, {"root"}),
+        ("list_topics", {"namespace": "acme/shop"}, {"root", "owner", "reader"}),
+        ("list_topics", {"namespace": "public/default"}, {"root"}),
+        ("cursors.expire", {"topic": TOPIC, "subscription": None, "seconds": 1}, {"root", "owner", "reader"}),
+        ("create_subscription", {"topic": TOPIC, "name": "s"}, {"root", "owner", "reader"}),
+        ("create_topic", {"topic": TOPIC}, {"root", "owner"}),
+        ("publish", {"topic": TOPIC, "payloads": []}, {"root", "owner"}),
+    ],
+)
+@in_a_loop
+async def test_operations_name_their_targets(name: str, arguments: dict[str, object], roles: set[str]) -> None:
+    authorizer, _ = await started()
+    allowed = set()
+    for role in ("root", "owner", "reader", "stranger"):
+        try:
+            await authorizer.check_operation(Principal(role), OPERATIONS[name], arguments)
+        except NotPermittedError:
+            continue
+        allowed.add(role)
+    assert allowed == roles
+
+
+@in_a_loop
+async def test_what_is_no_name_is_refused_before_anything_is_read() -> None:
+    authorizer, _ = await started()
+    for scope, target in ((Scope.TOPIC, "a/b"), (Scope.NAMESPACE, "acme"), (Scope.NAMESPACE, "a/b/c")):
+        with pytest.raises(BadRequestError):
+            await authorizer.check(Principal("reader"), Right.CONSUME, scope, target)
+    with pytest.raises(InvalidTopicNameError):
+        await authorizer.check(Principal("reader"), Right.TENANT_ADMIN, Scope.TENANT, "../x")
+    with pytest.raises(BadRequestError):
+        await authorizer.check_operation(Principal("reader"), OPERATIONS["publish"], {"topic": 5, "payloads": []})

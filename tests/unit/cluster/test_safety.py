@@ -1,0 +1,148 @@
+"""What keeps strangers out of a new cluster: its address, its files, and the ports of its Ray."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from heliograph.actors.bookie.disk.disk import RealDisk
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.home import ClusterHome, ClusterState, private_files
+from heliograph.base.peer import is_loopback, is_wildcard
+from heliograph.base.tls.authority import CertificateAuthority
+from heliograph.base.tls.contexts import ServerTls
+from heliograph.cli.app import app
+from heliograph.cluster import launch, lifecycle
+from heliograph.cluster.config import ClusterConfig
+from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
+
+
+@pytest.fixture(autouse=True)
+def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HELIOGRAPH_STATE_ROOT", str(tmp_path / "root"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "2001:db8::1", "broker.example.org"])
+def test_an_open_address_needs_authentication(host: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"auth\.enabled, or give --insecure") as raised:
+        lifecycle.up(ClusterConfig(host=host))
+    assert raised.value.field == "host"
+    lifecycle.check_exposure(ClusterConfig(host=host, insecure=True))
+    lifecycle.check_exposure(ClusterConfig(host=host, auth={"enabled": True, "token_secret_key": "k" * 44}))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_none(host: str) -> None:
+    lifecycle.check_exposure(ClusterConfig(host=host))
+    assert is_loopback(host)
+
+
+def test_addresses_are_told_apart() -> None:
+    assert [is_wildcard(host) for host in ("0.0.0.0", "::", "[::]", "", "127.0.0.1", "a.b")] == [True] * 4 + [False] * 2
+    assert not is_loopback("")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_and_directories_are_private(tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path / "home")
+    with home.locked():
+        (home.directory / "cluster.json.new").touch(mode=0o644)  # of an attempt before
+        home.save(ClusterState("n", "a", "token"))
+    assert mode(home.directory) == 0o700
+    assert mode(home.directory / "cluster.json") == 0o600
+    (tmp_path / "metadata").mkdir(mode=0o755)  # of an older version
+    directory = ServerDirectory(tmp_path / "metadata", 0)
+    assert mode(directory.path) == 0o700
+    assert mode(directory.path / "lock") == 0o600
+    with private_files():
+        (tmp_path / "new").write_text("")
+    (tmp_path / "after").write_text("")
+    assert mode(tmp_path / "new") == 0o600
+    assert mode(tmp_path / "after") != 0o600
+
+
+def test_a_bookie_closes_its_directories(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir(mode=0o755)
+    RealDisk().make_directory(tmp_path / "journal")
+    assert mode(tmp_path / "journal") == 0o700
+
+
+def ray_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str) -> dict[str, Any]:
+    """Return how Ray would be started."""
+    started: dict[str, Any] = {}
+
+    class Child:
+        pid = 1
+
+        def __init__(self, command: list[str], **options: Any) -> None:
+            started.update(options, command=command)
+
+    monkeypatch.setattr(subprocess, "Popen", Child)
+    monkeypatch.setattr(launch, "_children", {})
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "t")
+    home = ClusterHome(tmp_path / "home")
+    home.prepare()
+    launch.spawn_ray(ClusterConfig(host=host, insecure=True, dashboard_port=0), home)
+    assert mode(home.ray_log) == 0o600
+    return started
+
+
+def test_ray_of_a_loopback_cluster_chooses_its_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = ray_of(monkeypatch, tmp_path, "127.0.0.1")
+    assert not [word for word in started["command"] if "node-ip-address" in word]
+    assert started["umask"] == 0o077
+
+
+def test_ray_of_an_open_cluster_has_the_address_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started = ray_of(monkeypatch, tmp_path, "10.1.2.3")
+    assert "--node-ip-address=10.1.2.3" in started["command"]
+    assert "--dashboard-host=127.0.0.1" in started["command"]
+    assert not [word for word in ray_of(monkeypatch, tmp_path, "0.0.0.0")["command"] if "node-ip-address" in word]
+
+
+def test_tls_auto_names_the_files_of_the_own_authority(tmp_path: Path) -> None:
+    config = ClusterConfig(home=tmp_path / "home", tls="auto")
+    said: list[str] = []
+    lifecycle._make_certificates(config, said.append)
+    assert said[0] == "made certificates: parts, client"
+    assert str(tmp_path / "home" / "certificates" / "ca.pem") in said[1]
+    assert config.gateway_tls
+    peer = config.peer_tls
+    assert peer is not None
+    ServerTls(peer.as_server)
+    broker = config.broker_config("broker-1", tls_port=0)
+    assert broker.tls is not None
+    ServerTls(broker.tls)
+    assert broker.ledgers.tls == config.bookie_config("b", tmp_path).tls == peer
+    assert config.auditor_config().ledgers.tls == peer
+    assert config.gateway_config().tls_certificate_file == peer.certificate
+    own = ClusterConfig(home=tmp_path / "home", tls="auto", gateway_tls=False)
+    assert not own.gateway_tls
+    assert ClusterConfig().peer_tls is None
+
+
+def test_tls_between_the_parts_takes_all_three_files() -> None:
+    with pytest.raises(InvalidConfigError, match="give internal_tls_certificate_file, internal_tls_key_file"):
+        ClusterConfig(internal_tls_ca_file="ca.pem")
+
+
+def test_certificates_are_shown_and_renewed(tmp_path: Path) -> None:
+    CertificateAuthority(tmp_path / "certificates").ensure()
+    shown = CliRunner().invoke(app, ["certs", "show", "--home", str(tmp_path), "--json"])
+    before = json.loads(shown.stdout)["certificates"]
+    assert [one["subject"] for one in before][1:] == ["CN=cluster", "CN=admin"]
+    renewed = CliRunner().invoke(app, ["certs", "renew", "--home", str(tmp_path), "--host", "b.example.org", "--json"])
+    after = json.loads(renewed.stdout)["certificates"]
+    assert "b.example.org" in after[1]["names"]
+    assert before[0] == after[0]
