@@ -128,7 +128,9 @@ class RestProducers:
         # Raises TopicNotFoundError: opening a producer would create the topic.
         await self._agents.admin_of(caller.principal).partitions(topic)
         options = {} if name is None else {"name": name}
-        return await self._agents.client_of(caller.principal).producer(topic, **options, compression=compression)
+        return await self._agents.client_of(caller.principal).producer(
+            topic, **options, compression=compression, rejoin="when_sending"
+        )
 
     async def _close(self, slots: list[tuple[Key, _Slot]]) -> None:
         for key, slot in slots:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.client.identity import Identity, TokenSupplier
-from heliograph.client.types import AccessMode, Compression, Hashing, InitialPosition, SubscriptionType
+from heliograph.client.types import AccessMode, Compression, Hashing, InitialPosition, Rejoin, SubscriptionType
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -96,6 +96,8 @@ class ProducerOptions:
             fenced).
         initial_sequence_id: Messages are numbered from the next number on. None continues after the last number that
             the topic holds of this name. A topic with deduplication stores no number of a name twice.
+        rejoin: When to look for the topic again after the broker closed the producer: ``at_once``, as stock clients do,
+            which makes a topic anew that somebody deleted by force; or, if nothing is unconfirmed, ``when_sending``.
     """
 
     topic: str
@@ -111,6 +113,7 @@ class ProducerOptions:
     batch_by_key: bool = False
     access_mode: AccessMode = "shared"
     initial_sequence_id: int | None = None
+    rejoin: Rejoin = "at_once"
 
     def __post_init__(self) -> None:
         TopicName.parse(self.topic)
@@ -128,6 +131,7 @@ class ProducerOptions:
         _check_choice("compression", self.compression, get_args(Compression))
         _check_choice("hashing", self.hashing, get_args(Hashing))
         _check_choice("access_mode", self.access_mode, get_args(AccessMode))
+        _check_choice("rejoin", self.rejoin, get_args(Rejoin))
         if self.initial_sequence_id is not None and not -1 <= self.initial_sequence_id < SEQUENCE_ID_MAX:
             raise InvalidConfigError(
                 "initial_sequence_id is out of range", field="initial_sequence_id", limit=f"-1 to {SEQUENCE_ID_MAX - 1}"

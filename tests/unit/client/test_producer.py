@@ -152,6 +152,25 @@ def test_a_producer_follows_its_topic_to_a_new_owner_and_keeps_the_connection() 
     run(scenario())
 
 
+def test_a_producer_that_rejoins_when_it_sends_does_not_make_a_deleted_topic_anew() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", rejoin="when_sending")
+            await producer.send(b"1")
+            [connection] = broker.connections
+            connection.producers.clear()
+            connection.answer(close_producer=pb.CommandCloseProducer(producer_id=1, request_id=(1 << 64) - 1))
+            await (await client.producer("other")).send(b"later: the close has arrived")
+            assert [c.producer.topic for c in broker.of_type(T.PRODUCER)].count(TOPIC) == 1
+            await asyncio.gather(producer.send(b"2"), producer.send(b"3"))
+            assert stored(broker.store) == [b"1", b"2", b"3"]
+            connection.producers.clear()
+            connection.answer(close_producer=pb.CommandCloseProducer(producer_id=1, request_id=(1 << 64) - 1))
+            await producer.close()
+
+    run(scenario())
+
+
 def test_a_topic_that_changes_owner_while_a_producer_opens_is_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -186,6 +186,8 @@ class PartitionProducer:
             self._timer = self._session.loop.call_at(deadline, self._expire)
         if self._state is _READY and self._connection is not None:
             self._connection.write(entry.frame)
+        elif self._state is ProducerPartitionState.CONNECTING:
+            self._find_owner(pause=False)  # not under way yet, if the producer rejoins when it sends
 
     async def drain(self) -> None:
         """Wait until every entry sent so far is confirmed or failed; entries sent meanwhile do not count."""
@@ -252,9 +254,14 @@ class PartitionProducer:
             self._reconnect(pause=True)
 
     def on_closed_by_broker(self) -> None:
-        if self._state is _READY:  # otherwise the registering that is under way fails, and is tried again
-            log.info("the broker closed the producer of %s; looking up the topic's new owner", self.topic)
-            self._reconnect(pause=False)
+        if self._state is not _READY:
+            return  # the registering that is under way fails, and is tried again
+        if self._options.rejoin == "when_sending" and not self.pending and self.batch is None:
+            self._move(ProducerPartitionState.CONNECTING)
+            self._connection = None
+            return
+        log.info("the broker closed the producer of %s; looking up the topic's new owner", self.topic)
+        self._reconnect(pause=False)
 
     def on_connection_lost(self, error: HeliographError) -> None:
         if self._state is _READY:
@@ -353,6 +360,9 @@ class PartitionProducer:
     def _reconnect(self, *, pause: bool) -> None:
         self._move(ProducerPartitionState.CONNECTING)
         self._connection = None
+        self._find_owner(pause=pause)
+
+    def _find_owner(self, *, pause: bool) -> None:
         if self._reconnecting is None or self._reconnecting.done():
             self._reconnecting = self._session.loop.create_task(self._reconnect_until_ready(pause))
 
