@@ -15,7 +15,7 @@ from heliograph.base.errors import UnsupportedError
 _ONE_CLUSTER = "there is one cluster, which nothing is replicated from or to"
 _NO_TIERS = "there is no tiered storage"
 _NO_FUNCTIONS = "functions and connectors do not run in the cluster; run a program with a consumer and a producer"
-_NO_TRANSACTIONS = "transactions are not offered; deduplication gives exactly-once publishing to one topic"
+NO_TRANSACTIONS = "transactions are not offered; deduplication gives exactly-once publishing to one topic"
 
 # Policies of Pulsar by their names in URLs, with the reason.
 NOT_OFFERED = {
@@ -54,7 +54,7 @@ _TREES = {
     "/admin/v2/worker": _NO_FUNCTIONS,
     "/admin/v2/worker-stats": _NO_FUNCTIONS,
     "/admin/v3/packages": "packages belong to functions, which do not run in the cluster",
-    "/admin/v3/transactions": _NO_TRANSACTIONS,
+    "/admin/v3/transactions": NO_TRANSACTIONS,
     "/admin/v2/resourcegroups": NOT_OFFERED["resourcegroup"],
     "/admin/v2/resource-quotas": "bundles are balanced by their measured load, not by quotas",
     "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies": "any broker may serve any namespace",

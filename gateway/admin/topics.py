@@ -17,6 +17,7 @@ from heliograph.base.errors import (
     TopicNotFoundError,
     UnsupportedError,
 )
+from heliograph.gateway.admin.not_offered import NO_TRANSACTIONS
 from heliograph.gateway.admin.policy_shapes import PERSISTENCE_FIELDS
 from heliograph.gateway.admin.routes import NO_CONTENT, hash_of, hash_range, is_excluded, json_object, text_values
 from heliograph.gateway.errors import MethodNotAllowedError
@@ -118,6 +119,9 @@ async def partitions(
     check_auto_creation: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
 ) -> dict[str, Any]:
     """Return `{"partitions": n}`: 0 for a topic without partitions, and for one that its first use would create."""
+    if topic.is_transaction_coordinator:
+        # Not 501: a client that looks topics up by HTTP repeats every answer but "not found" until its time is over.
+        raise TopicNotFoundError(NO_TRANSACTIONS, field="topic")
     count = await services.admin.partitions(str(topic), check_auto_creation)
     return {"partitions": count, "deleted": False}
 

@@ -14,6 +14,7 @@ DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 TOPIC_NAME_CHARACTERS_MAX = 1024  # the full name
 LOCAL_NAME_CHARACTERS_MAX = 255
+TRANSACTION_COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign"
 
 _PART = re.compile(r"[-=:.\w]+")  # tenants and namespaces
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f/]")
@@ -58,6 +59,11 @@ class TopicName:
         if self.partition >= 0:
             local = local.removesuffix(f"-partition-{self.partition}")
         return f"{self.domain}://{self.namespace}/{local}"
+
+    @property
+    def is_transaction_coordinator(self) -> bool:
+        """Whether clients find the coordinators of transactions by this topic. There is no such topic."""
+        return self.partitioned_name == TRANSACTION_COORDINATOR
 
     def of_partition(self, index: int) -> TopicName:
         """Return the name of one partition of this topic."""

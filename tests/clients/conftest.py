@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.patience import patience
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what only the full run does."""
-    if os.environ.get("FULL", "") in ("", "0"):
+    if not _is_set("FULL"):
         for item in items:
             if item.get_closest_marker("full"):
                 item.add_marker(pytest.mark.skip("only in the full run: make test-clients FULL=1"))
@@ -37,9 +38,20 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientsStack]:
 
 
 @pytest.fixture(scope="session")
-def matrix() -> Iterator[ClientMatrix]:
+def matrix(pytestconfig: pytest.Config) -> Iterator[ClientMatrix]:
     """The notes of this run."""
     found = ClientMatrix()
     yield found
-    if os.environ.get("RECORD", "") not in ("", "0"):
-        found.save()
+    if _is_set("RECORD"):
+        found.save(is_complete=_is_set("FULL") and _selects_all(pytestconfig))
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "") not in ("", "0")
+
+
+def _selects_all(config: pytest.Config) -> bool:
+    """Return whether this run is of all tests of the folder."""
+    names = {Path(config.invocation_params.dir, argument).resolve() for argument in config.args}
+    narrowed = config.option.keyword or config.option.markexpr or config.option.deselect
+    return Path(__file__).parent.resolve() in names and not narrowed

@@ -12,7 +12,7 @@ import crc32c
 from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.catalog import NON_PERSISTENT, PERSISTENT
 from heliograph.actors.broker.protocol.connection import PulsarConnection
-from heliograph.actors.broker.protocol.refused_commands import NO_TRANSACTIONS, is_coordinator
+from heliograph.actors.broker.protocol.refused_commands import NO_TRANSACTIONS
 from heliograph.base.errors import BadRequestError, HeliographError, NamespaceNotFoundError, UnsupportedError
 from heliograph.operations.table import Right
 from heliograph.protocol import pulsar_pb2 as pb
@@ -50,7 +50,7 @@ class LookupCommands:
         try:
             context = self.connection.context
             topic = TopicName.parse(wanted.topic)
-            if is_coordinator(topic):
+            if topic.is_transaction_coordinator:
                 raise UnsupportedError(NO_TRANSACTIONS)
             await context.authorizer.check_client(self.connection, Right.PRODUCE_OR_CONSUME, topic, "Lookup")
             owner = await context.ownership.resolve(topic, authoritative=wanted.authoritative)
@@ -83,9 +83,11 @@ class LookupCommands:
         try:
             context = self.connection.context
             topic = TopicName.parse(wanted.topic)
-            if is_coordinator(topic) and not self.connection.client_version.startswith(GO_CLIENT):
+            # The Java client reports the reason at once. The Go client reports the code only, so it is told that the
+            # topic has no partitions, which it reports as a broker without transactions.
+            if topic.is_transaction_coordinator and not self.connection.client_version.startswith(GO_CLIENT):
                 raise UnsupportedError(NO_TRANSACTIONS)
-            if not is_coordinator(topic):
+            if not topic.is_transaction_coordinator:
                 await context.authorizer.check_client(
                     self.connection, Right.PRODUCE_OR_CONSUME, topic, "Get Partition Metadata"
                 )

@@ -7,25 +7,14 @@ from typing import Any
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
-from heliograph.protocol.topic_name import TopicName
 
 NO_TRANSACTIONS = "transactions are not offered by this version of Heliograph: build the client without them"
-_COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign"
 _TRANSACTIONS = {
     BaseCommand.NEW_TXN: "new_txn",
     BaseCommand.ADD_PARTITION_TO_TXN: "add_partition_to_txn",
     BaseCommand.ADD_SUBSCRIPTION_TO_TXN: "add_subscription_to_txn",
     BaseCommand.END_TXN: "end_txn",
 }
-
-
-def is_coordinator(topic: TopicName) -> bool:
-    """Return whether a topic is the one by which clients find the coordinators of transactions.
-
-    Questions about it are refused in words, which the Java client reports at once. The Go client reports the code only,
-    so it is told that the topic has no partitions, which it reports as a broker without transactions.
-    """
-    return topic.partitioned_name == _COORDINATOR
 
 
 class RefusedCommands:

@@ -1,6 +1,6 @@
 """The record of what each client can do, from which ``docs/clients.md`` is generated.
 
-``make test-clients RECORD=1`` writes it to ``tests/clients/matrix.json`` and generates the page.
+``make test-clients FULL=1 RECORD=1`` writes it to ``tests/clients/matrix.json`` and generates the page.
 """
 
 from __future__ import annotations
@@ -84,18 +84,20 @@ class ClientMatrix:
         outcome, detail = (Outcome.REFUSED, found.detail) if found.refused else (Outcome.WORKS, "")
         self.note(client, version, row, outcome, detail)
 
-    def save(self, path: Path = MATRIX) -> None:
-        """Write the notes over those of earlier runs; those of other versions of a noted client's are dropped.
+    def save(self, path: Path = MATRIX, *, is_complete: bool = False) -> None:
+        """Write the notes over those of earlier runs. Notes of rows that the page has no more are dropped.
 
-        Two versions of a client are kept if one run notes both. Notes of rows that the page has no more are dropped.
+        Args:
+            is_complete: the run was of all tests of all clients, so a version of a noted client that it did not note is
+                no longer tested, and its notes are dropped. Otherwise every cell that the run did not note stays.
         """
         rows = {feature for table in TABLES for feature in table.features}
         noted = {(note.client, note.version) for note in self.notes.values()}
-        clients = {client for client, _ in noted}
+        replaced = {client for client, _ in noted} if is_complete else set()
         kept = [
             note
             for note in load(path)
-            if note.feature in rows and (note.client not in clients or (note.client, note.version) in noted)
+            if note.feature in rows and (note.client not in replaced or (note.client, note.version) in noted)
         ]
         merged = {(f"{note.client} {note.version}", note.feature): note for note in kept} | self.notes
         written = [asdict(merged[key]) for key in sorted(merged)]

@@ -30,6 +30,15 @@ def test_properties_of_topics_are_kept() -> None:
     run(scenario)
 
 
+def test_the_coordinator_of_transactions_is_not_found_and_the_reason_says_why() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        answer = await gateway.http.get("/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions")
+        assert answer.status_code == 404
+        assert "transactions are not offered" in answer.json()["reason"]
+
+    run(scenario)
+
+
 def test_properties_that_set_copies_are_no_properties() -> None:
     async def scenario(gateway: Gateway) -> None:
         copies = {"bookkeeperEnsemble": "3", "bookkeeperWriteQuorum": "2", "bookkeeperAckQuorum": "2", "team": "air"}
