@@ -14,6 +14,7 @@ from heliograph.actors.auditor.decommission import Decommission
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.base.clock import monotonic_ms
+from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.store import MetadataStore
@@ -54,11 +55,8 @@ class AuditorService:
 
     async def stop(self) -> None:
         """Stop the work and end the session. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     async def audit(self, *, everything: bool = False) -> dict[str, Any]:
         """Audit now, also if this auditor does not lead.

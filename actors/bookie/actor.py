@@ -15,6 +15,7 @@ from ray.util.metrics import Gauge
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.statistics import GAUGES
+from heliograph.base.completion import end_task
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.store import MetadataStore
 
@@ -83,11 +84,8 @@ class BookieActor:
     async def stop(self) -> None:
         """Unregister, answer running requests, flush, close. Idempotent."""
         async with self._starting:
-            if self._metrics_task is not None:
-                self._metrics_task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._metrics_task
-                self._metrics_task = None
+            await end_task(self._metrics_task)
+            self._metrics_task = None
             if self._bookie is not None:
                 await self._bookie.stop()
                 self._bookie = None

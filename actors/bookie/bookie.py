@@ -32,6 +32,7 @@ from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.bookie.upkeep.gc import GarbageCollector
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError
 from heliograph.actors.wire.messages import TLS_SCHEME
+from heliograph.base.completion import end_task
 from heliograph.metadata import paths
 from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.model import BookieRegistration, Cookie
@@ -182,10 +183,7 @@ class Bookie:
         if self._is_stopping:
             return
         self._is_stopping = True
-        if self._space_task is not None:
-            self._space_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._space_task
+        await end_task(self._space_task)
         if self._registrar is not None:
             await self._registrar.stop()
         if self._running is not None:

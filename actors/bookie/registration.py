@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from heliograph.base.backoff import Backoff
+from heliograph.base.completion import end_task
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import MetadataError, NodeExistsError, NoNodeError, RecordError
 from heliograph.metadata.model import BookieRegistration
@@ -120,10 +121,7 @@ class Registrar:
     async def stop(self) -> None:
         """Remove the bookie from the lists. Errors of the store are ignored."""
         self._is_stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
         for is_read_only in (False, True):
             with contextlib.suppress(MetadataError):
                 await self.store.delete(self._path(is_read_only))

@@ -19,6 +19,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.metrics import METRICS
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.auth.principal import Credentials
+from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 
 Json = dict[str, Any]
@@ -103,11 +104,8 @@ class BrokerActor:
     async def stop(self) -> None:
         """Finish pending work and give up every topic. Idempotent."""
         async with self._starting:
-            if self._metrics is not None:
-                self._metrics.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._metrics
-                self._metrics = None
+            await end_task(self._metrics)
+            self._metrics = None
             await self._sessions.stop()
             self._service_url = ""
 

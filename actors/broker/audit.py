@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.actors.broker.config import AuditConfig
-from heliograph.actors.broker.limits.token_bucket import TokenBucket
 from heliograph.auth.principal import Principal
 from heliograph.base.clock import iso_time, wall_ms
+from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, NotPermittedError
+from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.operations.table import AdminOperation
 
 TEXT_CHARACTERS_MAX = 200  # of one argument, and of the reason of an error
@@ -91,11 +92,8 @@ class AuditLog:
 
     async def stop(self) -> None:
         """Write what waits for the file; what waits for the topic is tried once more. Idempotent."""
-        if self._publishing is not None:
-            self._publishing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._publishing
-            self._publishing = None
+        await end_task(self._publishing)
+        self._publishing = None
         if self._file is not None:
             await asyncio.to_thread(self._file.stop)
 

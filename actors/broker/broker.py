@@ -39,6 +39,7 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
 from heliograph.auth.authenticator import Authenticator
 from heliograph.base.clock import wall_ms
+from heliograph.base.completion import end_task
 from heliograph.base.crash import end_process
 from heliograph.base.errors import HeliographError, TopicBusyError, TopicNotFoundError
 from heliograph.base.interval import Interval
@@ -211,10 +212,7 @@ class Broker:
     async def stop(self) -> None:
         """Confirm what was published, close every topic, release all bundles, close all connections. Idempotent."""
         for task in (self._housekeeper, self._sampler):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            await end_task(task)
         self._housekeeper = self._sampler = None
         self._topic_lists.stop()
         self._authorizer.stop()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from heliograph.actors.broker.authorization import AuthorizedClient, Authorizer, HeldRight
+from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError
 
 OPENED_BETWEEN_TURNS = 200  # that are looked at in one turn of the loop
@@ -63,11 +64,8 @@ class Revocation:
 
     async def stop(self) -> None:
         """Look no more. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     def _mark(self, name: str) -> None:
         self._changed.add(name)

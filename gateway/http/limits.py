@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManyRequestsError, TooManySessionsError, TooMuchHeldError
 from heliograph.gateway.http.caller import Caller
@@ -140,44 +140,33 @@ class ConnectionLimit:
         self._open.add(address, -1)
 
 
-@dataclass(slots=True)
-class _Bucket:
-    """What a caller may still use at once; it fills with time. -infinity < left <= rate"""
-
-    left: float
-    filled_at: float
-
-
 class Rate:
     """Units a second for each of many callers. A second's worth may come at once; a caller in debt waits."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def wait_seconds(self, key: str, now: float) -> float:
         """Return how long the caller has to wait; 0 if it may go on."""
         if not self._per_second or not key:
             return 0.0
-        left = self._bucket(key, now).left
+        left = self._bucket(key, now).available(now)
         return 0.0 if left > 0 else (1e-3 - left) / self._per_second
 
     def use(self, key: str, amount: float, now: float) -> None:
         """Count what a caller used."""
         if self._per_second and key:
-            self._bucket(key, now).left -= amount
+            self._bucket(key, now).take(amount, now)
 
-    def _bucket(self, key: str, now: float) -> _Bucket:
-        full = max(self._per_second, 1.0)
+    def _bucket(self, key: str, now: float) -> TokenBucket:
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= CALLERS_MAX:
                 self._buckets.popitem(last=False)
-            bucket = self._buckets[key] = _Bucket(full, now)
+            bucket = self._buckets[key] = TokenBucket(self._per_second, now)
         else:
             self._buckets.move_to_end(key)
-            bucket.left = min(full, bucket.left + (now - bucket.filled_at) * self._per_second)
-            bucket.filled_at = now
         return bucket
 
 

@@ -16,6 +16,7 @@ from heliograph.auth.provider import ENTRY_POINT_GROUP, AuthenticationProvider
 from heliograph.auth.tls import TlsProvider
 from heliograph.auth.tokens import TokenProvider
 from heliograph.base.errors import AuthenticationError, InvalidConfigError, NotPermittedError
+from heliograph.base.guard.quiet_log import QuietLog
 
 REFUSED = "Failed to authenticate"  # all that a caller hears
 INVALID_ROLES = "Invalid roles."
@@ -41,8 +42,9 @@ class Authenticator:
         self.config = config
         self._clock = clock
         self._looked = clock()
-        self._log_since = clock()
-        self._log_lines = 0
+        self._quiet = QuietLog(
+            log, clock, lines=LOG_LINES_MAX, period_seconds=LOG_SECONDS, left_out="%d more callers were refused"
+        )
         self._providers: dict[str, AuthenticationProvider] = _providers(config) if config.is_enabled else {}
 
     async def authenticate(self, credentials: Credentials, peer: str = "") -> Principal:
@@ -130,14 +132,7 @@ class Authenticator:
         raise NotPermittedError(INVALID_ROLES) from None
 
     def _log(self, peer: str, reason: str) -> None:
-        now = self._clock()
-        if now - self._log_since >= LOG_SECONDS:
-            if self._log_lines > LOG_LINES_MAX:
-                log.warning("%d more callers were refused", self._log_lines - LOG_LINES_MAX)
-            self._log_since, self._log_lines = now, 0
-        self._log_lines += 1
-        if self._log_lines <= LOG_LINES_MAX:
-            log.warning("%s: refused: %s", peer or "a caller", reason)
+        self._quiet.warning("refused", "%s: refused: %s", peer or "a caller", reason)
 
 
 def _providers(config: AuthConfig) -> dict[str, AuthenticationProvider]:

@@ -1,4 +1,4 @@
-"""Work that runs to its end even if its caller is cancelled.
+"""The ends of tasks: work that runs to its end even if its caller is cancelled, and tasks that are ended.
 
 A server cancels the requests of a connection that is lost. A change that must not stop half-way runs in a task of its
 own.
@@ -29,3 +29,18 @@ async def run_to_completion(work: Coroutine[Any, Any, _Result]) -> _Result:
     _running.add(task)
     task.add_done_callback(_running.discard)
     return await asyncio.shield(task)
+
+
+async def end_task(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a task and wait until it has ended. Do nothing if there is none.
+
+    Raises:
+        Exception: What the task raised, if it failed before or instead of being cancelled.
+        CancelledError: The caller was cancelled; the task may still be ending.
+    """
+    if task is None:
+        return
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+from heliograph.base.completion import end_task
 from heliograph.metadata.codec import decode
 from heliograph.metadata.errors import MetadataError, NoNodeError, RecordError
 from heliograph.metadata.recipes.changes import Changes
@@ -68,11 +68,8 @@ class RecordCache(Generic[R]):
     async def stop(self) -> None:
         """Stop following changes. Idempotent."""
         self._changes.stop()
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._refreshing
-            self._refreshing = None
+        await end_task(self._refreshing)
+        self._refreshing = None
 
     def _on_event(self, event: WatchEvent) -> None:
         if event.path != self._parent and parent_of(event.path) == self._parent:

@@ -12,7 +12,6 @@ live bytes fit beside the headroom.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from heliograph.actors.bookie.upkeep.compaction import compact_log
 from heliograph.actors.bookie.upkeep.limbo import LimboExit
 from heliograph.actors.bookie.upkeep.surplus import Surplus
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
+from heliograph.base.completion import end_task
 from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.store import MetadataStore
 
@@ -89,11 +89,8 @@ class GarbageCollector:
 
     async def stop(self) -> None:
         """Stop. A step that runs on the storage thread ends well."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     async def collect(self) -> None:
         """Run one round.

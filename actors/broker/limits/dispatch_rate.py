@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from heliograph.actors.broker.limits.token_bucket import TokenBucket
+from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.metadata.model import Policies
 
 Limits = tuple[float, float, int, bool]  # the arguments of ``DispatchRate.set``

@@ -13,6 +13,7 @@ from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.policies import effective
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, NamespaceNotFoundError
 from heliograph.metadata import paths
 from heliograph.metadata.model import TopicPolicies
@@ -50,11 +51,8 @@ class PolicyWatch:
     async def stop(self) -> None:
         """Stop to watch. Idempotent."""
         self._changes.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     def _changed(self, event: WatchEvent) -> None:
         parts = event.path.split("/")  # "", family, tenant, namespace, perhaps a topic

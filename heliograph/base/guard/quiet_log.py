@@ -1,4 +1,4 @@
-"""Log lines that strangers cause, so many a minute at most: nothing that an outsider sends fills a disk."""
+"""Log lines that strangers cause, so many in a period at most: nothing that an outsider sends fills a disk."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
-LINES_PER_MINUTE_MAX = 10  # of one kind
-_MINUTE_SECONDS = 60.0
+LINES_PER_MINUTE_MAX = 10  # of one kind, unless the caller says otherwise # I15
+PERIOD_SECONDS = 60.0
+LEFT_OUT = "%d further lines like the next were left out"
 
 
 class QuietLog:
@@ -16,19 +17,36 @@ class QuietLog:
     The callers name the kinds, so there are few.
     """
 
-    def __init__(self, log: logging.Logger, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        log: logging.Logger,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        lines: int = LINES_PER_MINUTE_MAX,
+        period_seconds: float = PERIOD_SECONDS,
+        left_out: str = LEFT_OUT,
+    ) -> None:
+        """
+        Args:
+            now: monotonic seconds.
+            lines: the most of one kind that are logged in a period.
+            left_out: the line that says how many were not; it has one ``%d``.
+        """
         self._log = log
         self._now = now
-        self._kinds: dict[str, tuple[float, int]] = {}  # by kind: when its minute began, and its lines since
+        self._lines = lines
+        self._period_seconds = period_seconds
+        self._left_out = left_out
+        self._kinds: dict[str, tuple[float, int]] = {}  # by kind: when its period began, and its lines since
 
     def warning(self, kind: str, text: str, *arguments: object) -> None:
         """Log a line of a kind, or count it as left out."""
         now = self._now()
         begun, count = self._kinds.get(kind, (now, 0))
-        if now - begun >= _MINUTE_SECONDS:
-            if count > LINES_PER_MINUTE_MAX:
-                self._log.warning("%d further lines like the next were left out", count - LINES_PER_MINUTE_MAX)
+        if now - begun >= self._period_seconds:
+            if count > self._lines:
+                self._log.warning(self._left_out, count - self._lines)
             begun, count = now, 0
         self._kinds[kind] = (begun, count + 1)
-        if count < LINES_PER_MINUTE_MAX:
+        if count < self._lines:
             self._log.warning(text, *arguments)

@@ -1,4 +1,4 @@
-"""Work that runs to its end although its caller is cancelled."""
+"""Work that runs to its end although its caller is cancelled, and tasks that are ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.base.completion import run_to_completion
+from heliograph.base.completion import end_task, run_to_completion
 
 
 def test_the_result_and_the_failure_reach_the_caller() -> None:
@@ -37,5 +37,49 @@ def test_a_cancelled_caller_does_not_stop_the_work() -> None:
             await caller
         may_end.set()
         await asyncio.wait_for(has_ended.wait(), 10)
+
+    asyncio.run(scenario())
+
+
+def test_a_task_is_cancelled_and_its_failure_is_told() -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async def scenario() -> None:
+        await end_task(None)
+        waiting = asyncio.create_task(forever())
+        await end_task(waiting)
+        assert waiting.cancelled()
+        await end_task(waiting)
+        failed = asyncio.create_task(fail())
+        await asyncio.sleep(0)
+        with pytest.raises(ValueError, match="no"):
+            await end_task(failed)
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_is_cancelled_while_it_ends_a_task_learns_it() -> None:
+    async def scenario() -> None:
+        may_end = asyncio.Event()
+
+        async def slow_to_end() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_end.wait()
+
+        task = asyncio.create_task(slow_to_end())
+        await asyncio.sleep(0)
+        caller = asyncio.create_task(end_task(task))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):  # suppressing the task's end must not swallow the caller's
+            await caller
+        may_end.set()
+        await asyncio.wait([task])
 
     asyncio.run(scenario())

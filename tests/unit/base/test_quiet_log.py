@@ -24,3 +24,17 @@ def test_a_flood_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureFixture) ->
         f"{10_000 - LINES_PER_MINUTE_MAX} further lines like the next were left out",
         "closed the connection from another",
     ]
+
+
+def test_the_limit_the_period_and_the_line_about_the_rest_may_be_given(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    quiet = QuietLog(
+        logging.getLogger("test.quiet"), lambda: now, lines=2, period_seconds=5.0, left_out="%d more were refused"
+    )
+    for number in range(5):
+        quiet.warning("refused", "refused %d", number)
+    now = 5.0
+    quiet.warning("refused", "refused %d", 5)
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused 0", "refused 1", "3 more were refused", "refused 5",
+    ]  # fmt: skip

@@ -20,9 +20,9 @@ from heliograph.actors.broker.dispatch.shared import SharedDispatcher
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
 from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
-from heliograph.actors.broker.limits.token_bucket import TokenBucket
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.protocol.batch import encode_entry_of
 from heliograph.protocol.hashing import murmur3_hash
