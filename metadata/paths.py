@@ -40,6 +40,12 @@ PERSISTENT_NODES = (
     LEDGERS, LEDGER_IDS, NAMESPACES, TOPICS, PARTITIONED_TOPICS, NON_PERSISTENT_TOPICS, NON_PERSISTENT_PARTITIONED,
     TOPIC_POLICIES, NON_PERSISTENT_POLICIES, SCHEMAS, UNDERREPLICATED, UNDERREPLICATION_LOCKS, ELECTIONS,
 )  # fmt: skip
+_OWN_ROOTS = frozenset(path.split("/")[1] for path in (*PERSISTENT_NODES, CLUSTER, LOCKS, SETTINGS))
+
+
+def is_own(path: str) -> bool:
+    """Return whether a path is in Heliograph's own tree, so of no other program that uses the same store."""
+    return path.partition("/")[2].partition("/")[0] in _OWN_ROOTS
 
 
 def bookie_available(bookie_id: str) -> str:

@@ -9,6 +9,8 @@ import socket
 
 from typing_extensions import override
 
+from heliograph.auth.authenticator import Authenticator
+from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.metadata.endpoint.limits import CLOSE_MS_MAX, TICK_MS, EndpointLimits
 from heliograph.metadata.endpoint.serving.connection import EndpointConnection, Host
@@ -26,11 +28,18 @@ log = logging.getLogger(__name__)
 class ZooKeeperEndpoint(Host):
     """A server of ZooKeeper's client protocol on a metadata store. ``start`` once, ``stop`` once, on one loop."""
 
-    def __init__(self, open_store: OpenStore, *, limits: EndpointLimits | None = None) -> None:
+    def __init__(
+        self, open_store: OpenStore, *, limits: EndpointLimits | None = None, auth: AuthConfig | None = None
+    ) -> None:
         """
         Args:
             open_store: opens a session with the store, or takes one over.
+            auth: who may do what; None: nobody is asked who it is.
+
+        Raises:
+            InvalidConfigError: a key of ``auth`` cannot be used; names the setting.
         """
+        self.authenticator = Authenticator(auth or AuthConfig())
         self._limits = limits or EndpointLimits()
         self._connections: set[EndpointConnection] = set()
         self._listener: asyncio.Server | None = None
@@ -89,6 +98,7 @@ class ZooKeeperEndpoint(Host):
         if self._listener is not None:
             self._listener.close()
         tasks = [task for task in (self._ticker, self._reaping) if task is not None]
+        self.authenticator.close()
         for task in tasks:
             task.cancel()
         if tasks:
@@ -173,5 +183,8 @@ class ZooKeeperEndpoint(Host):
             last = now
             self.sessions.expire()
             for connection in list(self._connections):
-                if not connection.is_admitted and now - connection.opened_ms > self._limits.handshake_ms_max:
+                if not connection.is_established and now - connection.opened_ms > self._limits.handshake_ms_max:
+                    connection.abort()
+                elif connection.caller is not None and connection.caller.has_expired:
+                    log.info("closing the connection of %s, whose token has ended", connection.peer)
                     connection.abort()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from heliograph.auth.config import AuthConfig
 from heliograph.base.guard.handshake import secrets_in
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import ClusterHome
-from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import Output
 
 DEFAULT_ZK_PORT = 2181
@@ -33,9 +36,12 @@ def serve(
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")
     ] = DEFAULT_ZK_PORT,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Anyone who can connect to it may use the store.")
+        str, typer.Option(help="Address to listen on. Without auth.enabled, anyone who reaches it may use the store.")
     ] = "127.0.0.1",
     home: Home = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with the section auth. [default: <home>/cluster.toml]")
+    ] = None,
     namespace: Namespace = None,
     container_check_seconds: Annotated[
         float,
@@ -47,15 +53,21 @@ def serve(
 
     Stock kazoo, zkCli.sh and Java clients can read the store and coordinate through it. Their sessions
     outlive this command until their timeout: a client may go on at another endpoint of the same store.
+    With the cluster's setting auth.enabled, clients have to show a token: addauth token <token>.
     """
+    from heliograph.auth.issuing import own_credentials
+    from heliograph.cluster.config import ClusterConfig
     from heliograph.metadata.credentials import with_secrets
 
     kept = ClusterHome(Target.of(namespace, home).home)
+    output = Output(as_json)
+    auth = ClusterConfig(**given(home=kept.directory, config_file=config)).auth_config()
+    auth = replace(auth, **own_credentials(auth, kept.directory, output.progress, with_gateway=False))
     url = with_secrets(url, secrets_in() or kept.secret())
-    asyncio.run(_serve(url, host, zk_port, round(container_check_seconds * 1000), Output(as_json)))
+    asyncio.run(_serve(url, host, zk_port, round(container_check_seconds * 1000), auth, output))
 
 
-async def _serve(url: str, host: str, port: int, container_check_ms: int, output: Output) -> None:
+async def _serve(url: str, host: str, port: int, container_check_ms: int, auth: AuthConfig, output: Output) -> None:
     from heliograph.metadata.connect import connect_store
     from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
     from heliograph.metadata.endpoint.limits import EndpointLimits
@@ -63,6 +75,7 @@ async def _serve(url: str, host: str, port: int, container_check_ms: int, output
     endpoint = ZooKeeperEndpoint(
         lambda timeout_ms, token: connect_store(url, session_timeout_ms=timeout_ms, token=token),
         limits=EndpointLimits(container_check_ms=container_check_ms),
+        auth=auth,
     )
     await endpoint.start()
     if (watchdog := watchdog_of_environment()) is not None:

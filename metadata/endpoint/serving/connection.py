@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from typing_extensions import override
 
+from heliograph.auth.authenticator import Authenticator
 from heliograph.base.errors import HeliographError
 from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.metadata.endpoint.limits import (
@@ -28,6 +29,7 @@ from heliograph.metadata.endpoint.limits import (
 from heliograph.metadata.endpoint.serving.operations import Operations
 from heliograph.metadata.endpoint.serving.pipeline import Pipeline, RequestOutcome
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
+from heliograph.metadata.endpoint.session.caller import Caller
 from heliograph.metadata.endpoint.session.session import WireSession
 from heliograph.metadata.endpoint.session.sessions import SessionTable
 from heliograph.metadata.endpoint.session.statistics import ConnectionFacts, Statistics
@@ -48,6 +50,7 @@ class Host(Protocol):
     sessions: SessionTable
     directory: AclDirectory
     statistics: Statistics
+    authenticator: Authenticator
 
     @property
     def is_ready(self) -> bool:
@@ -86,9 +89,15 @@ class EndpointConnection(asyncio.Protocol):
         self._reading_paused = False
         self._worker: asyncio.Task[None] | None = None
         self.session: WireSession | None = None
+        self.caller: Caller | None = None
         self.is_admitted = False
         self.opened_ms = 0
         self.peer = "in-process:0"
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the client has a session and, where it has to, has shown who it is."""
+        return self.is_admitted and self.caller is not None and self.caller.is_authenticated
 
     def facts(self) -> ConnectionFacts:
         """Return the present state of the connection."""
@@ -233,9 +242,10 @@ class EndpointConnection(asyncio.Protocol):
         self.is_admitted = True
         session.connection = session.latest = self
         host = self.peer.rpartition(":")[0]
-        self._operations = Operations(session, self._host.directory, host)
+        caller = self.caller = Caller(self._host.authenticator, self.peer)
+        self._operations = Operations(session, self._host.directory, caller, host)
         # Requests that overlap concern nodes without an ACL. An ACL that is stored meanwhile does not hold for them.
-        self._unguarded = Operations(session, AclDirectory(), host)
+        self._unguarded = Operations(session, AclDirectory(), caller, host)
         self._pipeline = Pipeline(
             lambda request: self._run(request, self._unguarded), self._answer, on_failure=self._arrived.set
         )
@@ -254,7 +264,8 @@ class EndpointConnection(asyncio.Protocol):
             if not self._writable.is_set():
                 await self._writable.wait()
                 continue
-            overlaps = self._operations.may_overlap(self._requests[0])
+            is_refused = not self._operations.guard.caller.may_request(self._requests[0].op)
+            overlaps = not is_refused and self._operations.may_overlap(self._requests[0])
             room = WRITES_IN_FLIGHT_MAX if overlaps else 1  # I15
             if len(pipeline) >= room:
                 await pipeline.until_below(room)
@@ -263,6 +274,10 @@ class EndpointConnection(asyncio.Protocol):
             if overlaps:
                 pipeline.begin(request)
                 continue
+            if is_refused:
+                quiet.warning("anonymous", "closing the connection of %s, which has not shown who it is", self.peer)
+                self._answer(request, RequestOutcome(ErrorCode.SESSION_CLOSED_REQUIRE_AUTH), self._loop.time())
+                return
             if request.op is OpCode.CLOSE_SESSION:
                 await self._close_session(request)
                 return

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from heliograph.base.errors import HeliographError
-from heliograph.metadata.endpoint.limits import IDENTITIES_PER_CONNECTION_MAX
 from heliograph.metadata.endpoint.serving.reads import NodeReads
 from heliograph.metadata.endpoint.serving.writes import Guard, Result, Writes
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
+from heliograph.metadata.endpoint.session.caller import Caller
 from heliograph.metadata.endpoint.session.session import WireSession
 from heliograph.metadata.endpoint.wire import jute, replies
-from heliograph.metadata.endpoint.wire.acl import digest_identity
+from heliograph.metadata.endpoint.wire.acl import DIGEST
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode, WireError, code_of
 from heliograph.metadata.endpoint.wire.requests import (
     AddWatch,
@@ -46,10 +46,10 @@ _Handler = Callable[[Body], Awaitable[bytes]]
 class Operations:
     """The operations that a client may request. The connection itself handles the closing of the session."""
 
-    def __init__(self, session: WireSession, directory: AclDirectory, peer: str) -> None:
+    def __init__(self, session: WireSession, directory: AclDirectory, caller: Caller, peer: str) -> None:
         self._session = session
         self._peer = peer
-        self.guard = Guard(session, directory)
+        self.guard = Guard(session, directory, caller)
         self._reads = NodeReads(self.guard)
         self._writes = Writes(self.guard)
         self._handlers: dict[OpCode, _Handler] = {
@@ -236,12 +236,7 @@ class Operations:
 
     async def _auth(self, body: Body) -> bytes:
         assert isinstance(body, SetAuth)
-        if body.scheme != "digest":
-            raise WireError(f"the scheme {body.scheme} is not supported", ErrorCode.AUTH_FAILED)
-        identity = digest_identity(body.credential)
-        if len(self.guard.identities) >= IDENTITIES_PER_CONNECTION_MAX:
-            raise WireError(f"at most {IDENTITIES_PER_CONNECTION_MAX} identities", ErrorCode.AUTH_FAILED)
-        self.guard.identities.add(identity)
+        await self.guard.caller.show(body.scheme, body.credential)
         return b""
 
     async def _set_watches(self, body: Body) -> bytes:
@@ -264,7 +259,8 @@ class Operations:
 
     async def _who_am_i(self, body: Body) -> bytes:
         users = [("ip", self._peer)]
-        users += [("digest", identity.partition(":")[0]) for identity in sorted(self.guard.identities)]
+        for scheme, name in sorted(self.guard.caller.identities):
+            users.append((scheme, name.partition(":")[0] if scheme == DIGEST else name))
         return jute.vector(jute.string(scheme) + jute.string(user) for scheme, user in users)
 
     async def _reconfig(self, body: Body) -> bytes:

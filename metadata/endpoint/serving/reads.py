@@ -7,9 +7,9 @@ import contextlib
 import dataclasses
 
 from heliograph.metadata.endpoint.limits import DESCENDANTS_MAX, READS_AT_ONCE_MAX
-from heliograph.metadata.endpoint.serving.writes import Guard, check_visible
+from heliograph.metadata.endpoint.serving.writes import Guard
 from heliograph.metadata.endpoint.session.acl_directory import is_reserved
-from heliograph.metadata.endpoint.wire.acl import Acl, allows, masked
+from heliograph.metadata.endpoint.wire.acl import Acl, masked
 from heliograph.metadata.endpoint.wire.codes import AddWatchMode, ErrorCode, Permission, WatcherType, WireError
 from heliograph.metadata.endpoint.wire.requests import SetWatches
 from heliograph.metadata.errors import NoNodeError
@@ -78,14 +78,14 @@ class NodeReads:
 
     async def acl(self, path: str) -> tuple[Acl, int, Stat]:
         """Return the ACL, its version, and the node's stat. Hashes are shown only to clients with ADMIN."""
-        check_visible(path)
+        self._guard.caller.require_visible(path)
         stat = await self._session.store.exists(path)
         if stat is None:
             raise NoNodeError(f"no node {path}")
         acl, version = await self._directory.of(path, self._session.store)
-        if not allows(acl, Permission.READ | Permission.ADMIN, self._guard.identities):
+        if not self._guard.caller.passes(acl, Permission.READ | Permission.ADMIN):
             raise WireError(f"the client may not read the ACL of {path}", ErrorCode.NO_AUTH)
-        if not allows(acl, Permission.ADMIN, self._guard.identities):
+        if not self._guard.caller.passes(acl, Permission.ADMIN):
             acl = masked(acl)
         return acl, version, self._shown(path, stat)
 
@@ -165,7 +165,7 @@ class NodeReads:
                     raise
                 continue
             first = False
-            below = [child for name in names if not is_reserved(child := f"{node.rstrip('/')}/{name}")]
+            below = [child for name in names if self._guard.caller.may_see(child := f"{node.rstrip('/')}/{name}")]
             waiting += below
             count += len(below)
             if count > DESCENDANTS_MAX:
@@ -178,7 +178,7 @@ class NodeReads:
 
     async def add_watch(self, path: str, mode: AddWatchMode) -> None:
         """Set a persistent watch."""
-        check_visible(path)
+        self._guard.caller.require_visible(path)
         check_path(path)
         await self._session.watches.add_standing(mode, path, self._session.store.watch)
 

@@ -13,9 +13,10 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heliograph.metadata.endpoint.session.acl_directory import SAME_TRANSACTION, AclDirectory, NodeAcl, is_reserved
+from heliograph.metadata.endpoint.session.acl_directory import SAME_TRANSACTION, AclDirectory, NodeAcl
+from heliograph.metadata.endpoint.session.caller import Caller
 from heliograph.metadata.endpoint.session.session import WireSession
-from heliograph.metadata.endpoint.wire.acl import OPEN_ACL, Acl, allows, resolved
+from heliograph.metadata.endpoint.wire.acl import OPEN_ACL, Acl, resolved
 from heliograph.metadata.endpoint.wire.codes import CreateFlags, ErrorCode, OpCode, Permission, WireError
 from heliograph.metadata.endpoint.wire.requests import Body, CreateNode, Multi, SetAcl, SetData, VersionedRequest
 from heliograph.metadata.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
@@ -43,26 +44,26 @@ class _Step:
 
 
 class Guard:
-    """The identities of a connection's client, and the check of its permissions."""
+    """The check of a client's permissions."""
 
-    def __init__(self, session: WireSession, directory: AclDirectory) -> None:
+    def __init__(self, session: WireSession, directory: AclDirectory, caller: Caller) -> None:
         self.session = session
         self.directory = directory
-        self.identities: set[str] = set()
+        self.caller = caller
 
     async def require(self, path: str, wanted: Permission) -> None:
         """Raise WireError NO_AUTH unless the client has any permission of ``wanted`` on the node."""
-        check_visible(path)
+        self.caller.require_visible(path)
         if self.directory.is_open(path):
             return
         acl, _ = await self.directory.of(path, self.session.store)
-        if not allows(acl, wanted, self.identities):
+        if not self.caller.passes(acl, wanted):
             raise WireError(f"the client has no permission {wanted.name} on {path}", ErrorCode.NO_AUTH)
 
     def may_hear_of(self, path: str) -> bool:
         """Return whether the client may get events of a node. The known ACLs decide; the store is not asked."""
         stored = self.directory.find(path)
-        return not is_reserved(path) and (stored is None or allows(stored.acl, Permission.READ, self.identities))
+        return self.caller.may_hear_of(path, None if stored is None else stored.acl)
 
 
 class Writes:
@@ -129,7 +130,7 @@ class Writes:
     async def set_acl(self, body: SetAcl) -> tuple[Stat, int]:
         """Replace an ACL. Return the node's stat and the ACL's new version."""
         store = self._session.store
-        acl = resolved(body.acl, self._guard.identities)
+        acl = resolved(body.acl, self._guard.caller.identities)
         for _ in range(RECORD_ATTEMPTS_MAX):
             await self._guard.require(body.path, Permission.ADMIN)
             stat = await store.exists(body.path)
@@ -231,9 +232,9 @@ class Writes:
         kind = _kind(op, body)
         sequential = body.flags in _SEQUENTIAL
         check_path(body.path + "0" if sequential else body.path)
-        check_visible(body.path)
+        self._guard.caller.require_visible(body.path)
         await self._guard.require(parent_of(body.path), Permission.CREATE)
-        acl = resolved(body.acl, self._guard.identities)
+        acl = resolved(body.acl, self._guard.caller.identities)
         operation = Create(body.path, body.value, body.flags in _EPHEMERAL and not kind, sequential, kind)
         if acl == OPEN_ACL:
             return _Step(operation)
@@ -246,7 +247,7 @@ class Writes:
 
     async def _delete_step(self, body: VersionedRequest) -> _Step:
         check_path(body.path)
-        check_visible(body.path)
+        self._guard.caller.require_visible(body.path)
         if body.path in _SPECIAL:
             raise WireError(f"{body.path} cannot be deleted", ErrorCode.BAD_ARGUMENTS)
         await self._guard.require(parent_of(body.path), Permission.DELETE)
@@ -298,9 +299,3 @@ def _kind(op: OpCode, body: CreateNode) -> int:
     if op is OpCode.CREATE_CONTAINER:
         return CONTAINER
     return ttl_kind(body.ttl_ms) if op is OpCode.CREATE_TTL else 0
-
-
-def check_visible(path: str) -> None:
-    """Raise WireError NO_AUTH for a path that clients of an endpoint must not touch."""
-    if is_reserved(path):
-        raise WireError(f"{path} is reserved for the endpoint", ErrorCode.NO_AUTH)

@@ -77,6 +77,7 @@ class ErrorCode(enum.IntEnum):
     AUTH_FAILED = -115
     NO_WATCHER = -121
     RECONFIG_DISABLED = -123
+    SESSION_CLOSED_REQUIRE_AUTH = -124  # SESSIONCLOSEDREQUIRESASLAUTH, of any scheme since 3.7
     QUOTA_EXCEEDED = -125
 
 

@@ -76,8 +76,9 @@ class Server:
 class Endpoint:
     """One ``helio metadata serve``; ``start`` again after ``kill`` serves the same store at the same port."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, options: Sequence[str] = ()) -> None:
         self._url = url
+        self._options = options
         self._folder = folder
         self._port = pick_free()
         self._server: Server | None = None
@@ -91,7 +92,7 @@ class Endpoint:
         assert self._server is None, "it is started once at a time"
         command = [sys.executable, "-c", _COMMAND, "metadata", "serve"]
         command += ["--url", self._url, "--zk-port", str(self._port)]
-        command += ["--container-check-seconds", CONTAINER_CHECK_SECONDS]
+        command += ["--container-check-seconds", CONTAINER_CHECK_SECONDS, *self._options]
         self._server = Server("endpoint", command, self._folder)
         self._server.wait_for("protocol at ")
 
@@ -109,13 +110,13 @@ class Endpoint:
 
 
 @contextmanager
-def endpoints(store: str, folder: Path, count: int = 1) -> Iterator[list[Endpoint]]:
-    """Serve an empty store by so many endpoints for the length of the block."""
+def endpoints(store: str, folder: Path, count: int = 1, options: Sequence[str] = ()) -> Iterator[list[Endpoint]]:
+    """Serve an empty store by so many endpoints, started with ``options``, for the length of the block."""
     with ExitStack() as stack:
         url = stack.enter_context(STORES[store](folder))
         found = []
         for _ in range(count):
-            endpoint = Endpoint(url, folder)
+            endpoint = Endpoint(url, folder, options)
             stack.callback(endpoint.stop)
             endpoint.start()
             found.append(endpoint)

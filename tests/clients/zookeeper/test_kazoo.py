@@ -17,8 +17,11 @@ from typing import Any
 import kazoo
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, NoAuthError, SessionClosedRequireSaslError
 from kazoo.recipe.cache import TreeCache
+from kazoo.security import make_acl
 
+from heliograph.auth.issuing import new_token
 from tests.clients.support.report import ClientMatrix
 from tests.clients.zookeeper.served import STORE_PARAMETERS, Endpoint, endpoints, serving
 
@@ -184,12 +187,12 @@ SCENARIOS: dict[str, Callable[[New, str], None]] = {
 
 
 @contextmanager
-def clients(address: str) -> Iterator[New]:
+def clients(address: str, **options: Any) -> Iterator[New]:
     """Yield what makes connected clients of an address; all are stopped at the end."""
     with ExitStack() as stack:
 
         def new() -> KazooClient:
-            client = KazooClient(address, timeout=SESSION_SECONDS)
+            client = KazooClient(address, timeout=SESSION_SECONDS, **options)
             client.start(WAIT_SECONDS)
             stack.callback(client.close)
             stack.callback(client.stop)
@@ -218,6 +221,37 @@ def test_watches_and_ephemerals_outlive_an_endpoint(store: str, tmp_path: Path, 
         clients(second.address) as witness,
     ):
         ride_over(first, second, witness())
+
+
+def test_clients_show_tokens_of_the_cluster(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "cluster.toml").write_text("[auth]\nenabled = true\n")
+    with (
+        endpoints("embedded", tmp_path, options=["--home", str(home)]) as (endpoint,),
+        ExitStack() as stack,
+    ):
+        key, admin = (home / "token-secret.key").read_bytes(), (home / "admin.token").read_text()
+
+        def shows(token: str) -> KazooClient:
+            return stack.enter_context(clients(endpoint.address, auth_data=[("token", token)]))()
+
+        alice, bob = (shows(new_token(role, key, "HS256")) for role in ("alice", "bob"))
+        alice.create("/mine", b"v", acl=[make_acl("token", "alice", all=True)])
+        assert alice.get("/mine")[0] == b"v"
+        with pytest.raises(NoAuthError):
+            bob.get("/mine")
+        assert shows(admin).get("/mine")[0] == b"v", "a superuser passes all ACLs"
+        with pytest.raises(NoAuthError):
+            alice.create("/ledgers")
+        with clients(endpoint.address) as new, pytest.raises(SessionClosedRequireSaslError):
+            new().get("/")
+        stranger = KazooClient(endpoint.address, auth_data=[("token", new_token("alice", bytes(32), "HS256"))])
+        stack.callback(stranger.close)
+        stack.callback(stranger.stop)
+        stranger.start_async()
+        with pytest.raises(AuthFailedError):
+            stranger.get("/")
 
 
 def ride_over(first: Endpoint, second: Endpoint, witness: KazooClient) -> None:

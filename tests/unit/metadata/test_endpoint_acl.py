@@ -28,13 +28,17 @@ def test_a_digest_identity_is_kazoos() -> None:
 
 def test_auth_stands_for_every_identity_and_nothing_is_kept_twice() -> None:
     auth, digest = AclEntry(31, "auth", ""), AclEntry(31, "digest", "b:hash")
-    assert resolved([auth, digest, auth], {"b:hash", "a:hash"}) == (AclEntry(31, "digest", "a:hash"), digest)
+    shown = {("digest", "b:hash"), ("digest", "a:hash"), ("token", "alice")}
+    assert resolved([auth, digest, auth], shown) == (
+        AclEntry(31, "digest", "a:hash"), digest, AclEntry(31, "token", "alice"),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "entries",
     [[], [AclEntry(31, "auth", "")], [AclEntry(31, "ip", "127.0.0.1")], [AclEntry(31, "world", "me")],
-     [AclEntry(31, "digest", "nohash")], [WORLD_READS, AclEntry(31, "x509", "cn")]],
+     [AclEntry(31, "digest", "nohash")], [WORLD_READS, AclEntry(31, "x509", "cn")],
+     [AclEntry(31, "token", " ")]],
 )  # fmt: skip
 def test_acls_that_are_refused(entries: list[AclEntry]) -> None:
     with pytest.raises(WireError) as caught:
@@ -45,9 +49,10 @@ def test_acls_that_are_refused(entries: list[AclEntry]) -> None:
 def test_permissions_are_given_by_any_entry_that_fits() -> None:
     acl = (WORLD_READS, AclEntry(Permission.ADMIN, "digest", "a:hash"))
     assert allows(acl, Permission.READ, set())
-    assert not allows(acl, Permission.ADMIN, {"b:hash"})
-    assert allows(acl, Permission.ADMIN, {"a:hash"})
-    assert not allows(acl, Permission.WRITE, {"a:hash"})
+    assert not allows(acl, Permission.ADMIN, {("digest", "b:hash")})
+    assert not allows(acl, Permission.ADMIN, {("token", "a:hash")}), "an id of another scheme is another identity"
+    assert allows(acl, Permission.ADMIN, {("digest", "a:hash")})
+    assert not allows(acl, Permission.WRITE, {("digest", "a:hash")})
     assert allows(OPEN_ACL, Permission.ALL, set())
     assert not allows((), Permission.READ, set())
     assert masked(acl) == (WORLD_READS, AclEntry(Permission.ADMIN, "digest", "a:x"))
