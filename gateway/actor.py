@@ -11,6 +11,7 @@ from typing import Any
 
 from heliograph.auth.keys import content_of, path_of
 from heliograph.auth.principal import Principal
+from heliograph.base.completion import shielded
 from heliograph.base.errors import InvalidConfigError, ServiceNotReadyError
 from heliograph.client.access import client_options, connect_async
 from heliograph.client.admin.admin import Admin
@@ -62,7 +63,7 @@ class GatewayActor:
         if starting is None or (starting.done() and (starting.cancelled() or starting.exception() is not None)):
             self._starting = asyncio.ensure_future(self._start())
         assert self._starting is not None, "made above"
-        return await asyncio.shield(self._starting)
+        return await shielded(self._starting)
 
     async def url(self) -> str:
         """Return ``http://host:port``, with the port that is in use.

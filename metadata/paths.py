@@ -195,4 +195,5 @@ def _of_topic(parent: str, tenant: str, name_space: str, local_name: str) -> str
 
 
 def _part(name: str) -> str:
-    return quote(name, safe="")
+    # A path has no part "." or "..", so these two names are written out.
+    return quote(name, safe="") if name.strip(".") or len(name) > 2 else "%2E" * len(name)

@@ -14,6 +14,7 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.base.version import heliograph_version
 from heliograph.gateway.admin.cluster import check_ready
@@ -64,7 +65,7 @@ async def _status_of(services: Services) -> dict[str, Any]:
         ]:
             del services.statuses[old]
         cached = services.statuses[role] = (time.monotonic(), asyncio.ensure_future(_gather_status(services)))
-    return await asyncio.shield(cached[1])
+    return await shielded(cached[1])
 
 
 async def _gather_status(services: Services) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError, ConflictError, NotFoundError
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
@@ -255,7 +256,7 @@ class RestConsumers:
             self._shares.take(caller)
             task = self._opening[key] = asyncio.ensure_future(self._subscribe(caller, key, options))
             task.add_done_callback(lambda _: self._opening.pop(key, None))
-        return await asyncio.shield(task)  # a caller that is cancelled must not fail the others that wait
+        return await shielded(task)  # a caller that is cancelled must not fail the others that wait
 
     async def _subscribe(self, caller: Caller, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
         try:

@@ -28,7 +28,7 @@ async def run_to_completion(work: Coroutine[Any, Any, _Result]) -> _Result:
     task = asyncio.get_running_loop().create_task(work)
     _running.add(task)
     task.add_done_callback(_running.discard)
-    return await asyncio.shield(task)
+    return await shielded(task)
 
 
 async def end_task(task: asyncio.Task[Any] | None) -> None:
@@ -44,3 +44,23 @@ async def end_task(task: asyncio.Task[Any] | None) -> None:
     await asyncio.wait([task])
     if not task.cancelled():
         task.result()
+
+
+async def shielded(work: asyncio.Future[_Result] | Coroutine[Any, Any, _Result]) -> _Result:
+    """Wait for work that a cancelled caller does not stop, such as work that others wait for as well.
+
+    ``asyncio.shield`` alone forgets the work with its caller: a failure after that is one that nobody retrieved, which
+    the event loop logs as an error.
+
+    Raises:
+        Exception: What ``work`` raises.
+        CancelledError: The caller was cancelled, and ``work`` goes on; or ``work`` was cancelled.
+    """
+    future = asyncio.ensure_future(work)
+    future.add_done_callback(_retrieve)
+    return await asyncio.shield(future)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -15,6 +15,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from heliograph.base.completion import shielded
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
@@ -48,7 +49,7 @@ def hosted(actor_class: type[Any]) -> type[Any]:
             self._hosted_start.add_done_callback(_started)
 
         async def start(self) -> Any:
-            return await asyncio.shield(self._hosted_start)
+            return await shielded(self._hosted_start)
 
         async def pid(self) -> int:
             return os.getpid()

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from heliograph.base.errors import BadRequestError, ProtocolError
 from heliograph.protocol.entry import broker_metadata_size
 from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.texts import fault_of_texts, holds_texts
 
 PROTOCOL_VERSION = 20  # the newest version whose commands pulsar.proto has
 MESSAGE_BYTES_MAX = 5 << 20  # default limit of one entry's payload
@@ -23,6 +24,11 @@ FRAME_SLACK_BYTES = 10 << 10  # command and metadata on top of the payload
 
 _HEAD = struct.Struct(">II")
 _U32 = struct.Struct(">I")
+_WITH_TEXTS = {
+    field.number: field.name
+    for field in BaseCommand.DESCRIPTOR.fields
+    if field.message_type is not None and holds_texts(field.message_type)
+}  # the field of each type of command that can hold a text
 # protobuf reads any buffer; its stubs only allow bytes
 _parse: Callable[[memoryview], BaseCommand] = BaseCommand.FromString  # type: ignore[assignment]
 
@@ -143,6 +149,9 @@ class PulsarFrameDecoder:
         if command.type == BaseCommand.CONNECT and not command.HasField("type"):
             # protobuf leaves the type out if pulsar.proto does not have it
             raise ProtocolError("a command is of an unknown type", field="command")
+        name = _WITH_TEXTS.get(command.type)
+        if name is not None and (fault := fault_of_texts(getattr(command, name))):
+            raise ProtocolError(f"a command has a text that is not UTF-8: {name}.{fault}", field="command")
         if end == len(frame):
             return command, None
         section = frame[end:]

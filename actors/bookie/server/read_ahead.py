@@ -17,6 +17,7 @@ from heliograph.actors.bookie.config import READ_AHEAD_SECONDS_MAX, READ_AHEADS_
 from heliograph.actors.bookie.store.data_directory import Records
 from heliograph.actors.bookie.store.payloads import EntryPayload, ReadBuffer
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError
+from heliograph.base.completion import shielded
 
 READERS_MAX = 256  # readers whose next place is remembered
 
@@ -82,7 +83,7 @@ class RangeReadAhead:
         assert batch.timer is not None, "the timer was set when the read began"
         batch.timer.cancel()
         try:
-            records = await asyncio.shield(batch.future)
+            records = await shielded(batch.future)
         except (BookieStorageError, EntryDamagedError):
             records = []  # the disk is read again, and that read reports the error
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
+from heliograph.base.completion import shielded
 
 log = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
@@ -76,7 +77,7 @@ class Checkpointer:
             BookieStorageError: it failed and can be retried.
         """
         # A caller that is cancelled must not let another checkpoint start beside this one.
-        await asyncio.shield(asyncio.ensure_future(self._locked_checkpoint()))
+        await shielded(asyncio.ensure_future(self._locked_checkpoint()))
 
     async def _locked_checkpoint(self) -> None:
         async with self._lock:

@@ -15,6 +15,7 @@ from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES, S
 from heliograph.actors.broker.topic.expiry import expire_older_than, expire_up_to
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.base.completion import shielded
 from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError, UnsupportedError
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -243,4 +244,4 @@ async def _reader(topic: BrokerTopic, subscription: Subscription) -> EntryReader
 async def durable(done: asyncio.Future[None] | None) -> None:
     """Wait until a change of a cursor is stored; a cancelled caller leaves it to be stored."""
     if done is not None:
-        await asyncio.shield(done)
+        await shielded(done)

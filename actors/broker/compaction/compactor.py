@@ -28,6 +28,7 @@ from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, create_
 from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES, Subscription
 from heliograph.actors.errors import EntryDamagedError, NoSuchLedgerError
 from heliograph.base.clock import wall_ms
+from heliograph.base.completion import shielded
 from heliograph.base.errors import CompactedLostError, ConflictError, HeliographError
 from heliograph.metadata.model import CompactedLedger
 
@@ -217,7 +218,7 @@ class Compaction:
         await self._on_switched()  # first: what readers of the old one need goes with the next trim
         done = mark.acknowledge_cumulative(horizon)
         if done is not None:
-            await asyncio.shield(done)
+            await shielded(done)
 
     async def _write(
         self, writer: LedgerWriterPort, plan: CompactionPlan, chain: Chain, reader: EntryReader, end: int
@@ -253,7 +254,7 @@ class Compaction:
         """Delete a ledger that no record names. If that fails now, it is an orphan, which a sweep deletes later."""
         abandon_writer(writer)
         try:
-            await asyncio.shield(self._ledgers.delete(writer.ledger_id))
+            await shielded(self._ledgers.delete(writer.ledger_id))
         except HeliographError as error:
             log.warning("%s: ledger %d is an orphan: %s", self._ledger.name, writer.ledger_id, error)
 

@@ -24,7 +24,7 @@ from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_record import create_topic_ledger
 from heliograph.actors.errors import LedgerFencedError
-from heliograph.base.completion import run_to_completion
+from heliograph.base.completion import run_to_completion, shielded
 from heliograph.base.errors import Advice, HeliographError, PersistenceError, ServiceNotReadyError
 from heliograph.metadata.model import CursorRecord, Policies
 
@@ -145,7 +145,7 @@ class CursorLog:
     async def close(self) -> None:
         """Write what is left and close the cursor ledger. A failure is left to the recovery of the next owner."""
         try:
-            await asyncio.shield(self.persist())
+            await shielded(self.persist())
             if self._writer is not None and self._failed is None:
                 await self._writer.close()
         except HeliographError as error:

@@ -24,6 +24,7 @@ from heliograph.actors.broker.records.position import NOWHERE, Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.clock import wall_ms
+from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol import entry as codec
@@ -79,7 +80,7 @@ class TopicDeduplication:
             waiting = self._waiting.get(name)
             if waiting is None:
                 waiting = self._waiting[name] = asyncio.get_running_loop().create_future()
-            await asyncio.shield(waiting)
+            await shielded(waiting)
 
     def confirmed(self, name: str, highest: int, is_whole: bool) -> None:
         """Note that an entry of a producer is durable."""

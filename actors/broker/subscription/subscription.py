@@ -31,6 +31,7 @@ from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.state import SUBSCRIPTION_LIFECYCLE, SubscriptionState
 from heliograph.actors.broker.subscription.type import SubscriptionType, make_dispatcher
 from heliograph.base.clock import wall_ms
+from heliograph.base.completion import shielded
 from heliograph.base.errors import ConflictError, ConsumerBusyError, HeliographError, ServiceNotReadyError
 from heliograph.metadata.model import Policies
 
@@ -288,7 +289,7 @@ class Subscription:
             self.delays.forget_below(self.cursor.mark)
             self._ahead.drop()
             if self.log is not None:
-                await asyncio.shield(self.log.persist())
+                await shielded(self.log.persist())
         finally:
             if self.state is SubscriptionState.RESETTING:
                 self._move(SubscriptionState.OPEN)

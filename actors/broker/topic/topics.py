@@ -26,6 +26,7 @@ from heliograph.actors.broker.topic.non_persistent import NonPersistentLedger, N
 from heliograph.actors.broker.topic.opening import BeingDeletedError, open_managed_ledger
 from heliograph.actors.broker.topic.stats import sample_rates
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.model import Policies, TopicRecord
 from heliograph.metadata.store import MetadataStore
@@ -100,7 +101,7 @@ class Topics:
             task = self._loading[name] = asyncio.get_running_loop().create_task(self._load(name, may_create))
             task.add_done_callback(lambda _: self._loading.pop(name, None))
         try:
-            return await asyncio.shield(task)
+            return await shielded(task)
         except asyncio.CancelledError:
             this = asyncio.current_task()
             if task.cancelled() and this is not None and not this.cancelling():
@@ -121,7 +122,7 @@ class Topics:
             task = self._unloading[name] = asyncio.get_running_loop().create_task(_close(topic, before))
             task.add_done_callback(lambda _: self._unloading.pop(name, None))
         try:
-            await asyncio.shield(task)
+            await shielded(task)
         finally:
             if task.done():
                 self._forget(topic)

@@ -29,6 +29,7 @@ from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.recovery import RecoveryCore
 from heliograph.actors.ledger.repair import RepairCore
 from heliograph.base.clock import wall_ms
+from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError, UnsupportedError
 from heliograph.metadata.codec import encode
 from heliograph.metadata.errors import ConnectionLossError, NodeExistsError, NoNodeError
@@ -156,7 +157,7 @@ class LedgerClient:
             running = asyncio.get_running_loop().create_task(self._recover(found))
             self._recoveries[ledger_id] = running
             running.add_done_callback(partial(self._recovery_ended, ledger_id))
-        return await asyncio.shield(running)
+        return await shielded(running)
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """Open a reader, without recovery and without a fence.

@@ -24,6 +24,7 @@ from heliograph.actors.ledger.effects import (
 )
 from heliograph.actors.ledger.state import WriterState
 from heliograph.actors.ledger.writer import WriterCore
+from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, Versioned
 
@@ -135,7 +136,7 @@ class LedgerWriter(MetadataRunner):
             self._closing = self.context.loop.create_future()
             self.context.ticking[self] = None  # so that ``abort`` is called when the context closes
             self.context.spawn(self._close())
-        return await asyncio.shield(self._closing)
+        return await shielded(self._closing)
 
     @override
     def tick(self) -> bool:

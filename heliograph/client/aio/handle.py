@@ -8,6 +8,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
+from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError
 from heliograph.base.lifecycle import Lifecycle
 
@@ -76,7 +77,7 @@ class AsyncHandle:
     async def _wait_for(self, opening: asyncio.Task[None]) -> None:
         self._openers += 1
         try:
-            await asyncio.shield(opening)
+            await shielded(opening)
         except asyncio.CancelledError:
             if self._openers == 1 and self._opening is opening and not opening.done():
                 # A producer that waits for exclusive access must not be given it after its caller is gone.
@@ -104,7 +105,7 @@ class AsyncHandle:
             self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.CLOSED)
             opening, self._opening = self._opening, None
             self._closing = asyncio.get_running_loop().create_task(self._close(opening))
-        await asyncio.shield(self._closing)
+        await shielded(self._closing)
 
     async def _close(self, opening: asyncio.Task[None] | None) -> None:
         if opening is not None and not opening.done():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
-from heliograph.base.completion import end_task, run_to_completion
+from heliograph.base.completion import end_task, run_to_completion, shielded
 
 
 def test_the_result_and_the_failure_reach_the_caller() -> None:
@@ -83,3 +84,31 @@ def test_a_caller_that_is_cancelled_while_it_ends_a_task_learns_it() -> None:
         await asyncio.wait([task])
 
     asyncio.run(scenario())
+
+
+def test_a_failure_after_the_caller_was_cancelled_is_retrieved() -> None:
+    reported: list[object] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+        may_end = asyncio.Event()
+
+        async def work() -> None:
+            await may_end.wait()
+            raise ValueError("no")
+
+        for wait in (run_to_completion, shielded):
+            may_end.clear()
+            caller = asyncio.create_task(wait(work()))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+            may_end.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            gc.collect()
+
+    asyncio.run(scenario())
+    assert reported == []

@@ -93,3 +93,32 @@ def test_garbage_never_escapes_as_another_error(garbage: bytes) -> None:
 def test_an_incomplete_command_is_not_sent() -> None:
     with pytest.raises(BadRequestError):
         encode_command(T(type=T.SEND, send=pb.CommandSend()))
+
+
+@pytest.mark.parametrize(
+    ("command", "field"),
+    [
+        (T(type=T.LOOKUP, lookup=pb.CommandLookup(topic="~~", request_id=1)), "lookup.topic"),
+        (
+            T(
+                type=T.SUBSCRIBE,
+                subscribe=pb.CommandSubscribe(
+                    topic="t", subscription="s", sub_type=pb.CommandSubscribe.SHARED, consumer_id=1, request_id=1,
+                    metadata=[pb.KeyValue(key="k", value="v"), pb.KeyValue(key="~~", value="v")],
+                ),
+            ),
+            "subscribe.metadata.key",
+        ),
+        (
+            T(
+                type=T.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+                get_topics_of_namespace_response=pb.CommandGetTopicsOfNamespaceResponse(request_id=1, topics=["~~"]),
+            ),
+            "get_topics_of_namespace_response.topics",
+        ),
+    ],
+)  # fmt: skip
+def test_a_text_that_is_not_utf8_is_refused(command: pb.BaseCommand, field: str) -> None:
+    assert PulsarFrameDecoder().feed(encode_command(command)), "a text as any other"
+    with pytest.raises(ProtocolError, match=f"a text that is not UTF-8: {field}$"):
+        PulsarFrameDecoder().feed(encode_command(command).replace(b"~~", b"\xff~"))

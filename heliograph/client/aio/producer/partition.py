@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from heliograph.base.clock import wall_ms
+from heliograph.base.completion import shielded
 from heliograph.base.errors import (
     Advice,
     AlreadyClosedError,
@@ -196,7 +197,7 @@ class PartitionProducer:
             last = self.pending[-1]
             if last.settled is None:
                 last.settled = self._session.loop.create_future()
-            await asyncio.shield(last.settled)
+            await shielded(last.settled)
 
     async def close(self) -> None:
         """Send what is left, wait for its confirmation, and leave the topic."""

@@ -7,6 +7,7 @@ import re
 import ssl
 
 from heliograph.auth.principal import Credentials
+from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError, BadRequestError, ConnectionLostError
 from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles
 from heliograph.client.aio.transport.connection import BrokerConnection, present
@@ -58,7 +59,7 @@ class ConnectionPool:
             self._dialling[url] = task
             task.add_done_callback(lambda _: self._dialling.pop(url, None))
         try:
-            return await asyncio.shield(task)
+            return await shielded(task)
         except asyncio.CancelledError:
             if self._closed and task.cancelled():
                 raise AlreadyClosedError("the client was closed") from None

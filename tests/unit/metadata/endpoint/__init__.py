@@ -1,0 +1,1 @@
+"""The ZooKeeper endpoint without a store: its bytes, its ACLs and its watches."""
