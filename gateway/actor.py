@@ -13,7 +13,7 @@ from heliograph.auth.keys import content_of, path_of
 from heliograph.auth.principal import Principal
 from heliograph.base.completion import shielded
 from heliograph.base.errors import InvalidConfigError, ServiceNotReadyError
-from heliograph.client.access import client_options, connect_async
+from heliograph.client.access import client_options, connect_async, joined_address
 from heliograph.client.admin.admin import Admin
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.identity import Identity
@@ -95,16 +95,13 @@ class GatewayActor:
         server.bind()  # first, so that a port in use costs no connection to the cluster
         try:
             config = self._config
-            if config.service_urls:
-                address: str | None = "pulsar://" + ",".join(url.partition("://")[2] for url in config.service_urls)
-            else:
-                address = None
+            address = joined_address(config.service_urls) if config.service_urls else None
             factory = None
             if config.auth.is_enabled:
                 factory = await BrokerAgents.of(config, address)
                 self._client = factory.unnamed()
             else:
-                self._client = await connect_async(address, namespace=config.ray_namespace)
+                self._client = await connect_async(address, namespace=config.ray_namespace, **_tls_options(config))
             self._cluster = _cluster_view(config)
             admin = Admin(config.ray_namespace)
             await server.start(create_app(self._client, admin, config, self._cluster, factory))
@@ -146,7 +143,8 @@ class BrokerAgents:
             )
         token = functools.partial(_token, config.auth.gateway_token)  # read again at each connection
         await asyncio.to_thread(token)
-        made = await asyncio.to_thread(client_options, address, config.ray_namespace, {"token": token})
+        given = {"token": token, **_tls_options(config)}
+        made = await asyncio.to_thread(client_options, address, config.ray_namespace, given)
         return cls(made, config.ray_namespace)
 
     def unnamed(self) -> AsyncClient:
@@ -167,6 +165,19 @@ def _token(given: str) -> str:
     if path_of(given) is None and not given.startswith("data:"):
         return given.strip()
     return content_of(given, "auth.gateway_token").decode("ascii", errors="replace").strip()
+
+
+def _tls_options(config: GatewayConfig) -> dict[str, Any]:
+    """Return the options of connections to brokers that speak TLS; none where they are plain."""
+    files = config.broker_tls
+    if files is None:
+        return {}
+    return {
+        "tls_enabled": True,
+        "tls_ca_file": files.ca or None,
+        "tls_certificate_file": files.certificate or None,
+        "tls_key_file": files.key or None,
+    }
 
 
 def _cluster_view(config: GatewayConfig) -> ClusterView:

@@ -10,6 +10,7 @@ from typing import Any
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.tls.contexts import ClientTlsFiles, TlsFiles
 
 MIB = 1 << 20
 BASE64_GROWTH = (4, 3)  # four characters carry three bytes
@@ -43,6 +44,22 @@ class GatewayConfig:
     )
     tls_certificate_file: str = setting("", "PEM with the certificate and its chain, for https; empty: plain http")
     tls_key_file: str = setting("", "PEM with the private key of the certificate")
+    tls_ca_file: str = setting(
+        "", "PEM of the authority that signs the certificates of callers; empty: they are not asked for any"
+    )
+    tls_require_client_certificate: bool = setting(
+        False, "refuse callers without a certificate signed by `tls_ca_file`"
+    )
+    broker_tls_enabled: bool = setting(
+        False, "connect to brokers by TLS only; their certificates have to be good for their host names"
+    )
+    broker_ca_file: str = setting(
+        "", "PEM of the authority that signs the certificates of brokers; empty: what the machine trusts"
+    )
+    broker_certificate_file: str = setting(
+        "", "PEM with the gateway's own certificate and its chain, for brokers that require one; empty: it shows none"
+    )
+    broker_key_file: str = setting("", "PEM with the private key of that certificate")
     auth: AuthConfig = field(default_factory=AuthConfig)
     max_message_bytes: int = setting(5 * MIB, "largest payload of a message", least=1)
     connections_max: int = setting(4096, "open connections", least=1)
@@ -107,10 +124,23 @@ class GatewayConfig:
 
     def __post_init__(self) -> None:
         check_limits(self)
-        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+        for certificate, key in (
+            ("tls_certificate_file", "tls_key_file"),
+            ("broker_certificate_file", "broker_key_file"),
+        ):
+            if bool(getattr(self, certificate)) != bool(getattr(self, key)):
+                raise InvalidConfigError(
+                    f"a certificate needs its key: give {certificate} and {key} together", field=f"{certificate},{key}"
+                )
+        if (self.tls_ca_file or self.tls_require_client_certificate) and not self.tls_certificate_file:
             raise InvalidConfigError(
-                "a certificate needs its key: give tls_certificate_file and tls_key_file together",
-                field="tls_certificate_file,tls_key_file",
+                "callers show certificates by TLS only: give tls_certificate_file and tls_key_file",
+                field="tls_certificate_file",
+            )
+        if self.tls_require_client_certificate and not self.tls_ca_file:
+            raise InvalidConfigError(
+                "certificates of callers are required, but tls_ca_file names no authority that signs them",
+                field="tls_ca_file",
             )
         for host in self.allowed_hosts:
             if host != "*" and not _HOST_NAME.fullmatch(host):
@@ -130,6 +160,22 @@ class GatewayConfig:
                 field="request_bytes_max",
                 limit=">= max_message_bytes",
             )
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of the listener; None: it speaks plain HTTP."""
+        if not self.tls_certificate_file:
+            return None
+        return TlsFiles(
+            self.tls_certificate_file, self.tls_key_file, self.tls_ca_file, self.tls_require_client_certificate
+        )
+
+    @property
+    def broker_tls(self) -> ClientTlsFiles | None:
+        """The files of connections to brokers; None: they are plain."""
+        if not self.broker_tls_enabled:
+            return None
+        return ClientTlsFiles(self.broker_ca_file, self.broker_certificate_file, self.broker_key_file)
 
     @property
     def websocket_frame_bytes_max(self) -> int:

@@ -80,7 +80,7 @@ class BrokerActor:
         return f"Broker({self._config.broker_id})"
 
     async def start(self) -> str:
-        """Start, unless it is started already; return the service URL, ``pulsar://host:port``.
+        """Start, unless it is started already; return the service URL as ``service_url`` does.
 
         Raises:
             ResourceError: the port is taken.
@@ -94,8 +94,12 @@ class BrokerActor:
             return self._service_url
 
     async def service_url(self) -> str:
-        """Return ``pulsar://host:port``, or an empty text before ``start``."""
+        """Return ``pulsar://host:port``, ``pulsar+ssl://`` if the plain port is closed; empty before ``start``."""
         return self._service_url
+
+    async def service_url_tls(self) -> str:
+        """Return ``pulsar+ssl://host:port``; empty without TLS and before ``start``."""
+        return self._sessions.broker.service_url_tls if self._service_url else ""
 
     async def pid(self) -> int:
         """Return the id of this process."""

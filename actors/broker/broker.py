@@ -67,7 +67,7 @@ class Broker:
         self.config = config  # replaced when a setting changes while the broker runs
         self.on_session_lost: Callable[[], None] = lambda: None
         self._tls = None if config.tls is None else ServerTls(config.tls)
-        self._server = PulsarServer(config.host, config.port, config.tls_port, self._tls)
+        self._server = PulsarServer(config.host, None if config.tls_only else config.port, config.tls_port, self._tls)
         self._store = store
         self._ledgers = ledgers
         self._peer = peer
@@ -102,14 +102,20 @@ class Broker:
 
     @property
     def service_url(self) -> str:
-        """The address for clients and other brokers, ``pulsar://host:port``."""
-        return f"pulsar://{self.config.advertised_host or self.config.host}:{self._server.port}"
+        """The address without TLS, ``pulsar://host:port``; empty if the plain port is closed."""
+        port = self._server.port
+        return "" if port is None else f"pulsar://{self.config.advertised_host or self.config.host}:{port}"
 
     @property
     def service_url_tls(self) -> str:
         """The address for TLS, ``pulsar+ssl://host:port``; empty without TLS."""
         port = self._server.tls_port
         return "" if port is None else f"pulsar+ssl://{self.config.advertised_host or self.config.host}:{port}"
+
+    @property
+    def address(self) -> str:
+        """The address that the broker is found at: that without TLS, if it has one."""
+        return self.service_url or self.service_url_tls
 
     @property
     def leader(self) -> Leader:
@@ -232,7 +238,7 @@ class Broker:
         loaded = list(self.topics.loaded) if self._topics is not None else []
         return {
             "broker_id": self.config.broker_id,
-            "service_url": self.service_url,
+            "service_url": self.address,
             "started_ms": self._started_ms,
             "connections": self._server.connections,
             "connections_total": self._server.connections_total,

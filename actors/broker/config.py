@@ -192,6 +192,7 @@ class BrokerConfig:
         None, "port for clients that speak TLS; 0: a free one, None: no TLS", least=0, most=65_535
     )
     tls: TlsFiles | None = field(default=None, metadata=described("files that TLS needs, with `tls_port`"))
+    tls_only: bool = setting(False, "open no plain port: `tls_port` is the only listener, and `port` is not used")
     auth: AuthConfig = field(default_factory=AuthConfig)
     idle_topic_seconds: float = setting(
         600.0, "time after which an unused topic leaves memory; 0: never", least=0, is_live=True
@@ -224,7 +225,7 @@ class BrokerConfig:
             raise InvalidConfigError("a broker needs an id without slashes", field="broker_id")
         check_limits(self)
         check_quorum(self.ensemble_size, self.write_quorum, self.ack_quorum)
-        check_listeners(self.advertised_listeners, self.internal_listener_name)
+        check_listeners(self.advertised_listeners, self.internal_listener_name, tls_only=self.tls_only)
         if self.entry_metadata not in ENTRY_METADATA:
             limit = ", ".join(ENTRY_METADATA)
             raise InvalidConfigError(f"entry_metadata is {self.entry_metadata!r}", field="entry_metadata", limit=limit)
@@ -236,6 +237,10 @@ class BrokerConfig:
             )
         if (self.tls_port is None) != (self.tls is None):
             raise InvalidConfigError("TLS needs a port and a certificate with its key", field="tls_port")
+        if self.tls_only and self.tls is None:
+            raise InvalidConfigError(
+                "without its plain port a broker needs one for TLS: give a certificate with its key", field="tls_only"
+            )
         if self.orphan_grace_seconds * 1000 < ORPHAN_GRACE_SESSIONS_MIN * self.session_timeout_ms:
             raise InvalidConfigError(
                 f"orphan_grace_seconds {self.orphan_grace_seconds} could reach ledgers that are being created",

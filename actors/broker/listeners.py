@@ -26,9 +26,15 @@ class AdvertisedListener:
     url_tls: str = ""
 
 
-def filled_in(text: str, *, broker_id: str, host: str, port: int, tls_port: int | None) -> str:
+def filled_in(text: str, *, broker_id: str, host: str, port: int | None, tls_port: int | None) -> str:
     """Return the setting with the values of one broker in place of the names in braces."""
-    values = {"broker_id": broker_id, "host": host, "port": port, "tls_port": port if tls_port is None else tls_port}
+    assert port is not None or tls_port is not None, "a broker has a port"
+    values = {
+        "broker_id": broker_id,
+        "host": host,
+        "port": tls_port if port is None else port,
+        "tls_port": port if tls_port is None else tls_port,
+    }
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
@@ -57,9 +63,19 @@ def parse_listeners(text: str) -> dict[str, AdvertisedListener]:
     return found
 
 
-def check_listeners(text: str, internal: str) -> None:
-    """Raise InvalidConfigError unless the text can be used and the internal listener, if one is named, is among it."""
+def check_listeners(text: str, internal: str, *, tls_only: bool = False) -> None:
+    """Raise InvalidConfigError unless the text can be used and the internal listener, if one is named, is among it.
+
+    Args:
+        tls_only: the broker has no plain port, so no listener may name one.
+    """
     found = parse_listeners(filled_in(text, broker_id="b", host="localhost", port=1, tls_port=1))
+    if tls_only and (plain := [name for name, listener in found.items() if listener.url]):
+        raise InvalidConfigError(
+            f"the broker has no plain port, and the listener {plain[0]} has an address of one",
+            field="advertised_listeners",
+            limit="name=pulsar+ssl://host:port",
+        )
     if internal and internal not in found:
         raise InvalidConfigError(
             f"{internal} is none of the advertised listeners",

@@ -42,7 +42,7 @@ class BrokerSessions:
         return self._broker
 
     async def start(self) -> str:
-        """Begin a session. Return the broker's service URL.
+        """Begin a session. Return the broker's service URL, that of TLS if the plain port is closed.
 
         Raises:
             ResourceError: the port is taken.
@@ -61,10 +61,11 @@ class BrokerSessions:
             raise
         self._broker = broker
         # Clients know this address, so the next session serves on it too.
-        self._config = replace(self._config, port=int(broker.service_url.rpartition(":")[2]))
+        if broker.service_url:
+            self._config = replace(self._config, port=int(broker.service_url.rpartition(":")[2]))
         if broker.service_url_tls:
             self._config = replace(self._config, tls_port=int(broker.service_url_tls.rpartition(":")[2]))
-        return broker.service_url
+        return broker.address
 
     async def stop(self) -> None:
         """Close the topics and end the session. Idempotent."""

@@ -64,7 +64,8 @@ async def leader_broker(request: Request, services: ServicesDep) -> dict[str, An
     for broker in await services.admin.brokers.list():
         if broker["is_leader"]:
             web = {"brokerId": web_address(request), "serviceUrl": f"{web_scheme(request)}://{web_address(request)}"}
-            return {**web, "name": broker["broker_id"], "brokerServiceUrl": broker["service_url"]}
+            address = broker["service_url"] or broker["service_url_tls"]
+            return {**web, "name": broker["broker_id"], "brokerServiceUrl": address}
     raise NotFoundError("no broker leads now", field="broker")
 
 
@@ -185,7 +186,7 @@ async def load_report(request: Request, services: ServicesDep) -> dict[str, Any]
         "loadReportType": "LocalBrokerData",
         "webServiceUrl": None if is_tls else web,
         "webServiceUrlTls": web if is_tls else None,
-        "pulsarServiceUrl": live[0].service_url if live else None,
+        "pulsarServiceUrl": (live[0].service_url or None) if live else None,
         "pulsarServiceUrlTls": (live[0].service_url_tls or None) if live else None,
         "persistentTopicsEnabled": True,
         "nonPersistentTopicsEnabled": True,
@@ -278,6 +279,7 @@ async def _named(request: Request, services: Services, wanted: str) -> list[str]
     if wanted == web_address(request):
         return [broker["broker_id"] for broker in live]
     for broker in live:
-        if wanted in (broker["broker_id"], broker["service_url"].partition("://")[2]):
+        urls = filter(None, (broker["service_url"], broker.get("service_url_tls")))
+        if wanted in (broker["broker_id"], *(url.partition("://")[2] for url in urls)):
             return [broker["broker_id"]]
     raise NotFoundError(f"there is no broker {wanted}", field="broker")

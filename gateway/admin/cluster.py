@@ -48,7 +48,7 @@ async def cluster(request: Request, services: ServicesDep, cluster: str) -> dict
     brokers = await services.cluster.brokers()
     tls = [broker.service_url_tls for broker in brokers if broker.service_url_tls]
     found = {
-        "brokerServiceUrl": _joined([broker.service_url for broker in brokers]),
+        "brokerServiceUrl": _joined([broker.service_url for broker in brokers if broker.service_url]),
         "brokerServiceUrlTls": _joined(tls),
     }
     name = "serviceUrlTls" if web_scheme(request) == "https" else "serviceUrl"

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from heliograph.base.errors import ResourceError
+from heliograph.base.tls.contexts import ServerTls
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.protocols import Connections, HttpProtocol, WebSocketProtocol
 
@@ -25,10 +26,15 @@ GRACE_SECONDS = 5  # for sessions to end when the server stops
 
 
 class GatewayServer:
-    """One listening socket with one app."""
+    """One listening socket with one app. With TLS it serves nothing else: there is no plain port beside it.
+
+    Raises:
+        InvalidConfigError: a file of TLS is missing or invalid; names the setting.
+    """
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
+        self._tls = None if config.tls is None else ServerTls(config.tls)
         self._sweeping: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
         self._server: _Server | None = None
@@ -39,7 +45,7 @@ class GatewayServer:
         """Return ``http://host:port`` or ``https://host:port``, with the port that is in use."""
         assert self._listener is not None, "bind comes first"
         host, port = self._listener.getsockname()[:2]
-        scheme = "https" if self._config.tls_certificate_file else "http"
+        scheme = "http" if self._tls is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def bind(self) -> None:
@@ -58,7 +64,7 @@ class GatewayServer:
         """
         assert self._listener is not None, "bind comes first"
         connections = Connections(self._config, app.state.services.budget)
-        self._server = _Server(_uvicorn_config(app, self._config, connections))
+        self._server = _Server(_uvicorn_config(app, self._config, connections, self._tls))
         self._sweeping = asyncio.create_task(_close_late(connections))
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
@@ -119,14 +125,15 @@ async def _close_late(connections: Connections) -> None:
         connections.close_late(time.monotonic())
 
 
-def _uvicorn_config(app: FastAPI, config: GatewayConfig, connections: Connections) -> uvicorn.Config:
+def _uvicorn_config(
+    app: FastAPI, config: GatewayConfig, connections: Connections, tls: ServerTls | None
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=functools.partial(HttpProtocol, connections),  # type: ignore[arg-type]
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
         log_config=None,
-        ssl_certfile=config.tls_certificate_file or None,
-        ssl_keyfile=config.tls_key_file or None,
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
         access_log=False,
         lifespan="on",
         ws=functools.partial(WebSocketProtocol, connections),  # type: ignore[arg-type]

@@ -39,6 +39,7 @@ class ClusterState:
         ray_address, ray_auth_mode: How to join the Ray cluster.
         dashboard_url, metadata_url, service_url, gateway_url: Where to reach the parts; ``service_url`` names all
             brokers, in the form that clients take.
+        tls_ca_file, tls_certificate_file, tls_key_file: Files of TLS for clients on this machine; empty: none.
         data_root: Directory of the bookies' and the metadata store's data.
         ray_pid, ray_start_ticks: The Ray head that ``helio up`` started; both are 0 if it joined a running Ray cluster,
             which ``helio down`` must not stop then.
@@ -54,6 +55,9 @@ class ClusterState:
     metadata_url: str = ""
     service_url: str = ""
     gateway_url: str = ""
+    tls_ca_file: str = ""
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
     data_root: str = ""
     ray_pid: int = 0
     ray_start_ticks: int = 0

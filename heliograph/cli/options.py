@@ -18,7 +18,9 @@ from heliograph.client import discovery
 from heliograph.client.access import connect_async
 from heliograph.client.admin.admin import AdminSync
 from heliograph.client.aio.client import AsyncClient
+from heliograph.client.certificates import tls_options
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from heliograph.client.options import ENCRYPTED
 from heliograph.cluster.location import ClusterLocation
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -90,7 +92,8 @@ class Target:
         state = ClusterHome(self.home).load()
         if state is not None and state.service_url:  # a second faster than joining Ray, if these brokers still run
             with contextlib.suppress(ConnectionLostError):
-                return await connect_async(state.service_url, discovery_namespace=self.namespace)
+                files = tls_options(self.namespace) if state.service_url.startswith(ENCRYPTED) else {}
+                return await connect_async(state.service_url, discovery_namespace=self.namespace, **files)
         self.attach()
         return await connect_async(namespace=self.namespace)
 

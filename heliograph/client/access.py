@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from heliograph.base.errors import BadRequestError
+from heliograph.client import discovery
 from heliograph.client import options as options_module
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.transport.pool import parse_url
+from heliograph.client.certificates import asks_for_tls, tls_options
 from heliograph.client.identity import Identity
-from heliograph.client.options import ClientOptions
+from heliograph.client.options import ENCRYPTED, ClientOptions
 from heliograph.client.sync.client import Client
 
 _SCHEME = re.compile(r"(pulsar|pulsar\+ssl)://(.+)")
@@ -21,11 +24,15 @@ def connect(address: str | None = None, *, namespace: str | None = None, **optio
     """Return a client of a cluster, after one of its brokers has answered.
 
     Args:
-        address: ``pulsar://host:port``, optionally followed by more ``,host:port``. None finds the brokers through Ray.
+        address: ``pulsar://host:port``, or ``pulsar+ssl://host:port`` for TLS, optionally followed by more
+            ``,host:port``. None finds the brokers through Ray: their addresses of TLS if an option names a file of TLS
+            or sets ``tls_enabled``, or if they have no others.
         namespace: Ray namespace of the cluster, used if there is no address. None takes HELIOGRAPH_NAMESPACE, or what
             ``helio up`` recorded in HELIOGRAPH_HOME, or ``heliograph``.
         options: Fields of ``heliograph.client.options.ClientOptions``, such as ``token``, ``token_file`` and
-            ``operation_timeout_ms``. Without token, file and user, HELIOGRAPH_TOKEN or HELIOGRAPH_TOKEN_FILE is used.
+            ``operation_timeout_ms``. Without token, file and user, HELIOGRAPH_TOKEN or HELIOGRAPH_TOKEN_FILE is used;
+            without a file of TLS, those that HELIOGRAPH_CLIENT_CA_FILE, HELIOGRAPH_CLIENT_CERTIFICATE_FILE and
+            HELIOGRAPH_CLIENT_KEY_FILE name.
 
     Raises:
         BadRequestError: The address has another form.
@@ -73,15 +80,22 @@ def parse_address(address: str) -> tuple[str, ...]:
     return urls
 
 
+def joined_address(urls: Sequence[str]) -> str:
+    """Return the addresses of single brokers in the form that ``connect`` takes; all have the scheme of the first."""
+    return ",".join([*urls[:1], *(url.partition("://")[2] for url in urls[1:])])
+
+
 def client_options(address: str | None, namespace: str | None, options: dict[str, Any]) -> ClientOptions:
     """Return the options of a client; errors are those of ``connect``. Without an address, this asks Ray and blocks."""
     if all(options.get(name) is None for name in ("token", "token_file", "user")):
         noted = Identity.from_environment()
         options = {**options, "token": noted.token, "token_file": noted.token_file}
     if address is not None:
-        return options_module.build(ClientOptions, service_urls=parse_address(address), **options)
-    from heliograph.client import discovery  # imports Ray, which only callers inside a Ray cluster need
-
-    named = discovery.namespace_or_noted(namespace)
-    found = tuple(discovery.service_urls(named))
-    return options_module.build(ClientOptions, service_urls=found, discovery_namespace=named, **options)
+        urls, named = parse_address(address), None
+    else:
+        named = discovery.namespace_or_noted(namespace)
+        urls = tuple(discovery.service_urls(named, encrypted=asks_for_tls(options)))
+        options = {**options, "discovery_namespace": named}
+    if urls[0].startswith(ENCRYPTED) and not asks_for_tls({**options, "tls_enabled": False}):
+        options = {**options, **tls_options(named)}
+    return options_module.build(ClientOptions, service_urls=urls, **options)

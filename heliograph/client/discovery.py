@@ -132,14 +132,19 @@ def actor(name: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
         raise ClusterNotFoundError(f"no actor {name!r} in Ray namespace {namespace!r}: {_HINT}") from error
 
 
-def service_urls(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-    """Return ``pulsar://host:port`` of every broker that answers now.
+def service_urls(namespace: str = DEFAULT_NAMESPACE, *, encrypted: bool = False) -> list[str]:
+    """Return ``pulsar://host:port`` of every broker that answers now, ``pulsar+ssl://`` if it has no plain port.
+
+    Args:
+        encrypted: return ``pulsar+ssl://host:port`` of the brokers that speak TLS.
 
     Raises:
         ClusterNotFoundError: There is no cluster, or none of its brokers answers within 10 s.
     """
     names = broker_names(namespace)
-    urls = _ask_all(names, namespace, "service_url")
+    urls = _ask_all(names, namespace, "service_url_tls" if encrypted else "service_url")
+    if not urls and encrypted:
+        raise ClusterNotFoundError(f"none of {', '.join(names)} answers with an address of TLS: see `helio status`")
     if not urls:
         raise ClusterNotFoundError(f"none of {', '.join(names)} answers: see `helio status`")
     return urls

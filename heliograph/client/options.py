@@ -17,6 +17,7 @@ from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
 NAME_CHARACTERS_MAX = 256
+ENCRYPTED = "pulsar+ssl://"  # how addresses of TLS begin
 SEQUENCE_ID_MAX = (1 << 63) - 1
 
 _Options = TypeVar("_Options")
@@ -34,6 +35,7 @@ class ClientOptions:
         token_file: File with the token, read as often.
         user, password: For brokers that know users by a password.
         original_principal: Role that a proxy speaks for; only proxy roles may name one.
+        tls_enabled: Connect by TLS only: brokers are looked for by their addresses of TLS, and others are refused.
         tls_ca_file: Certificates to trust for ``pulsar+ssl://``; None trusts what the machine trusts.
         tls_certificate_file, tls_key_file: The client's own certificate, for brokers that require one.
         operation_timeout_ms: Time for a lookup, subscribing, acknowledging or seeking, with all retries.
@@ -50,6 +52,7 @@ class ClientOptions:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     original_principal: str | None = None
+    tls_enabled: bool = False
     tls_ca_file: str | None = None
     tls_certificate_file: str | None = None
     tls_key_file: str | None = None
@@ -63,6 +66,10 @@ class ClientOptions:
     def __post_init__(self) -> None:
         if not self.service_urls:
             raise InvalidConfigError("there is no address to connect to", field="address")
+        if self.tls_enabled and not all(url.startswith(ENCRYPTED) for url in self.service_urls):
+            raise InvalidConfigError(
+                "connections are to be made by TLS, and an address is of none", field="address", limit=ENCRYPTED
+            )
         _check_positive(
             self, "operation_timeout_ms", "connect_timeout_ms", "keep_alive_ms", "retry_first_ms", "retry_max_ms"
         )
@@ -97,7 +104,7 @@ class ProducerOptions:
         initial_sequence_id: Messages are numbered from the next number on. None continues after the last number that
             the topic holds of this name. A topic with deduplication stores no number of a name twice.
         rejoin: When to look for the topic again after the broker closed the producer: ``at_once``, as stock clients do,
-            which makes a topic anew that somebody deleted by force; or, if nothing is unconfirmed, ``when_sending``.
+            which creates a topic again that was deleted by force; or, if nothing is unconfirmed, ``when_sending``.
     """
 
     topic: str

@@ -116,6 +116,15 @@ class ClusterConfig(ClusterLocation):
         default=False, description="refuse clients without a certificate signed by `tls_ca_file`"
     )
 
+    tls_trust_file: Path | None = Field(
+        default=None,
+        description="PEM of the authority that signs the brokers' certificate, which the gateway and clients on this "
+        "machine trust; None: `tls_ca_file`, and without that what the machine trusts",
+    )
+    tls_only: bool = Field(
+        default=False, description="brokers open no plain port, and a gateway has to have `gateway_tls`"
+    )
+
     internal_tls_certificate_file: Path | None = Field(
         default=None,
         description="PEM with the certificate that each part shows the others, and its chain, on each node, good for "
@@ -210,9 +219,7 @@ class ClusterConfig(ClusterLocation):
         file = InitSettingsSource(settings_cls, _from_file({**env_settings(), **init_settings()}))
         return init_settings, env_settings, sections, file
 
-    @field_validator(
-        "config_file", "data_directory", "tls_certificate_file", "tls_key_file", "tls_ca_file", *INTERNAL_TLS
-    )
+    @field_validator("config_file", "data_directory", "tls_trust_file", *OUTER_TLS, *INTERNAL_TLS)
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
@@ -290,6 +297,12 @@ class ClusterConfig(ClusterLocation):
         if self.gateway_tls and self.tls_certificate_file is None:
             raise InvalidConfigError(
                 "gateway_tls needs tls_certificate_file and tls_key_file", field="tls_certificate_file"
+            )
+        if self.tls_only and (self.tls_certificate_file is None or (self.gateway and not self.gateway_tls)):
+            raise InvalidConfigError(
+                "tls_only closes plain ports, and the brokers or the gateway would have no other: give "
+                "tls_certificate_file and gateway_tls",
+                field="tls_only",
             )
         if self.tls_require_client_certificate and self.tls_ca_file is None:
             raise InvalidConfigError(
@@ -378,6 +391,7 @@ class ClusterConfig(ClusterLocation):
             port=port,
             tls_port=tls_port if self.tls_certificate_file is not None else None,
             tls=self._tls(),
+            tls_only=self.tls_only,
             ledger=self.ledger_config(),
             auth=self.auth_config(),
         )
@@ -397,8 +411,7 @@ class ClusterConfig(ClusterLocation):
             service_urls=(),
             metadata_url=metadata_url,
             dashboard_url=dashboard_url,
-            tls_certificate_file=str(self.tls_certificate_file) if self.gateway_tls else "",
-            tls_key_file=str(self.tls_key_file) if self.gateway_tls else "",
+            **self._gateway_tls(),
             auth=self.auth_config(),
         )
         return made
@@ -434,6 +447,26 @@ class ClusterConfig(ClusterLocation):
         """The files by which parts know each other; None without TLS between them."""
         certificate, key, ca = (getattr(self, name) for name in INTERNAL_TLS)
         return None if certificate is None else PeerTlsFiles(str(certificate), str(key), str(ca))
+
+    @property
+    def trusted_authority(self) -> Path | None:
+        """The authority that signs the brokers' certificate; None: one that the machine trusts."""
+        return self.tls_trust_file or self.tls_ca_file
+
+    def _gateway_tls(self) -> dict[str, Any]:
+        """Return the gateway's settings of TLS: its listener's are the brokers', and it trusts and shows the same."""
+        outer = self._tls() or TlsFiles("", "")
+        served = outer if self.gateway_tls else TlsFiles("", "")
+        return {
+            "tls_certificate_file": served.certificate,
+            "tls_key_file": served.key,
+            "tls_ca_file": served.client_ca,
+            "tls_require_client_certificate": served.is_client_certificate_required,
+            "broker_tls_enabled": bool(outer.certificate),
+            "broker_ca_file": str(self.trusted_authority or ""),
+            "broker_certificate_file": outer.certificate,
+            "broker_key_file": outer.key,
+        }
 
     def _tls(self) -> TlsFiles | None:
         if self.tls_certificate_file is None or self.tls_key_file is None:

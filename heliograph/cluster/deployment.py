@@ -169,9 +169,10 @@ def _with_ports(parts: Sequence[Part], config: ClusterConfig) -> list[Part]:
     """
     taken = {part.port for part in parts} | {part.tls_port for part in parts}
     chosen = []
+    with_port = {"metadata", "gateway"} if config.tls_only else {"metadata", "broker", "gateway"}
     for part in parts:
         port = part.port
-        if not port and part.kind in ("metadata", "broker", "gateway"):
+        if not port and part.kind in with_port:
             port = ports.pick_free(config.host, taken=taken)
         taken.add(port)
         tls_port = part.tls_port

@@ -20,6 +20,7 @@ from heliograph.base.peer import is_loopback
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.client import discovery
+from heliograph.client.access import joined_address
 from heliograph.cluster import launch, ports
 from heliograph.cluster.config import ClusterConfig
 
@@ -39,11 +40,13 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
         ResourceError: a port, path, label or part is not available; names it. A Ray that this call started is stopped.
         ClusterNotFoundError: the Ray that RAY_ADDRESS names cannot be joined.
         InvalidConfigError: other machines reach the cluster's address, callers need not say who they are, and
-            ``insecure`` is not set. Nothing was started.
+            ``insecure`` is not set; or certificates of clients are required, and a door is open without one. Nothing
+            was started.
         ConflictError: the cluster runs in another Ray than the one that this process has joined, or another ``up``
             or ``down`` of the same cluster is running.
     """
     check_exposure(config)
+    check_doors(config)
     home = ClusterHome(config.home_directory)
     with private_files(), home.locked():
         if config.tls == "auto":
@@ -97,6 +100,29 @@ def check_exposure(config: ClusterConfig) -> None:
     )
 
 
+def check_doors(config: ClusterConfig) -> None:
+    """Check that no door stays open to callers without a certificate, where certificates of clients are required.
+
+    Raises:
+        InvalidConfigError: one does; names each and the setting that closes it.
+    """
+    if not config.tls_require_client_certificate:
+        return
+    parts_are_open = config.peer_tls is None
+    doors = {
+        "the plain port of the brokers (tls_only)": not config.tls_only,
+        "the gateway (gateway_tls)": config.gateway and not config.gateway_tls,
+        "the bookies (internal_tls_certificate_file)": parts_are_open,
+        "the embedded metadata store (internal_tls_certificate_file)": parts_are_open and config.metadata_url is None,
+    }
+    if found := [door for door, is_open in doors.items() if is_open]:
+        raise InvalidConfigError(
+            f"tls_require_client_certificate is set, and callers without a certificate can use {', '.join(found)}: "
+            "close each by the setting in brackets",
+            field="tls_require_client_certificate",
+        )
+
+
 def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = lambda _: None) -> None:
     """Stop what ``up`` started: the actors, and Ray if ``up`` started it. Data stays unless ``delete_data`` is set.
 
@@ -134,20 +160,33 @@ def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progr
         gateway_url=deployed.addresses.get(discovery.GATEWAY, ""),
         data_root=str(config.data_root),
     )
+    state = _with_files(state, config)
     home.save(state)
     return state
 
 
 def _joined_urls(addresses: Mapping[str, str]) -> str:
     """Return ``pulsar://host:port,host:port`` of all brokers, ordered by name."""
-    urls = [url for name, url in sorted(addresses.items()) if name.startswith(discovery.BROKER_PREFIX)]
-    return ",".join([*urls[:1], *(url.partition("://")[2] for url in urls[1:])])
+    return joined_address([url for name, url in sorted(addresses.items()) if name.startswith(discovery.BROKER_PREFIX)])
+
+
+def _with_files(state: ClusterState, config: ClusterConfig) -> ClusterState:
+    """Return the state with the files of clients on this machine: the authority, and a certificate if one was made."""
+    if config.tls_certificate_file is None:
+        return state
+    state = replace(state, tls_ca_file=str(config.trusted_authority or ""))
+    if config.tls != "auto":
+        return state
+    authority = CertificateAuthority(config.home_directory / CERTIFICATES)
+    certificate, key = (str(authority.file(name)) for name in ("client.pem", "client.key"))
+    return replace(state, tls_certificate_file=certificate, tls_key_file=key)
 
 
 def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> ClusterState:
     require_writable(config.data_root, "data_directory")
+    wanted = {"gateway_port": config.gateway, "broker_port": not config.tls_only}
     for setting in ("metadata_port", "broker_port", "gateway_port"):
-        if setting != "gateway_port" or config.gateway:
+        if wanted.get(setting, True):
             ports.require_free(getattr(config, setting), config.host, setting)
     progress("starting Ray on this machine")
     head = launch.spawn_ray(config, home)

@@ -183,8 +183,9 @@ async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
         with contextlib.suppress(NoNodeError):
             value, _ = await store.get(paths.broker_available(name))
             broker = decode(BrokerRegistration, value)
-            addresses[broker.actor_name] = broker.service_url
-            status.service_urls.append(broker.service_url)
+            address = broker.service_url or broker.service_url_tls
+            addresses[broker.actor_name] = address
+            status.service_urls.append(address)
     for actor in status.actors:
         actor.address = actor.address or addresses.get(actor.name, "")
 

@@ -17,7 +17,7 @@ from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, split
 from heliograph.pipelines.reading.columns import check_columns, schema_of
 from heliograph.pipelines.reading.range_reader import read_ranges
-from heliograph.pipelines.writing.table_writer import TableWriter, service_address
+from heliograph.pipelines.writing.table_writer import TableWriter
 
 ENTRY_BYTES_GUESS = 64 << 10  # size of an entry of many small messages, only for Ray's estimates
 
@@ -82,7 +82,7 @@ def write_dataset(
     Raises:
         ClusterNotFoundError: no address was given and no cluster was found.
     """
-    writer = TableWriter(address or service_address(namespace), topic)
+    writer = TableWriter.of(topic, address, namespace)
     dataset.write_datasink(TopicDatasink(writer, value, key))
 
 

@@ -17,7 +17,7 @@ from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, range_from_json, split
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, check_columns
 from heliograph.pipelines.reading.range_reader import read_ranges
-from heliograph.pipelines.writing.table_writer import TableWriter, service_address
+from heliograph.pipelines.writing.table_writer import TableWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,7 +141,7 @@ def write_dataframe(
     selected = [payload.cast("binary").alias("value")]
     if key is not None:
         selected.append(col(f"`{key}`").cast("string").alias("key"))
-    writer = TableWriter(address or service_address(namespace), topic)
+    writer = TableWriter.of(topic, address, namespace)
     written = frame.select(*selected).mapInArrow(_writer(writer), f"{_WRITTEN} long")
     return sum(row[0] for row in written.collect())
 

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client import discovery
-from heliograph.client.access import connect
+from heliograph.client.access import connect, joined_address
+from heliograph.client.certificates import tls_options
 from heliograph.client.identity import Identity
+from heliograph.client.options import ENCRYPTED
 
 SEND_ROWS_MAX = 1000  # rows that are sent and confirmed together (I15)
-
-
-def service_address(namespace: str | None) -> str:
-    """Return one address that names every live broker, for processes outside Ray.
-
-    Raises:
-        ClusterNotFoundError: there is no cluster, or no broker answers.
-    """
-    hosts = [url.removeprefix("pulsar://") for url in discovery.service_urls(discovery.namespace_or_noted(namespace))]
-    return "pulsar://" + ",".join(hosts)
 
 
 @dataclass(frozen=True)
 class TableWriter:
     """A publisher of Arrow batches with a column ``value`` and optionally ``key`` (text). It can be pickled.
 
-    The token of the process that makes it goes with it to the tasks that write.
+    The token of the process that makes it goes with it to the tasks that write. So do the paths of its files of TLS,
+    which have to exist where the tasks run.
     """
 
     address: str
     topic: str
     identity: Identity = field(default_factory=Identity.from_environment, repr=False)
+    tls: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, topic: str, address: str | None, namespace: str | None) -> TableWriter:
+        """Return the writer of a topic, at an address or else at every live broker that Ray knows.
+
+        Raises:
+            ClusterNotFoundError: there is no cluster, or no broker answers.
+        """
+        named = None if address else discovery.namespace_or_noted(namespace)
+        found = joined_address(discovery.service_urls(named)) if named else address
+        assert found, "an address is given or found"
+        return cls(found, topic, tls=tls_options(named) if found.startswith(ENCRYPTED) else {})
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
         """Publish all rows, in order.
@@ -49,7 +55,7 @@ class TableWriter:
         written = 0
         shown = self.identity
         with (
-            connect(self.address, token=shown.token, token_file=shown.token_file) as client,
+            connect(self.address, token=shown.token, token_file=shown.token_file, **self.tls) as client,
             client.producer(self.topic) as producer,
         ):
             for batch in batches:

@@ -62,7 +62,7 @@ class OwnerCalls:
         if owner.is_us:
             return await self._owned.run(method, topic, arguments)
         if self._peer is None:
-            raise ServiceNotReadyError(f"{topic} is served by {owner.broker_id} at {owner.service_url}")
+            raise ServiceNotReadyError(f"{topic} is served by {owner.broker_id}")
         return await self._peer(owner.actor_name).forwarded(method, {"topic": str(topic), **arguments})
 
     async def at_one(self, method: str, /, topic: str, **arguments: Any) -> Any:

@@ -27,9 +27,15 @@ log = logging.getLogger(__name__)
 
 class PulsarServer:
     """The listener of one broker. ``bind`` takes the port and ``start`` accepts clients, because the broker has to
-    register its address before it serves."""
+    register its address before it serves.
 
-    def __init__(self, host: str, port: int, tls_port: int | None = None, tls: ServerTls | None = None) -> None:
+    Args:
+        port: of the plain listener; 0: a free one, None: there is none.
+        tls_port: of the listener for TLS, which needs ``tls``; 0: a free one, None: there is none.
+    """
+
+    def __init__(self, host: str, port: int | None, tls_port: int | None = None, tls: ServerTls | None = None) -> None:
+        assert port is not None or (tls_port is not None and tls is not None), "there is a listener"
         self._host = host
         self._wanted_port = port
         self._wanted_tls_port = tls_port
@@ -42,19 +48,14 @@ class PulsarServer:
         self.connections_total = 0
 
     @property
-    def port(self) -> int:
-        """The port that clients connect to."""
-        assert self._server is not None, "the listener is bound"
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+    def port(self) -> int | None:
+        """The port without TLS, None if it is closed."""
+        return _port_of(self._server)
 
     @property
     def tls_port(self) -> int | None:
         """The port for TLS, None without TLS."""
-        if self._tls_server is None:
-            return None
-        port: int = self._tls_server.sockets[0].getsockname()[1]
-        return port
+        return _port_of(self._tls_server)
 
     @property
     def connections(self) -> int:
@@ -72,21 +73,22 @@ class PulsarServer:
         Raises:
             ResourceError: a port is in use or not allowed.
         """
-        self._server = await self._listen(self._wanted_port, "port", None)
+        if self._wanted_port is not None:
+            self._server = await self._listen(self._wanted_port, "port", None)
         if self._tls is not None and self._wanted_tls_port is not None:
             try:
                 self._tls_server = await self._listen(self._wanted_tls_port, "tls_port", self._tls.context)
             except BaseException:
-                self._server.close()
+                if self._server is not None:
+                    self._server.close()
                 raise
 
     async def start(self, context: BrokerContext) -> None:
         """Accept clients."""
-        assert self._server is not None, "the listener is bound"
+        assert self._listeners, "bind comes first"
         self._context = context
-        await self._server.start_serving()
-        if self._tls_server is not None:
-            await self._tls_server.start_serving()
+        for server in self._listeners:
+            await server.start_serving()
 
     async def _listen(self, port: int, field: str, tls: ssl.SSLContext | None) -> asyncio.Server:
         try:
@@ -101,14 +103,16 @@ class PulsarServer:
     async def stop(self) -> None:
         """Accept no more clients and close every connection."""
         self._is_stopped = True
-        if self._server is None:
-            return
-        servers = [server for server in (self._server, self._tls_server) if server is not None]
+        servers = self._listeners
         for server in servers:
             server.close()
         self.hang_up()
         for server in servers:
             await server.wait_closed()
+
+    @property
+    def _listeners(self) -> list[asyncio.Server]:
+        return [server for server in (self._server, self._tls_server) if server is not None]
 
     def hang_up(self) -> None:
         """Close every connection after writing what waits to be written."""
@@ -141,3 +145,10 @@ class PulsarServer:
             return False
         self._connections.add(connection)
         return True
+
+
+def _port_of(server: asyncio.Server | None) -> int | None:
+    if server is None:
+        return None
+    port: int = server.sockets[0].getsockname()[1]
+    return port

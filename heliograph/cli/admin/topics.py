@@ -146,7 +146,7 @@ def unload(context: CommandContext, topic: Topic) -> None:
 def lookup(context: CommandContext, topic: Topic) -> None:
     """Show which broker serves a topic."""
     found = context.admin.lookup(topic)
-    line = f"{topic} is served by {found['broker_id']} at {found['service_url']}"
+    line = f"{topic} is served by {found['broker_id']} at {found['service_url'] or found['service_url_tls']}"
     context.report({"topic": topic, **found}, line)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -16,6 +17,7 @@ from heliograph.actors.broker.admin.admin import AdminService
 from heliograph.actors.broker.broker import Broker
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.ledger.driver.client import LedgerClient
+from heliograph.client.access import joined_address
 from heliograph.gateway.app import create_app
 from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
@@ -39,8 +41,20 @@ class Stack:
 
 
 @contextlib.asynccontextmanager
-async def running_stack(directory: Path, *, brokers: int = 2, **settings: int) -> AsyncIterator[Stack]:
-    """Run three bookies, some brokers and a gateway for the duration of the block."""
+async def running_stack(
+    directory: Path,
+    *,
+    brokers: int = 2,
+    broker: Mapping[str, Any] | None = None,
+    client: Mapping[str, str] | None = None,
+    **settings: int,
+) -> AsyncIterator[Stack]:
+    """Run three bookies, some brokers and a gateway for the duration of the block.
+
+    Args:
+        broker: further settings of the brokers.
+        client: files of TLS with which the gateway's client connects to them.
+    """
     url = f"memory://{directory.name}"
     async with contextlib.AsyncExitStack() as stack:
         store = await connect_store(url)
@@ -50,20 +64,19 @@ async def running_stack(directory: Path, *, brokers: int = 2, **settings: int) -
             await _start_bookie(stack, directory, url, f"bookie-{number}")
         started: list[Broker] = []
         for number in range(1, brokers + 1):
-            started.append(await _start_broker(stack, url, f"broker-{number}", started))
-        client = await heliograph.connect_async(
-            "pulsar://" + ",".join(broker.service_url.removeprefix("pulsar://") for broker in started)
-        )
-        stack.push_async_callback(client.close)
+            started.append(await _start_broker(stack, url, f"broker-{number}", started, broker or {}))
+        address = joined_address([each.address for each in started])
+        connected = await heliograph.connect_async(address, **(client or {}))
+        stack.push_async_callback(connected.close)
         config = GatewayConfig(port=0, **settings)  # type: ignore[arg-type]
         server = GatewayServer(config)
         server.bind()
         view = MetadataClusterView(lambda: connect_store(url))
         stack.push_async_callback(view.close)
-        await server.start(create_app(client, started[0].admin, config, view))
+        await server.start(create_app(connected, started[0].admin, config, view))
         stack.push_async_callback(server.stop)
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=120))
-        yield Stack(started, client, server, http)
+        yield Stack(started, connected, server, http)
 
 
 async def _start_bookie(stack: contextlib.AsyncExitStack, directory: Path, url: str, name: str) -> None:
@@ -80,7 +93,9 @@ async def _start_bookie(stack: contextlib.AsyncExitStack, directory: Path, url: 
     stack.push_async_callback(bookie.stop)
 
 
-async def _start_broker(stack: contextlib.AsyncExitStack, url: str, name: str, peers: list[Broker]) -> Broker:
+async def _start_broker(
+    stack: contextlib.AsyncExitStack, url: str, name: str, peers: list[Broker], settings: Mapping[str, Any]
+) -> Broker:
     def peer(actor_name: str) -> AdminService:
         return next(broker.admin for broker in peers if broker.config.actor_name == actor_name)
 
@@ -88,7 +103,7 @@ async def _start_broker(stack: contextlib.AsyncExitStack, url: str, name: str, p
     stack.push_async_callback(store.close)
     ledgers = await LedgerClient.start(store)
     stack.push_async_callback(ledgers.close)
-    broker = Broker(BrokerConfig(name, actor_name=name), store, ledgers, peer)
+    broker = Broker(BrokerConfig(name, actor_name=name, **settings), store, ledgers, peer)
     await broker.start()
     stack.push_async_callback(broker.stop)
     return broker

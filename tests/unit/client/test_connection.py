@@ -245,8 +245,8 @@ def test_asking_ray_again_when_no_known_broker_answers(monkeypatch: pytest.Monke
         async with FakeBroker() as broker:
             asked: list[Any] = []
 
-            def service_urls(namespace: str) -> list[str]:
-                asked.append(namespace)
+            def service_urls(namespace: str, *, encrypted: bool) -> list[str]:
+                asked.append((namespace, encrypted))
                 return [broker.url]
 
             monkeypatch.setattr("heliograph.client.discovery.service_urls", service_urls)
@@ -255,6 +255,6 @@ def test_asking_ray_again_when_no_known_broker_answers(monkeypatch: pytest.Monke
                 await client.ping()
             async with await heliograph.connect_async(namespace="there") as client:
                 assert client.service_urls == [broker.url]
-            assert asked == ["here", "there"]
+            assert asked == [("here", False), ("there", False)]
 
     run(scenario())

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import ray.exceptions
 
-from heliograph.base.errors import ClusterNotFoundError, ConflictError, ServiceNotReadyError
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, InvalidConfigError, ServiceNotReadyError
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.client import discovery
+from heliograph.client.access import client_options
 
 
 class FakeRay:
@@ -170,3 +171,41 @@ def test_a_ray_cluster_without_heliograph_and_one_without_brokers_have_their_own
 def test_only_addresses_of_this_machine_are_given_the_token() -> None:
     assert discovery._is_this_machine("127.0.0.1")
     assert not discovery._is_this_machine("203.0.113.9")
+
+
+def test_addresses_of_tls_are_those_of_the_brokers_that_have_one(fake: FakeRay) -> None:
+    fake.joined = {"address": "127.0.0.1:1"}
+    for number, url in ((1, "pulsar+ssl://b1:6651"), (2, "")):
+        actor = broker(f"pulsar://b{number}:6650")
+        actor.service_url_tls = SimpleNamespace(remote=lambda url=url: url)
+        fake.actors[f"broker-{number}", "mine"] = actor
+    assert discovery.service_urls("mine", encrypted=True) == ["pulsar+ssl://b1:6651"]
+    assert discovery.service_urls("mine") == ["pulsar://b1:6650", "pulsar://b2:6650"]
+    del fake.actors["broker-1", "mine"]
+    with pytest.raises(ClusterNotFoundError, match="address of TLS"):
+        discovery.service_urls("mine", encrypted=True)
+
+
+def test_clients_that_are_found_addresses_of_tls_use_the_files_of_this_machine(
+    fake: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def service_urls(namespace: str, *, encrypted: bool) -> list[str]:
+        asked.append(encrypted)
+        return ["pulsar+ssl://b1:6651", "pulsar+ssl://b2:6651"]
+
+    monkeypatch.setattr(discovery, "service_urls", service_urls)
+    home = ClusterHome(tmp_path / "mine")
+    home.prepare()
+    home.save(ClusterState("mine", "127.0.0.1:1", "token", tls_ca_file="noted.pem"))
+    assert client_options(None, "mine", {}).tls_ca_file == "noted.pem"
+    assert client_options(None, "other", {}).tls_ca_file is None
+    assert client_options("pulsar+ssl://elsewhere", "mine", {}).tls_ca_file is None  # of another cluster, perhaps
+    monkeypatch.setenv("HELIOGRAPH_CLIENT_CA_FILE", "named.pem")
+    assert client_options(None, "mine", {}).tls_ca_file == "named.pem"
+    assert client_options("pulsar+ssl://elsewhere", "mine", {}).tls_ca_file == "named.pem"
+    assert client_options(None, "mine", {"tls_ca_file": "given.pem"}).tls_ca_file == "given.pem"
+    assert asked == [False, False, False, True]  # a file of TLS asks for addresses of TLS
+    with pytest.raises(InvalidConfigError, match="an address is of none"):
+        client_options("pulsar://elsewhere", None, {"tls_enabled": True})

@@ -16,10 +16,10 @@ from heliograph.base.errors import InvalidConfigError
 from heliograph.base.home import ClusterHome, ClusterState, private_files
 from heliograph.base.peer import is_loopback, is_wildcard
 from heliograph.base.tls.authority import CertificateAuthority
-from heliograph.base.tls.contexts import ServerTls
+from heliograph.base.tls.contexts import ClientTls, ServerTls
 from heliograph.cli.app import app
 from heliograph.cluster import launch, lifecycle
-from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.config import INTERNAL_TLS, ClusterConfig
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
 
 
@@ -130,6 +130,55 @@ def test_tls_auto_names_the_files_of_the_own_authority(tmp_path: Path) -> None:
     own = ClusterConfig(home=tmp_path / "home", tls="auto", gateway_tls=False)
     assert not own.gateway_tls
     assert ClusterConfig().peer_tls is None
+
+
+MUTUAL: dict[str, Any] = {"tls": "auto", "tls_require_client_certificate": True, "tls_only": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "doors"),
+    [
+        ({"tls_only": False}, [r"plain port of the brokers \(tls_only\)"]),
+        ({"tls_only": False, "gateway_tls": False}, [r"brokers \(tls_only\)", r"the gateway \(gateway_tls\)"]),
+        (dict.fromkeys(INTERNAL_TLS), ["the bookies", "the embedded metadata store"]),
+        ({**dict.fromkeys(INTERNAL_TLS), "metadata_url": "etcd://h:1/p"}, ["can use the bookies .internal_tls"]),
+    ],
+)
+def test_required_certificates_leave_no_door_open(tmp_path: Path, given: dict[str, Any], doors: list[str]) -> None:
+    with pytest.raises(InvalidConfigError, match=".*".join(doors)) as raised:
+        lifecycle.up(ClusterConfig(home=tmp_path / "home", **{**MUTUAL, **given}))
+    assert raised.value.field == "tls_require_client_certificate"
+    assert not (tmp_path / "home").exists()
+
+
+def test_required_certificates_are_enough_where_every_door_asks_for_them(tmp_path: Path) -> None:
+    lifecycle.check_doors(ClusterConfig(home=tmp_path, **MUTUAL))
+    lifecycle.check_doors(ClusterConfig(home=tmp_path, **{**MUTUAL, "gateway": False, "gateway_tls": False}))
+    lifecycle.check_doors(ClusterConfig(home=tmp_path, tls="auto"))  # they are not required
+
+
+@pytest.mark.parametrize("given", [{}, {"tls": "auto", "gateway_tls": False}])
+def test_plain_ports_are_closed_only_where_there_are_others(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfigError) as raised:
+        ClusterConfig(tls_only=True, **given)
+    assert raised.value.field == "tls_only"
+
+
+def test_the_gateway_of_a_cluster_asks_trusts_and_shows_what_brokers_do(tmp_path: Path) -> None:
+    config = ClusterConfig(home=tmp_path / "home", **MUTUAL)
+    lifecycle._make_certificates(config, lambda _: None)
+    gateway, broker = config.gateway_config(), config.broker_config("broker-1", tls_port=0)
+    assert gateway.tls == broker.tls
+    assert broker.tls_only
+    assert gateway.broker_tls is not None
+    ClientTls(gateway.broker_tls)
+    assert (gateway.broker_tls.ca, gateway.broker_tls.certificate) == (
+        gateway.tls_ca_file,
+        gateway.tls_certificate_file,
+    )
+    own = ClusterConfig(home=tmp_path / "home", tls="auto", tls_trust_file=tmp_path / "public.pem").gateway_config()
+    assert own.broker_ca_file == str(tmp_path / "public.pem")
+    assert ClusterConfig().gateway_config().broker_tls is ClusterConfig().gateway_config().tls is None
 
 
 def test_tls_between_the_parts_takes_all_three_files() -> None:

@@ -9,7 +9,7 @@ from random import Random
 from heliograph.base.errors import ConnectionLostError, HeliographError, ServiceNotReadyError
 from heliograph.client.aio.transport.connection import BrokerConnection, RequestIdSpace
 from heliograph.client.aio.transport.pool import ConnectionPool
-from heliograph.client.options import ClientOptions
+from heliograph.client.options import ENCRYPTED, ClientOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.server_error import exception_of
 from heliograph.protocol.topic_name import TopicName
@@ -77,7 +77,7 @@ class Lookup:
                 raise ServiceNotReadyError(answer.message)  # here it says that the owner changes
             if answer.response == _Lookup.FAILED:
                 raise exception_of(answer.error, answer.message)
-            url = answer.url_tls if connection.url.startswith("pulsar+ssl") else answer.url
+            url = answer.url_tls if connection.url.startswith(ENCRYPTED) else answer.url
             if not url:
                 raise ServiceNotReadyError(f"{connection.url} names no broker for {topic}")
             connection = await self._pool.get(url)
@@ -115,7 +115,11 @@ class Lookup:
 
         assert self._options.discovery_namespace is not None
         try:
-            found = await asyncio.to_thread(service_urls, self._options.discovery_namespace)
+            found = await asyncio.to_thread(
+                service_urls,
+                self._options.discovery_namespace,
+                encrypted=self.service_urls[0].startswith(ENCRYPTED),  # what was encrypted stays so
+            )
         except HeliographError as error:
             log.info("no brokers found through Ray: %s", error)
             return False
