@@ -47,7 +47,7 @@ async def running_stack(
     brokers: int = 2,
     broker: Mapping[str, Any] | None = None,
     client: Mapping[str, str] | None = None,
-    **settings: int,
+    **settings: Any,
 ) -> AsyncIterator[Stack]:
     """Run three bookies, some brokers and a gateway for the duration of the block.
 
@@ -68,7 +68,7 @@ async def running_stack(
         address = joined_address([each.address for each in started])
         connected = await heliograph.connect_async(address, **(client or {}))
         stack.push_async_callback(connected.close)
-        config = GatewayConfig(port=0, **settings)  # type: ignore[arg-type]
+        config = GatewayConfig(port=0, **settings)
         server = GatewayServer(config)
         server.bind()
         view = MetadataClusterView(lambda: connect_store(url))

@@ -22,7 +22,7 @@ EARLY = "subscriptionInitialPosition=Earliest"
 WAIT_SECONDS = 60.0
 
 
-def run(directory: Path, scenario: Callable[[Stack], Awaitable[None]], **settings: int) -> None:
+def run(directory: Path, scenario: Callable[[Stack], Awaitable[None]], **settings: Any) -> None:
     async def whole() -> None:
         async with running_stack(directory, **settings) as stack:
             await scenario(stack)

@@ -178,7 +178,8 @@ def test_the_gateway_of_a_cluster_asks_trusts_and_shows_what_brokers_do(tmp_path
     )
     own = ClusterConfig(home=tmp_path / "home", tls="auto", tls_trust_file=tmp_path / "public.pem").gateway_config()
     assert own.broker_ca_file == str(tmp_path / "public.pem")
-    assert ClusterConfig().gateway_config().broker_tls is ClusterConfig().gateway_config().tls is None
+    plain = ClusterConfig().gateway_config()
+    assert (plain.tls, plain.broker_tls) == (None, None)
 
 
 def test_tls_between_the_parts_takes_all_three_files() -> None:
