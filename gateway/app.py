@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from heliograph.base.errors import Advice, BadRequestError, HeliographError
 from heliograph.base.version import heliograph_version
@@ -127,6 +128,8 @@ def create_app(
     app.add_middleware(Limiter, budget=services.budget, rates=services.rates)
     app.add_middleware(Door, authenticator=services.authenticator)
     app.add_middleware(RequestGuard, config=config)
+    if config.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(config.trusted_proxies))
     app.add_middleware(RequestCounter, metrics=services.metrics)
     app.add_middleware(SegmentPaths)
     return app

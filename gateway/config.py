@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,11 @@ class GatewayConfig:
         (),
         "names by which the gateway is reached, `name` or `*.name`; addresses, `localhost`, `host` and the machine's"
         " name are always taken; `*`: any name, which lets strangers' pages in where callers need no credentials",
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (),
+        "addresses or networks of proxies in front of the gateway; their headers `X-Forwarded-For` and"
+        " `X-Forwarded-Proto` say whose request it is, and nobody else's do",
     )
     allowed_origins: tuple[str, ...] = setting(
         (),
@@ -147,6 +153,13 @@ class GatewayConfig:
                 raise InvalidConfigError(
                     f"{host!r} is no name of a host: give it without scheme, port and path", field="allowed_hosts"
                 )
+        for proxy in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise InvalidConfigError(
+                    f"{proxy!r} is no address and no network: write 10.0.0.7 or 10.0.0.0/24", field="trusted_proxies"
+                ) from None
         for origin in self.allowed_origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise InvalidConfigError(

@@ -116,10 +116,10 @@ class Services:
         """
         own = copy.copy(self)
         own.caller = caller
+        own.admin = self.agents.admin_of(caller)
         principal = caller.principal
         if not principal.is_internal:
             own.client = self.agents.client_of(principal)
-            own.admin = self.agents.admin_of(principal)
             if principal.role not in self.config.auth.superuser_roles:
                 own.cluster = SuperuserView(principal.role)
         return own

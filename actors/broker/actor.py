@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 METRICS_SECONDS = 5.0
 FORWARD_SECONDS_MAX = 30.0  # one call at another broker
+PEER_CHARACTERS_MAX = 100  # of the address that a caller names
 
 
 class RayPeer(AdminApi):
@@ -123,6 +124,7 @@ class BrokerActor:
         arguments: Json,
         credentials: Credentials | None = None,
         original_principal: str = "",
+        address: str = "",
     ) -> Any:
         """Run an administrative operation by its name; what needs a topic's owner is forwarded to it.
 
@@ -132,15 +134,16 @@ class BrokerActor:
         Args:
             credentials: what the caller shows; None: nothing.
             original_principal: the role that a proxy speaks for.
+            address: where the caller says it is, for the logs; a gateway names its client's address.
 
         Raises:
             AuthenticationError: the credentials are refused; nothing was done.
         """
         broker = self._sessions.broker
-        peer = "a call through Ray"
+        peer = address[:PEER_CHARACTERS_MAX] or "a call through Ray"
         shown = await broker.authenticator.authenticate(credentials or Credentials(), peer)
         principal = await broker.authenticator.authenticate_original(shown, original_principal, peer=peer)
-        return await broker.admin.run(operation, arguments, principal)
+        return await broker.admin.run(operation, arguments, principal, peer)
 
     async def forwarded(self, method: str, arguments: Json) -> Any:
         """Run a method that another broker forwards to the topic's owner; see ``AdminApi``."""

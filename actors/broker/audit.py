@@ -118,12 +118,19 @@ class AuditLog:
             return
         if isinstance(error, NotPermittedError):
             self.refusal(principal, operation.name, _target(operation, arguments), peer, error)
-        elif operation.name not in READS:
+        elif operation.name not in READS or arguments.get("may_create"):
             fields = {"operation": operation.name, "target": _target(operation, arguments)}
             rest = {name: value for name, value in arguments.items() if name != operation.target and value is not None}
             outcome = {"outcome": "done"} if error is None else {"outcome": "failed", **_error(error)}
             self._note({**_caller(principal, peer), **fields, "arguments": _shown(rest), **outcome,
                         "ms": round(seconds * 1000)})  # fmt: skip
+
+    def creation(self, principal: Principal, topic: str, peer: str, partitions: int = 0) -> None:
+        """Note that a topic was created because a client used it, without being asked for by an operation."""
+        if self.is_enabled:
+            fields = {"operation": "create_topic", "target": _cut(topic), "outcome": "done"}
+            arguments = {"partitions": str(partitions), "automatic": "True"}
+            self._note({**_caller(principal, peer), **fields, "arguments": arguments})
 
     def refusal(self, principal: Principal, what: str, target: str, peer: str, error: BaseException) -> None:
         """Note that a caller was refused something. Refusals above the rate of the configuration are counted only."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from heliograph.auth.principal import Principal
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
+from heliograph.gateway.http.caller import Caller
 from heliograph.gateway.ports import (
     AdminPort,
     AgentFactory,
@@ -92,12 +93,12 @@ class Agents:
         self._clients: OrderedDict[str, RoleClient] = OrderedDict()
         self._discarded: list[RoleClient] = []  # closed by the next sweep
 
-    def admin_of(self, principal: Principal) -> AdminPort:
-        """Return the administration whose operations need the caller's rights."""
-        if principal.is_internal:
-            return self._admin
+    def admin_of(self, caller: Caller) -> AdminPort:
+        """Return the administration whose operations need the caller's rights, and name its address to the brokers."""
+        if caller.principal.is_internal:
+            return self._admin.called_from(caller.address)
         assert self._make is not None, "an authenticated gateway has a factory"
-        return self._make.admin(principal)
+        return self._make.admin(caller.principal).called_from(caller.address)
 
     def client_of(self, principal: Principal) -> ClientPort:
         """Return the client whose connections speak for the caller's role.

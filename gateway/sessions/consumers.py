@@ -267,7 +267,7 @@ class RestConsumers:
 
     async def _subscribed(self, caller: Caller, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
         # Raises TopicNotFoundError: subscribing would create the topic.
-        await self._agents.admin_of(caller.principal).partitions(key.topic)
+        await self._agents.admin_of(caller).partitions(key.topic)
         arguments: dict[str, Any] = {
             "type": options.type,
             "initial_position": options.initial_position,

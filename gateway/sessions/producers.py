@@ -126,7 +126,7 @@ class RestProducers:
 
     async def _open(self, caller: Caller, topic: str, name: str | None, compression: str) -> ProducerPort:
         # Raises TopicNotFoundError: opening a producer would create the topic.
-        await self._agents.admin_of(caller.principal).partitions(topic)
+        await self._agents.admin_of(caller).partitions(topic)
         options = {} if name is None else {"name": name}
         return await self._agents.client_of(caller.principal).producer(
             topic, **options, compression=compression, rejoin="when_sending"

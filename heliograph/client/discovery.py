@@ -91,6 +91,12 @@ def ray_addresses() -> tuple[str, str]:
     return context.gcs_address, f"http://{dashboard}" if dashboard else ""
 
 
+def own_address() -> str:
+    """Return the address of this process's node in the Ray cluster that it has joined."""
+    address: str = _import_ray().util.get_node_ip_address()
+    return address
+
+
 def actor_names(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
     """Return the names of all actors of the cluster that are alive or restarting, sorted.
 

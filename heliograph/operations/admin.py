@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from heliograph.operations.bookies import BookieOperations
 from heliograph.operations.brokers import BrokerOperations
 from heliograph.operations.cursors import CursorOperations
@@ -22,3 +24,7 @@ class AdminOperations(TopicOperations):
     settings: SettingOperations
     bookies: BookieOperations
     permissions: PermissionOperations
+
+    def called_from(self, address: str) -> Self:
+        """Return this administration for a caller at an address, for the audit log. The default does not pass it on."""
+        return self

@@ -43,6 +43,7 @@ from heliograph.metadata.store import Check, Create, MetadataStore, Operation, S
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 PERSISTENT, NON_PERSISTENT = DOMAINS
+OnCreated = Callable[[TopicName, int], None]  # a topic, and its number of partitions
 CREATIONS_AT_ONCE_MAX = 64  # of partitions
 CREATE_ROUNDS_MAX = 50  # of creating a topic while its namespace's policies, or its number of topics, change
 CREATE_PAUSE_SECONDS_MAX = 0.05  # between rounds
@@ -295,8 +296,11 @@ class Catalog:
         except NoNodeError:
             raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic") from None
 
-    async def auto_partitions(self, topic: TopicName, *, may_create: bool) -> int:
+    async def auto_partitions(self, topic: TopicName, *, may_create: bool, on_created: OnCreated | None = None) -> int:
         """Return the number of partitions of a topic. Create it with those of its namespace's policy where allowed.
+
+        Args:
+            on_created: called once the topic was created.
 
         Raises:
             TopicNotFoundError: the topic does not exist and may not be created.
@@ -310,13 +314,20 @@ class Catalog:
         if may_create and policies.auto_create_topics and wanted and topic.partition < 0:
             with contextlib.suppress(TopicExistsError):
                 await self.create(topic, wanted)
+                if on_created is not None:
+                    on_created(topic, wanted)
             return await self.partitions(topic)
         if not may_create:
             await self.ensure(topic, may_create=False)
         return 0
 
-    async def ensure(self, topic: TopicName, *, may_create: bool = True) -> Persistence | None:
+    async def ensure(
+        self, topic: TopicName, *, may_create: bool = True, on_created: OnCreated | None = None
+    ) -> Persistence | None:
         """Make sure that a topic exists; create it where policies allow.
+
+        Args:
+            on_created: called if the topic was created, and is no partition of one that exists.
 
         Returns:
             the numbers of copies that it was created with, None for those of its namespace.
@@ -329,7 +340,7 @@ class Catalog:
         with contextlib.suppress(NoNodeError), needs_session():
             return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
         policies = await self.policies(topic)
-        persistence = None
+        persistence = parent = None
         if topic.partition >= 0:
             parent = await self.partitioned(TopicName.parse(topic.partitioned_name))
             if parent is not None:
@@ -342,6 +353,8 @@ class Catalog:
             raise TopicNotFoundError(f"there is no topic {topic}", field="topic")
         with contextlib.suppress(TopicExistsError):
             await self._create_record(topic, persistence)
+            if on_created is not None and parent is None:
+                on_created(topic, 0)
         return persistence
 
     async def topics(self, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[TopicName]:

@@ -34,6 +34,7 @@ from heliograph.protocol.frame import (
 from heliograph.protocol.outbox import Outbox
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
+from heliograph.protocol.topic_name import TopicName
 
 CPP_CLIENT = "Pulsar-CPP-v"  # the beginning of the client version of the C++ client and of those built on it
 STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
@@ -163,6 +164,10 @@ class PulsarConnection(asyncio.Protocol):
     def await_authentication(self) -> None:
         """Serve no command until ``accept`` lets the client in."""
         self._move(ConnectionState.AUTHENTICATING)
+
+    def note_creation(self, topic: TopicName, partitions: int) -> None:
+        """Note in the audit log that the client's use of a topic has created it."""
+        self.context.audit.creation(self.principal, str(topic), self.peer, partitions)
 
     def accept(self, connect: pb.CommandConnect, principal: Principal) -> None:
         """Serve the client from here on; CONNECTED is the first that it is sent."""

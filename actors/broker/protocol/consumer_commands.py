@@ -242,7 +242,11 @@ class ConsumerCommands(ConsumerChannel):
                 "only Exclusive and Failover consumers can read the compacted topic", field="readCompacted"
             )
         topics = self.connection.context.topics
-        topic = await topics.get(TopicName.parse(wanted.topic), may_create=wanted.force_topic_creation)
+        topic = await topics.get(
+            TopicName.parse(wanted.topic),
+            may_create=wanted.force_topic_creation,
+            on_created=self.connection.note_creation,
+        )
         if not is_again:
             self._check_rate(wanted, topic)
         await check_consumer_schema(self.connection.context.schemas, topic, wanted)

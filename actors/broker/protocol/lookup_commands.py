@@ -91,7 +91,9 @@ class LookupCommands:
                 await context.authorizer.check_client(
                     self.connection, Right.PRODUCE_OR_CONSUME, topic, "Get Partition Metadata"
                 )
-                answer.partitions = await context.catalog.auto_partitions(topic, may_create=wanted.auto_creation)
+                answer.partitions = await context.catalog.auto_partitions(
+                    topic, may_create=wanted.auto_creation, on_created=self.connection.note_creation
+                )
             answer.response = answer.SUCCESS
         except HeliographError as error:
             answer.response, answer.error, answer.message = answer.FAILED, code_of(error), str(error)

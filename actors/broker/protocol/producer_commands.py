@@ -174,7 +174,7 @@ class ProducerCommands(ProducerChannel):
             context = self.connection.context
             name = TopicName.parse(wanted.topic)
             await self._check_rights(name, wanted.initial_subscription_name)
-            topic = await context.topics.get(name, may_create=True)
+            topic = await context.topics.get(name, may_create=True, on_created=self.connection.note_creation)
             _check_encryption(wanted.encrypted, topic)
             producer = self._new_producer(wanted)
             producer.schema_version = await producer_schema(context.schemas, topic, wanted)

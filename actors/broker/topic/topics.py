@@ -12,7 +12,7 @@ from functools import partial
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.namespaces.bundles import bundle_path
-from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.catalog import Catalog, OnCreated
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.policies import effective
 from heliograph.actors.broker.namespaces.session_guard import needs_session
@@ -79,11 +79,14 @@ class Topics:
         """Return the topic if it is loaded."""
         return self._loaded.get(name)
 
-    async def get(self, name: TopicName, *, may_create: bool = False) -> BrokerTopic:
+    async def get(
+        self, name: TopicName, *, may_create: bool = False, on_created: OnCreated | None = None
+    ) -> BrokerTopic:
         """Return the topic; load it if it is not loaded.
 
         Args:
             may_create: create a topic that does not exist, if the namespace allows that.
+            on_created: called if it was created for this caller.
 
         Raises:
             ServiceNotReadyError: this broker does not own it; look it up again.
@@ -98,7 +101,9 @@ class Topics:
         if task is None:
             if self._is_stopping:
                 raise ServiceNotReadyError("this broker is stopping")
-            task = self._loading[name] = asyncio.get_running_loop().create_task(self._load(name, may_create))
+            task = self._loading[name] = asyncio.get_running_loop().create_task(
+                self._load(name, may_create, on_created)
+            )
             task.add_done_callback(lambda _: self._loading.pop(name, None))
         try:
             return await shielded(task)
@@ -218,11 +223,11 @@ class Topics:
         except HeliographError as error:
             topic.abandon(error)
 
-    async def _load(self, name: TopicName, may_create: bool) -> BrokerTopic:
+    async def _load(self, name: TopicName, may_create: bool, on_created: OnCreated | None) -> BrokerTopic:
         with needs_session():
-            return await self._open(name, may_create)
+            return await self._open(name, may_create, on_created)
 
-    async def _open(self, name: TopicName, may_create: bool) -> BrokerTopic:
+    async def _open(self, name: TopicName, may_create: bool, on_created: OnCreated | None) -> BrokerTopic:
         unloading = self._unloading.get(name)
         if unloading is not None:  # opening now would fence adds that are still being confirmed
             await asyncio.wait([unloading])
@@ -234,7 +239,7 @@ class Topics:
         bundle = bundle_path(name, policies)
         if not self._ownership.admits(bundle):
             raise ServiceNotReadyError(f"{name} is not served by this broker, look it up")
-        created_with = await self._catalog.ensure(name, may_create=may_create)
+        created_with = await self._catalog.ensure(name, may_create=may_create, on_created=on_created)
         path = self._catalog.topic_path(name)
         own = await self._catalog.topic_policies(name)
         applied = effective(policies, own.overrides, created_with, own.subscriptions)
@@ -242,7 +247,7 @@ class Topics:
             topic = await self._make(name, path, bundle, applied)
         except BeingDeletedError:  # that deletion stopped half-way or is in progress: complete it
             await delete_components(path, self._store, self._ledgers)
-            return await self._open(name, may_create)
+            return await self._open(name, may_create, on_created)
         try:
             await topic.load_subscriptions()
         except BaseException:

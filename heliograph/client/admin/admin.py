@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from typing_extensions import override
+
 from heliograph.base.errors import (
     Advice,
     ClusterNotFoundError,
@@ -61,6 +63,7 @@ class Admin(AdminOperations):
     def __init__(self, namespace: str = DEFAULT_NAMESPACE, identity: Identity | None = None) -> None:
         self._namespace = namespace
         self._identity = Identity.from_environment() if identity is None else identity
+        self._address = ""  # of the caller, if it is not this process
         self._preferred: str | None = None  # the broker that answered last
         self.call = self._run
         self.schemas = through(SchemaOperations, self._run)
@@ -73,7 +76,15 @@ class Admin(AdminOperations):
 
     def speaking_for(self, role: str) -> Admin:
         """Return an administration whose calls name ``role`` as their caller; only a proxy role may do so."""
-        made = Admin(self._namespace, dataclasses.replace(self._identity, original_principal=role))
+        return self._with(identity=dataclasses.replace(self._identity, original_principal=role))
+
+    @override
+    def called_from(self, address: str) -> Admin:
+        return self._with(address=address)
+
+    def _with(self, identity: Identity | None = None, address: str = "") -> Admin:
+        made = Admin(self._namespace, identity or self._identity)
+        made._address = address or self._address
         made._preferred = self._preferred
         return made
 
@@ -115,7 +126,10 @@ class Admin(AdminOperations):
             raise ConnectionLostError(str(error)) from error  # this broker is gone; another may answer
         identity = self._identity
         credentials = await asyncio.to_thread(identity.present) if identity.blocks else identity.present()
-        reference = handle.admin.remote(operation.name, arguments, credentials, identity.original_principal or "")
+        address = self._address or discovery.own_address()
+        reference = handle.admin.remote(
+            operation.name, arguments, credentials, identity.original_principal or "", address
+        )
         try:
             return await asyncio.wait_for(_awaited(reference), CALL_TIMEOUT_SECONDS)
         except TimeoutError:

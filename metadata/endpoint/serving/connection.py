@@ -29,7 +29,7 @@ from heliograph.metadata.endpoint.limits import (
 from heliograph.metadata.endpoint.serving.operations import Operations
 from heliograph.metadata.endpoint.serving.pipeline import Pipeline, RequestOutcome
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
-from heliograph.metadata.endpoint.session.caller import Caller
+from heliograph.metadata.endpoint.session.caller import EndpointCaller
 from heliograph.metadata.endpoint.session.session import WireSession
 from heliograph.metadata.endpoint.session.sessions import SessionTable
 from heliograph.metadata.endpoint.session.statistics import ConnectionFacts, Statistics
@@ -89,7 +89,7 @@ class EndpointConnection(asyncio.Protocol):
         self._reading_paused = False
         self._worker: asyncio.Task[None] | None = None
         self.session: WireSession | None = None
-        self.caller: Caller | None = None
+        self.caller: EndpointCaller | None = None
         self.is_admitted = False
         self.opened_ms = 0
         self.peer = "in-process:0"
@@ -242,7 +242,7 @@ class EndpointConnection(asyncio.Protocol):
         self.is_admitted = True
         session.connection = session.latest = self
         host = self.peer.rpartition(":")[0]
-        caller = self.caller = Caller(self._host.authenticator, self.peer)
+        caller = self.caller = EndpointCaller(self._host.authenticator, self.peer)
         self._operations = Operations(session, self._host.directory, caller, host)
         # Requests that overlap concern nodes without an ACL. An ACL that is stored meanwhile does not hold for them.
         self._unguarded = Operations(session, AclDirectory(), caller, host)

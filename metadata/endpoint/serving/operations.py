@@ -9,7 +9,7 @@ from heliograph.base.errors import HeliographError
 from heliograph.metadata.endpoint.serving.reads import NodeReads
 from heliograph.metadata.endpoint.serving.writes import Guard, Result, Writes
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
-from heliograph.metadata.endpoint.session.caller import Caller
+from heliograph.metadata.endpoint.session.caller import EndpointCaller
 from heliograph.metadata.endpoint.session.session import WireSession
 from heliograph.metadata.endpoint.wire import jute, replies
 from heliograph.metadata.endpoint.wire.acl import DIGEST
@@ -46,7 +46,7 @@ _Handler = Callable[[Body], Awaitable[bytes]]
 class Operations:
     """The operations that a client may request. The connection itself handles the closing of the session."""
 
-    def __init__(self, session: WireSession, directory: AclDirectory, caller: Caller, peer: str) -> None:
+    def __init__(self, session: WireSession, directory: AclDirectory, caller: EndpointCaller, peer: str) -> None:
         self._session = session
         self._peer = peer
         self.guard = Guard(session, directory, caller)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heliograph.metadata.endpoint.session.acl_directory import SAME_TRANSACTION, AclDirectory, NodeAcl
-from heliograph.metadata.endpoint.session.caller import Caller
+from heliograph.metadata.endpoint.session.caller import EndpointCaller
 from heliograph.metadata.endpoint.session.session import WireSession
 from heliograph.metadata.endpoint.wire.acl import OPEN_ACL, Acl, resolved
 from heliograph.metadata.endpoint.wire.codes import CreateFlags, ErrorCode, OpCode, Permission, WireError
@@ -46,7 +46,7 @@ class _Step:
 class Guard:
     """The check of a client's permissions."""
 
-    def __init__(self, session: WireSession, directory: AclDirectory, caller: Caller) -> None:
+    def __init__(self, session: WireSession, directory: AclDirectory, caller: EndpointCaller) -> None:
         self.session = session
         self.directory = directory
         self.caller = caller

@@ -1,4 +1,4 @@
-"""Who the client of a connection is: the identities that it has shown, and what they open.
+"""The client of a connection: the identities that it has shown, and what they open.
 
 With authentication, a client shows a token of the cluster (``addauth token <token>``) before anything else is served;
 its role is then the identity ``token:<role>``. A superuser of the cluster passes all ACLs. Every other role is kept out
@@ -21,7 +21,7 @@ from heliograph.metadata.paths import is_own
 UNAUTHENTICATED = frozenset({OpCode.AUTH, OpCode.SASL, OpCode.PING, OpCode.CLOSE_SESSION})
 
 
-class Caller:
+class EndpointCaller:
     """The client of one connection.
 
     Args:

@@ -19,6 +19,7 @@ from heliograph.auth.principal import Principal
 from heliograph.base.errors import HeliographError, NotPermittedError, TopicExistsError
 from heliograph.operations.table import OPERATIONS
 from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
 
@@ -174,3 +175,45 @@ def test_a_broker_notes_operations_and_refused_commands(tmp_path: Path) -> None:
     assert (produce["operation"], produce["role"], produce["outcome"]) == ("Produce", "nobody", "refused")
     assert produce["target"].endswith("/made")
     assert produce["peer"]
+
+
+@pytest.mark.parametrize(("way", "partitions"), [("producer", 0), ("consumer", 0), ("metadata", 2), ("metadata", 0)])
+def test_a_topic_that_a_client_creates_by_using_it_is_noted_once(tmp_path: Path, way: str, partitions: int) -> None:
+    path = tmp_path / "audit.json"
+    auth = AuthConfig(enabled=True, superuser_roles=("root",), anonymous_role="root")
+    name = "non-persistent://public/default/used"
+    producer = pb.CommandProducer(topic=name, producer_id=1, request_id=1)
+    consumer = pb.CommandSubscribe(
+        topic=name, subscription="s", sub_type=pb.CommandSubscribe.SHARED, consumer_id=1, request_id=1
+    )
+    metadata = pb.CommandPartitionedMetadata(topic=name, request_id=1)
+    command, answer = {
+        "producer": (T(type=T.PRODUCER, producer=producer), T.PRODUCER_SUCCESS),
+        "consumer": (T(type=T.SUBSCRIBE, subscribe=consumer), T.SUCCESS),
+        "metadata": (T(type=T.PARTITIONED_METADATA, partitioned_metadata=metadata), T.PARTITIONED_METADATA_RESPONSE),
+    }[way]
+
+    async def use(lone: LoneBroker) -> None:
+        client = Client(lone.broker)
+        await turns(lambda: client.answer(T.CONNECTED))
+        client.say(command)
+        await asyncio.gather(*client.connection._tasks)
+        assert client.answer(answer), client.transport.answers
+        client.leave()
+
+    async def scenario(lone: LoneBroker) -> None:
+        if partitions:
+            await lone.broker.admin.namespaces.set_policies("public/default", {"auto_create_partitions": partitions})
+        await lone.broker.ownership.resolve(TopicName.parse(name))
+        await use(lone)
+        await use(lone)
+
+    with LoneBroker(auth=auth, audit=AuditConfig(file=str(path))) as lone:
+        lone.run(scenario(lone))
+    expected = {"producer": [0], "consumer": [0], "metadata": [partitions] if partitions else []}[way]
+    lines = lines_of(path) if path.exists() else []
+    assert [line["arguments"] for line in lines] == [{"partitions": str(n), "automatic": "True"} for n in expected]
+    for line in lines:
+        found = line["operation"], line["target"], line["role"], line["outcome"]
+        assert found == ("create_topic", name, "root", "done")
+        assert line["peer"]

@@ -43,13 +43,18 @@ class Brokers:
         self.answers = list(answers)
         self.calls: list[tuple[Any, ...]] = []
         self.shown: tuple[str, bytes, str] | None = None
+        self.addresses: list[str] = []
+        monkeypatch.setattr(discovery, "own_address", lambda: "10.0.0.5")
         monkeypatch.setattr(admin_module, "RETRY_PAUSE_SECONDS", 0)
         monkeypatch.setattr(discovery, "broker_names", lambda namespace: ["broker-1", "broker-2"])
         monkeypatch.setattr(discovery, "actor", lambda name, namespace: self)
 
     def __getattr__(self, name: str) -> Method:
-        async def call(operation: str, arguments: dict[str, Any], shown: Credentials, original: str) -> Any:
+        async def call(
+            operation: str, arguments: dict[str, Any], shown: Credentials, original: str, address: str
+        ) -> Any:
             assert name == "admin"
+            self.addresses.append(address)
             self.shown = (shown.method, shown.data, original)
             self.calls.append((operation, *arguments.values()))
             answer = self.answers.pop(0)
@@ -137,13 +142,23 @@ def test_both_forms_have_the_same_methods() -> None:
     def public(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    only_async = {"speaking_for"}  # of proxies, which serve many callers at once
+    only_async = {"speaking_for", "called_from"}  # of proxies, which serve many callers at once
     assert public(Admin) - only_async == public(AdminSync)
 
 
 def test_a_failure_that_is_not_ours_is_named() -> None:
     wrapped = as_ray_raises(ZeroDivisionError("by zero"))
     assert "ZeroDivisionError: by zero" in str(unwrapped(wrapped, "broker-1"))
+
+
+def test_every_call_names_the_address_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(monkeypatch, *[["t"]] * 4)
+    AdminSync().list_topics()
+    admin = Admin()
+    asyncio.run(admin.called_from("203.0.113.9").list_topics())
+    asyncio.run(admin.called_from("203.0.113.9").speaking_for("bob").list_topics())
+    asyncio.run(admin.list_topics())
+    assert brokers.addresses == ["10.0.0.5", "203.0.113.9", "203.0.113.9", "10.0.0.5"]
 
 
 def test_every_call_shows_who_the_caller_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,11 @@ class RoleWorld(World):
         self.role = role
         self.asked = asked
         self.is_closed = False
+        self.addresses: list[str] = []
+
+    def called_from(self, address: str) -> RoleWorld:
+        self.addresses.append(address)
+        return self
 
     async def producer(self, topic: str, **options: Any) -> Any:
         self.asked.append((self.role, "producer"))
@@ -81,6 +86,7 @@ class Factory:
         self.shared = shared
         self.asked: list[tuple[str, str]] = []
         self.clients: list[RoleWorld] = []
+        self.admins: list[RoleWorld] = []
 
     def client(self, principal: Principal) -> ClosableClient:
         made = RoleWorld(self.shared, principal.role, self.asked)
@@ -88,7 +94,8 @@ class Factory:
         return made
 
     def admin(self, principal: Principal) -> AdminPort:
-        return RoleWorld(self.shared, principal.role, self.asked)
+        self.admins.append(RoleWorld(self.shared, principal.role, self.asked))
+        return self.admins[-1]
 
 
 class Guarded:
@@ -118,6 +125,27 @@ def run(scenario: Callable[[Guarded], Coroutine[Any, Any, None]], **given: Any) 
             await gateway.app.state.services.close()
 
     asyncio.run(whole())
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "settings", "named"),
+    [
+        ("203.0.113.9", {}, "127.0.0.1"),
+        ("203.0.113.9", {"trusted_proxies": ("10.0.0.0/8",)}, "127.0.0.1"),
+        ("203.0.113.9", {"trusted_proxies": ("127.0.0.1",)}, "203.0.113.9"),
+        ("198.51.100.1, 203.0.113.9, 10.0.0.7", {"trusted_proxies": ("127.0.0.1", "10.0.0.0/8")}, "203.0.113.9"),
+        ("", {"trusted_proxies": ("127.0.0.1",)}, "127.0.0.1"),
+    ],
+)
+def test_brokers_are_told_the_callers_address_and_only_configured_proxies_name_another(
+    forwarded: str, settings: dict[str, Any], named: str
+) -> None:
+    async def scenario(gateway: Guarded) -> None:
+        headers = {**bearer("root"), "X-Forwarded-For": forwarded}
+        assert (await gateway.http.get(f"{ADMIN}/stats", headers=headers)).status_code == 200
+        assert [admin.addresses for admin in gateway.factory.admins] == [[named]]
+
+    run(scenario, **settings)
 
 
 def test_nobody_gets_in_without_credentials() -> None:

@@ -230,6 +230,8 @@ def test_any_origin_is_served_without_credentials() -> None:
         {"allowed_origins": ("https://*.example.org",)},
         {"allowed_hosts": ("http://gateway",)},
         {"allowed_hosts": ("a.*.example.org",)},
+        {"trusted_proxies": ("proxy.example.org",)},
+        {"trusted_proxies": ("*",)},
     ],
 )
 def test_settings_that_match_nothing_are_refused(settings: dict[str, Any]) -> None:
