@@ -49,6 +49,7 @@ servers:
 	command -v npm >/dev/null || missing="$$missing npm"; \
 	command -v javac >/dev/null || missing="$$missing default-jdk-headless"; \
 	command -v mvn >/dev/null || missing="$$missing maven"; \
+	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing$$(printf ' %s' $$missing) for the tests with foreign servers and clients"; \
@@ -77,7 +78,7 @@ test: lint servers ## everything CI needs: check, more seeds and all mutants, re
 	  $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1; \
 	  $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1 ) >$$beside 2>&1 & pid=$$!; \
 	trap 'trap - TERM; kill 0' INT TERM; \
-	$(PYTEST) -q tests/cluster tests/chaos tests/spark tests/clients; clusters=$$?; \
+	$(PYTEST) -q tests/cluster tests/machines tests/chaos tests/spark tests/clients; clusters=$$?; \
 	wait $$pid; others=$$?; cat $$beside; rm -f $$beside; \
 	exit $$((clusters || others))
 

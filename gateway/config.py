@@ -26,6 +26,7 @@ class GatewayConfig:
 
     host: str = setting("127.0.0.1", "address of the listener")
     port: int = setting(8080, "port of the listener; 0: a free one", least=0, most=65_535)
+    advertised_host: str = setting("", "host that users are told; empty: `host`")
     ray_namespace: str = setting("heliograph", "Ray namespace of the cluster's actors")
     service_urls: tuple[str, ...] = setting((), "addresses of brokers, `pulsar://host:port`; empty: found through Ray")
     metadata_url: str = field(  # it may hold a password

@@ -33,6 +33,7 @@ from heliograph.actors.bookie.upkeep.gc import GarbageCollector
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError
 from heliograph.actors.wire.messages import TLS_SCHEME
 from heliograph.base.completion import end_task
+from heliograph.base.peer import host_and_port
 from heliograph.metadata import paths
 from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.model import BookieRegistration, Cookie
@@ -168,7 +169,7 @@ class Bookie:
         self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
         port = await running.server.start(config.host, config.port)
         scheme = TLS_SCHEME if config.tls is not None else ""
-        self.address = f"{scheme}{config.advertised_host or config.host}:{port}"
+        self.address = scheme + host_and_port(config.advertised_host or config.host, port)
         running.checkpointer.start()
         running.gc.start()
         if self._store is not None:

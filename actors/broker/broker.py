@@ -43,6 +43,7 @@ from heliograph.base.completion import end_task
 from heliograph.base.crash import end_process
 from heliograph.base.errors import HeliographError, TopicBusyError, TopicNotFoundError
 from heliograph.base.interval import Interval
+from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.metadata.model import BrokerRegistration
 from heliograph.metadata.store import MetadataStore
@@ -101,16 +102,20 @@ class Broker:
         self._started_ms = wall_ms()
 
     @property
+    def _reached_at(self) -> str:
+        return self.config.advertised_host or self.config.host
+
+    @property
     def service_url(self) -> str:
         """The address without TLS, ``pulsar://host:port``; empty if the plain port is closed."""
         port = self._server.port
-        return "" if port is None else f"pulsar://{self.config.advertised_host or self.config.host}:{port}"
+        return "" if port is None else f"pulsar://{host_and_port(self._reached_at, port)}"
 
     @property
     def service_url_tls(self) -> str:
         """The address for TLS, ``pulsar+ssl://host:port``; empty without TLS."""
         port = self._server.tls_port
-        return "" if port is None else f"pulsar+ssl://{self.config.advertised_host or self.config.host}:{port}"
+        return "" if port is None else f"pulsar+ssl://{host_and_port(self._reached_at, port)}"
 
     @property
     def address(self) -> str:
@@ -295,7 +300,7 @@ class Broker:
         text = filled_in(
             config.advertised_listeners,
             broker_id=config.broker_id,
-            host=config.advertised_host or config.host,
+            host=self._reached_at,
             port=self._server.port,
             tls_port=self._server.tls_port,
         )

@@ -25,7 +25,7 @@ class AllowedOrigins:
     """The host names and origins of one gateway."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        own = {"localhost", config.host, socket.gethostname()}
+        own = {"localhost", config.host, config.advertised_host, socket.gethostname()}
         wanted = {name.lower().rstrip(".") for name in (*own, *config.allowed_hosts) if name}
         self._takes_any_host = ANY in wanted
         self._names = frozenset(name for name in wanted if not name.startswith("*."))

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from heliograph.base.errors import ResourceError
+from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.protocols import Connections, HttpProtocol, WebSocketProtocol
@@ -46,7 +47,7 @@ class GatewayServer:
         assert self._listener is not None, "bind comes first"
         host, port = self._listener.getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        return f"{scheme}://{host_and_port(self._config.advertised_host or host, port)}"
 
     def bind(self) -> None:
         """Bind the port, so that a port in use is known before anything else starts.

@@ -4,6 +4,31 @@ from __future__ import annotations
 
 import ipaddress
 from asyncio import BaseTransport
+from dataclasses import dataclass
+
+NODE = "node"  # as a host: the address of the machine that runs the listener, known only there
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where a server that keeps its port listens, and the host by which others reach it.
+
+    Args:
+        host: address to bind to.
+        port: 0: the port of its first start.
+        first_port: the port of the first start; 0: one that the system chooses.
+        advertised_host: host that clients are given; empty: ``host``.
+    """
+
+    host: str
+    port: int = 0
+    first_port: int = 0
+    advertised_host: str = ""
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return ``host:port``, with the brackets of an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def peer_name(transport: BaseTransport | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import typer
 
@@ -13,7 +13,7 @@ from heliograph.base.version import heliograph_version
 from heliograph.cli.admin import brokers, config, namespaces, permissions, racks, schemas, subscriptions, topics
 from heliograph.cli.messages import consume, perf, produce
 from heliograph.cli.operations import bookie, certs, cluster, metadata, tokens
-from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.cli.output import EXIT_FAILED, Output, OwnOutput
 from heliograph.client import discovery
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 
@@ -78,6 +78,7 @@ app.add_typer(tokens.app, name="tokens")
 
 def main() -> None:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    sys.stdout = cast(TextIO, OwnOutput(sys.stdout))
     try:
         _run()
     finally:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +20,24 @@ from heliograph.base.errors import BadRequestError, HeliographError
 WIDTH_IN_FILES = 200  # columns, if standard output is not a terminal
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+
+
+class OwnOutput:
+    """Standard output that only the main thread writes to; what other threads print goes to standard error.
+
+    Ray prints news of its nodes from a thread of its own, also between the lines of a result that programs read.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; return its length."""
+        is_ours = threading.current_thread() is threading.main_thread()
+        return (self._stream if is_ours else sys.stderr).write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Output:

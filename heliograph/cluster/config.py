@@ -82,7 +82,18 @@ class ClusterConfig(ClusterLocation):
     data_directory: Path | None = Field(
         default=None, description="journals, entry logs and metadata, on each node; None: `<home>/data`"
     )
-    host: str = Field(default="127.0.0.1", min_length=1, description="address that every listener binds to")
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="address that every listener binds to; `node`: the address of the Ray node that runs the part, and "
+        "`0.0.0.0`: all addresses, of which the Ray node's is advertised",
+    )
+    node_address: str | None = Field(
+        default=None,
+        min_length=1,
+        description="address of this machine's Ray node, when `helio up` starts Ray; None: `host` if it is "
+        "an address of one machine, else Ray's own choice",
+    )
 
     insecure: bool = Field(
         default=False,
@@ -147,10 +158,16 @@ class ClusterConfig(ClusterLocation):
         default=None, description="password of the user that `metadata_url` names; kept out of files and listings"
     )
     metadata_port: int = _port(0, "port of the embedded store; 0: a free one, kept over restarts")
-    broker_port: int = _port(6650, "port of the first broker, Pulsar's own; 0: a free one, as the other brokers have")
+    bookie_port: int = _port(
+        0, "port of the first bookie, such as BookKeeper's 3181, and 1 more for each other one; 0: free ones"
+    )
+    broker_port: int = _port(
+        6650, "port of the first broker, Pulsar's own, and 2 more for each other one; 0: free ones"
+    )
     gateway_tls: bool = Field(default=False, description="the gateway speaks https, with the brokers' certificate")
     broker_tls_port: int = _port(
-        6651, "port for TLS of the first broker, with `tls_certificate_file`; 0: a free one, as the other brokers have"
+        6651,
+        "port for TLS of the first broker, with `tls_certificate_file`, and 2 more for each other one; 0: free ones",
     )
     gateway_port: int = _port(8080, "port of the gateway, Pulsar's own; 0: a free one")
     dashboard_port: int = _port(8265, "port of the Ray dashboard; 0, or 8265 if that is in use: a free one")

@@ -10,26 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import ray
 import ray.exceptions
+import ray.util
 
 from heliograph.actors.auditor.actor import AuditorActor
 from heliograph.actors.bookie.actor import BookieActor
+from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.actor import BrokerActor
-from heliograph.base.errors import ResourceError
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
+from heliograph.base.peer import NODE, ListenAddress, is_loopback
 from heliograph.client.discovery import METADATA
-from heliograph.cluster import diagnosis, ports
+from heliograph.cluster import diagnosis, labels, ports
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.diagnosis import Node
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.parts import START_GROUPS, Part, parts_of
 from heliograph.cluster.removal import existing, remove
 from heliograph.gateway.actor import GatewayActor
+from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
 from heliograph.metadata.connect import connect_store, embedded_url
 from heliograph.metadata.credentials import with_password, with_secrets
@@ -62,7 +70,9 @@ def deploy(config: ClusterConfig, progress: Progress, *, dashboard_url: str = ""
         ResourceError: a part is not ready within ``start_timeout_ms``; names the part and the reason. The actors that
             this call created are removed again; their data stays.
     """
-    parts = _with_ports(parts_of(config, diagnosis.living_nodes()), config)
+    nodes = diagnosis.living_nodes()
+    parts = parts_of(config, [node.labels for node in nodes])
+    _check_reach(config, parts, nodes)
     deployed = Deployed(metadata_url=config.metadata_url or "")
     try:
         for kinds in START_GROUPS:
@@ -107,7 +117,7 @@ def _start_group(group: Sequence[Part], config: ClusterConfig, deployed: Deploye
 def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str) -> Any:
     actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
     return (
-        ray.remote(hosted(actor_class))
+        ray.remote(hosted(actor_class, partial(_on_this_node, part.name, config.namespace)))
         .options(
             name=part.name,
             namespace=config.namespace,
@@ -129,7 +139,8 @@ def _class_and_arguments(
 ) -> tuple[type[Any], tuple[Any, ...]]:
     if part.kind == "metadata":
         access = StoreAccess(config.secrets, config.peer_tls)
-        return MetadataActor, (str(part.directory), config.host, part.port, METADATA_TIMEOUT_MS_MIN, access)
+        listen = ListenAddress(config.host, part.port)
+        return MetadataActor, (str(part.directory), listen, METADATA_TIMEOUT_MS_MIN, access)
     if part.kind == "bookie":
         assert part.directory is not None, "a bookie has a directory"
         return BookieActor, (
@@ -162,25 +173,36 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _with_ports(parts: Sequence[Part], config: ClusterConfig) -> list[Part]:
-    """Return the parts with fixed ports, so that each has the same address after a restart by Ray.
+def _on_this_node(name: str, namespace: str, argument: Any) -> Any:
+    """Return an argument of an actor with the addresses and ports that the actor has on the node that runs it."""
+    if not isinstance(argument, ListenAddress | BookieConfig | BrokerConfig | GatewayConfig):
+        return argument
+    node_labels: Mapping[str, Any] = ray.get_runtime_context().get_node_labels()
+    machine = ports.Machine(_own_address(), socket.gethostname(), node_labels.get(labels.HOST, ""))
+    return machine.listening(argument, f"{namespace}/{name}")
 
-    Bookies need none: their clients find them through metadata.
+
+def _own_address() -> str:
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def _check_reach(config: ClusterConfig, parts: Sequence[Part], nodes: Sequence[Node]) -> None:
+    """Check that parts on several machines do not listen on loopback.
+
+    Raises:
+        InvalidConfigError: they would not reach each other; names two nodes.
     """
-    taken = {part.port for part in parts} | {part.tls_port for part in parts}
-    chosen = []
-    with_port = {"metadata", "gateway"} if config.tls_only else {"metadata", "broker", "gateway"}
-    for part in parts:
-        port = part.port
-        if not port and part.kind in with_port:
-            port = ports.pick_free(config.host, taken=taken)
-        taken.add(port)
-        tls_port = part.tls_port
-        if not tls_port and part.kind == "broker" and config.tls_certificate_file is not None:
-            tls_port = ports.pick_free(config.host, taken=taken)
-        taken.add(tls_port)
-        chosen.append(replace(part, port=port, tls_port=tls_port))
-    return chosen
+    if not is_loopback(config.host):
+        return
+    used = {node.address for node in nodes for part in parts if labels.matches(part.selector, node.labels)}
+    if len(used) > 1:
+        first, second = sorted(used)[:2]
+        raise InvalidConfigError(
+            f"parts may run on {first} and on {second}, and would not reach each other at {config.host}: set host to "
+            f"{NODE!r}, so that each listens on its own node's address",
+            field="host",
+            limit=f"{NODE!r} or 0.0.0.0, with several machines",
+        )
 
 
 def _with_copies(policies: NamespacePolicies, wanted: Persistence) -> NamespacePolicies | None:

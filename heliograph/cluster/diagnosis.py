@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -16,6 +17,14 @@ from heliograph.cluster import labels
 STATE_API_TIMEOUT_SECONDS = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of Ray: its address, and its labels by name."""
+
+    address: str
+    labels: Mapping[str, str]
+
+
 def reason(error: BaseException) -> str:
     """Return the first line of an actor's error, without Ray's wrapping."""
     cause = getattr(error, "cause", None)
@@ -26,8 +35,7 @@ def reason(error: BaseException) -> str:
 
 def why_not_running(name: str, selector: Mapping[str, str], namespace: str) -> str:
     """Return the likely reason why an actor is not ready."""
-    nodes = living_nodes()
-    if selector and not any(labels.matches(selector, node) for node in nodes):
+    if selector and not any(labels.matches(selector, node.labels) for node in living_nodes()):
         return f"it is waiting for {labels.describe(selector)}"
     state = actor_states(namespace).get(name)
     if state is None:
@@ -39,10 +47,10 @@ def why_not_running(name: str, selector: Mapping[str, str], namespace: str) -> s
     return f"it is {str(state['state']).lower()}, but its start has not finished"
 
 
-def living_nodes() -> list[dict[str, str]]:
-    """Return the labels of each of Ray's living nodes."""
+def living_nodes() -> list[Node]:
+    """Return Ray's living nodes."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [node["Labels"] for node in nodes if node["Alive"]]
+    return [Node(node["NodeManagerAddress"], node["Labels"]) for node in nodes if node["Alive"]]
 
 
 def actor_states(namespace: str) -> dict[str, dict[str, Any]]:

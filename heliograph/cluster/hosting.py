@@ -29,18 +29,22 @@ COLLECT_AFTER = (2_000, 10, 50)
 _UNGATED = frozenset({START_METHOD, "pid", "stop"})
 
 
-def hosted(actor_class: type[Any]) -> type[Any]:
+def hosted(actor_class: type[Any], prepare: Callable[[Any], Any] = lambda argument: argument) -> type[Any]:
     """Return a subclass for ``ray.remote`` that starts itself and holds calls back until it has started.
 
     ``start`` may be called any number of times: each call returns or raises the outcome of the one real start. Another
     async method raises ServiceNotReadyError when the start takes longer than 10 s.
+
+    Args:
+        prepare: is given each argument of the constructor on the node that runs the actor, and returns what the actor
+            gets instead.
     """
 
     class Hosted(actor_class):  # type: ignore[misc]  # its base is known at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
             os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
             assert __debug__, "invariants are checked by assert: do not run with python -O"
-            super().__init__(*arguments, **options)
+            super().__init__(*map(prepare, arguments), **options)
             if (watchdog := watchdog_of_environment()) is not None:
                 watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
             # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle

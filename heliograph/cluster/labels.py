@@ -15,6 +15,7 @@ BOOKIE = "heliograph.io/bookie"
 BROKER = "heliograph.io/broker"
 METADATA = "heliograph.io/metadata"
 RACK = "heliograph.io/rack"
+HOST = "heliograph.io/host"  # by which others reach what runs on the node; without it: its Ray node's address
 ANY = "true"
 
 ONE_MACHINE = {BOOKIE: ANY, BROKER: ANY, METADATA: ANY}

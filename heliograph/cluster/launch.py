@@ -15,7 +15,7 @@ from pathlib import Path
 
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree
-from heliograph.base.peer import is_loopback, is_wildcard
+from heliograph.base.peer import NODE, is_loopback, is_wildcard
 from heliograph.base.processes import ProcessName, end_session, wait_until
 from heliograph.cluster import labels, ports
 from heliograph.cluster.config import ClusterConfig
@@ -115,11 +115,18 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int) -> lis
         f"--dashboard-agent-listen-port={agent_port}",
         f"--temp-dir={temporary}",
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
-        *([] if is_loopback(config.host) or is_wildcard(config.host) else [f"--node-ip-address={config.host}"]),
+        *([f"--node-ip-address={address}"] if (address := _node_address(config)) else []),
         f"--num-cpus={config.ray_cpus}",
         f"--object-store-memory={config.ray_object_store_bytes}",
         "--labels=" + ",".join(f"{key}={value}" for key, value in labels.ONE_MACHINE.items()),
     ]
+
+
+def _node_address(config: ClusterConfig) -> str | None:
+    """Return the address of Ray's node; None leaves it to Ray."""
+    if config.node_address or config.host == NODE or is_loopback(config.host) or is_wildcard(config.host):
+        return config.node_address
+    return config.host
 
 
 def _environment(auth_mode: str) -> dict[str, str]:

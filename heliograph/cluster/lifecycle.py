@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+
+from pydantic import SecretStr
 
 from heliograph.auth.issuing import own_credentials
 from heliograph.base.errors import (
@@ -16,7 +19,7 @@ from heliograph.base.errors import (
     UnsupportedError,
 )
 from heliograph.base.home import ClusterHome, ClusterState, boot_id, delete_tree, private_files, require_writable
-from heliograph.base.peer import is_loopback
+from heliograph.base.peer import NODE, is_loopback
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.client import discovery
@@ -24,6 +27,7 @@ from heliograph.client.access import joined_address
 from heliograph.cluster import launch, ports
 from heliograph.cluster.config import ClusterConfig
 
+SECRET_BYTES = 32
 Progress = Callable[[str], None]
 
 
@@ -59,7 +63,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
                 field="home",
             )
         own = own_credentials(config.auth_config(), home.directory, progress, with_gateway=config.gateway)
-        config = config.with_auth(own)
+        config = with_secret(config.with_auth(own), home)
         is_given = discovery.is_attached() or os.environ.get("RAY_ADDRESS")
         started = None if known or is_given else _start_ray(config, home, progress)
         state = known or started or _joined(config)
@@ -71,6 +75,14 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
                 _stop_ray(started)
                 home.forget()
             raise
+
+
+def with_secret(config: ClusterConfig, home: ClusterHome) -> ClusterConfig:
+    """Return the configuration with a secret of its own making, if other machines reach the parts and none is given."""
+    if config.secrets is not None or is_loopback(config.host):
+        return config
+    made = home.secret() or secrets.token_hex(SECRET_BYTES)  # what runs already keeps its own
+    return config.model_copy(update={"cluster_secret": SecretStr(made)})
 
 
 def _make_certificates(config: ClusterConfig, progress: Progress) -> None:
@@ -187,7 +199,7 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
     wanted = {"gateway_port": config.gateway, "broker_port": not config.tls_only}
     for setting in ("metadata_port", "broker_port", "gateway_port"):
         if wanted.get(setting, True):
-            ports.require_free(getattr(config, setting), config.host, setting)
+            ports.require_free(getattr(config, setting), "0.0.0.0" if config.host == NODE else config.host, setting)
     progress("starting Ray on this machine")
     head = launch.spawn_ray(config, home)
     state = ClusterState(

@@ -10,6 +10,7 @@ from heliograph.client.discovery import AUDITOR, BOOKIE_PREFIX, BROKER_PREFIX, G
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
 
+PORTS_OF_A_BROKER = 2  # plain and TLS, next to each other with Pulsar's own numbers
 START_ORDER = ("metadata", "bookie", "broker", "auditor", "gateway")
 # Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
 START_GROUPS = (("metadata",), ("bookie", "broker", "auditor"), ("gateway",))
@@ -41,15 +42,15 @@ def parts_of(config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> list[
     if config.metadata_url is None:
         selector = labels.metadata_selector(nodes) if config.require_labels else {}
         parts.append(Part(METADATA, "metadata", selector, config.metadata_port, directory=config.data_root / METADATA))
-    parts += [_bookie(f"{BOOKIE_PREFIX}{number}", config, nodes) for number in range(1, config.bookies + 1)]
+    parts += [_bookie(number, config, nodes) for number in range(1, config.bookies + 1)]
     anywhere = labels.broker_selector(nodes) if config.require_labels else {}
     parts += [
         Part(
             f"{BROKER_PREFIX}{number}",
             "broker",
             anywhere,
-            config.broker_port if number == 1 else 0,
-            config.broker_tls_port if number == 1 else 0,
+            _numbered(config.broker_port, number, PORTS_OF_A_BROKER),
+            _numbered(config.broker_tls_port, number, PORTS_OF_A_BROKER),
         )
         for number in range(1, config.brokers + 1)
     ]
@@ -60,10 +61,23 @@ def parts_of(config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> list[
     return parts
 
 
-def _bookie(name: str, config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> Part:
+def _bookie(number: int, config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> Part:
+    name = f"{BOOKIE_PREFIX}{number}"
     selector = labels.bookie_selector(name, nodes) if config.require_labels else {}
     racks = [node.get(labels.RACK, "default") for node in nodes if labels.matches(selector, node)]
-    return Part(name, "bookie", selector, rack=racks[0] if racks else "default", directory=config.data_root / name)
+    return Part(
+        name,
+        "bookie",
+        selector,
+        _numbered(config.bookie_port, number, 1),
+        rack=racks[0] if racks else "default",
+        directory=config.data_root / name,
+    )
+
+
+def _numbered(first: int, number: int, step: int) -> int:
+    """Return the port of a numbered part, of which the first has the port ``first``; 0 stays 0, a free one."""
+    return first and first + step * (number - 1)
 
 
 def kind_of(actor_name: str) -> str:

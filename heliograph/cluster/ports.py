@@ -1,17 +1,60 @@
-"""TCP ports of this machine: the choice of free ones, and the errors for taken ones."""
+"""Addresses and TCP ports of this machine: the choice of free ones, and the errors for taken ones."""
 
 from __future__ import annotations
 
 import random
 import socket
 from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from heliograph.base.errors import InvalidConfigError, ResourceError
+from heliograph.base.peer import NODE, is_wildcard
 
 # Below the range that Linux uses for outgoing connections (from 32768), so that a port stays free over a restart.
 _FIRST_PORT = 20_000
 _LAST_PORT = 32_000
 _ATTEMPTS_MAX = 200
+_PORTS = frozenset({"port", "tls_port", "first_port"})  # of a configuration, where 0 is a free one
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How a machine is reached.
+
+    Args:
+        address: of its Ray node.
+        name: its host name.
+        advertised_host: what the label ``heliograph.io/host`` of its Ray node says; empty without one.
+    """
+
+    address: str
+    name: str
+    advertised_host: str = ""
+
+    def listening(self, config: Any, key: str) -> Any:
+        """Return a configuration with the address, the advertised host and the ports that a part has on this machine.
+
+        Args:
+            config: a dataclass with ``host``, ``port`` and ``advertised_host``, perhaps ``tls_port``.
+            key: name of the part. A free port is looked for in an order that it decides, so that a part that is started
+                again has its port again.
+
+        Raises:
+            ResourceError: no port is free.
+        """
+        host = self.address if config.host == NODE else config.host
+        reached_at = (config.advertised_host or "").replace("{hostname}", self.name).replace("{address}", self.address)
+        if not reached_at and (self.advertised_host or config.host == NODE or is_wildcard(host)):
+            reached_at = self.advertised_host or self.address
+        values: dict[str, Any] = {"host": host, "advertised_host": reached_at}
+        chosen: set[int] = set()
+        has = {item.name for item in fields(config)}
+        for name in sorted(_PORTS & has - ({"port"} if "first_port" in has else set())):
+            if getattr(config, name) == 0:
+                values[name] = pick_free(host, taken=chosen, key=f"{key}/{name}")
+                chosen.add(values[name])
+        return replace(config, **values)
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -25,14 +68,18 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def pick_free(host: str = "127.0.0.1", *, taken: Collection[int] = ()) -> int:
+def pick_free(host: str = "127.0.0.1", *, taken: Collection[int] = (), key: str | None = None) -> int:
     """Return a port that is free now and likely to stay free.
+
+    Args:
+        key: decides the order in which ports are tried; None: a random one.
 
     Raises:
         ResourceError: none was found.
     """
+    order = random.Random(key)
     for _ in range(_ATTEMPTS_MAX):
-        port = random.randint(_FIRST_PORT, _LAST_PORT)
+        port = order.randint(_FIRST_PORT, _LAST_PORT)
         if port not in taken and is_free(port, host):
             return port
     raise ResourceError(f"no free port between {_FIRST_PORT} and {_LAST_PORT} on {host}: is the address right?")

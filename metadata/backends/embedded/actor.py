@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.base.errors import HeliographError
+from heliograph.base.peer import ListenAddress
 from heliograph.base.tls.contexts import PeerTlsFiles, ServerTls
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
@@ -38,23 +39,21 @@ class MetadataActor:
     def __init__(
         self,
         directory: str,
-        host: str,
-        port: int = 0,
+        listen: ListenAddress,
         session_timeout_ms_min: int = 1_000,
         access: StoreAccess | None = None,
     ) -> None:
         """
         Args:
             directory: the directory of the store, on a disk of this node.
-            host: the address to listen on, which clients are given too.
-            port: 0 takes a free port at the first start and the same one at every later start.
+            listen: where, and the host that clients are given. Port 0 takes a free port at the first start and the same
+                one at every later start.
             session_timeout_ms_min: the shortest session timeout that a client may ask for.
             access: how clients are let in; None: any is, over plain connections.
         """
         assert __debug__, "run without -O: the server relies on its asserts"
         self._directory = Path(directory)
-        self._host = host
-        self._port = port
+        self._listen = listen
         self._access = access or StoreAccess()
         self._limits = ServerLimits(session_timeout_ms_min=session_timeout_ms_min)
         self._server: EmbeddedServer | None = None
@@ -105,7 +104,14 @@ class MetadataActor:
                 files, secret = self._access.tls, self._access.secret
                 tls = None if files is None else ServerTls(files.as_server)
                 server = EmbeddedServer(
-                    self._directory, self._host, self._port, secret=secret, limits=self._limits, tls=tls
+                    self._directory,
+                    self._listen.host,
+                    self._listen.port,
+                    first_port=self._listen.first_port,
+                    advertised_host=self._listen.advertised_host,
+                    secret=secret,
+                    limits=self._limits,
+                    tls=tls,
                 )
                 await server.start()
                 self._server = server

@@ -17,6 +17,7 @@ import msgpack
 import pytest
 
 from heliograph.base.errors import HeliographError
+from heliograph.base.peer import ListenAddress
 from heliograph.metadata.backends.embedded import limits
 from heliograph.metadata.backends.embedded.actor import MetadataActor
 from heliograph.metadata.backends.embedded.client import EmbeddedStore
@@ -247,7 +248,7 @@ def test_an_unreachable_server_is_a_clear_error_in_time() -> None:
 
 def test_the_actor_serves_without_being_asked_and_comes_back_in_place(tmp_path: Path) -> None:
     async def scenario() -> None:
-        actor = MetadataActor(str(tmp_path), "127.0.0.1")
+        actor = MetadataActor(str(tmp_path), ListenAddress("127.0.0.1"))
         assert repr(actor) == "Metadata(embedded)"
         address = await actor.start()
         assert await actor.address() == address == await actor.start()
@@ -255,7 +256,7 @@ def test_the_actor_serves_without_being_asked_and_comes_back_in_place(tmp_path: 
             await store.create("/a")
         assert (await actor.statistics())["nodes"] == 2
         await actor.stop()
-        again = MetadataActor(str(tmp_path), "127.0.0.1")
+        again = MetadataActor(str(tmp_path), ListenAddress("127.0.0.1"))
         host, port = address.split(":")
         store = await EmbeddedStore.connect(host, int(port))
         assert await store.exists("/a") is not None

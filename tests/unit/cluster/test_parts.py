@@ -18,7 +18,7 @@ def test_parts_come_in_starting_order_with_their_places(tmp_path: Path) -> None:
     assert [part.name for part in parts] == [
         "metadata", "bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "auditor", "gateway",
     ]  # fmt: skip
-    assert [part.port for part in parts if part.kind == "broker"] == [6650, 0]
+    assert [part.port for part in parts if part.kind == "broker"] == [6650, 6652]
     assert parts[1].directory == tmp_path / "data" / "bookie-1"
     assert parts[1].selector == {labels.BOOKIE: "true"}
     assert parts[-1].port == 8080

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.handshake import check_secret
-from heliograph.base.peer import is_loopback
+from heliograph.base.peer import host_and_port, is_loopback
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.metadata.backends.embedded.limits import EXPIRY_TICK_MS, ServerLimits
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection
@@ -37,6 +37,8 @@ class EmbeddedServer:
         host: str,
         port: int = 0,
         *,
+        first_port: int = 0,
+        advertised_host: str = "",
         secret: str | None = None,
         limits: ServerLimits | None = None,
         lock_wait_ms: int = LOCK_WAIT_MS,
@@ -45,8 +47,10 @@ class EmbeddedServer:
         """
         Args:
             directory: created when it is missing; holds all files of the store.
-            host: the address to listen on, which clients are given too.
+            host: the address to listen on.
+            advertised_host: the host that clients are given; empty: ``host``.
             port: 0 takes a free port at the first start and the same one at every later start.
+            first_port: the one to take at the first start, with port 0; 0: one that the system chooses.
             secret: the cluster's, one a line, which clients have to prove; None: none, on loopback addresses only.
             lock_wait_ms: how long ``start`` waits for another server to release the directory.
             tls: of the listener; None: connections are plain.
@@ -57,7 +61,9 @@ class EmbeddedServer:
         self._tls = tls
         self._directory_path = directory
         self._host = host
+        self._advertised_host = advertised_host or host
         self._port = port
+        self._first_port = first_port
         check_secret(secret)
         if secret is None and not is_loopback(host):
             raise InvalidConfigError(
@@ -80,7 +86,7 @@ class EmbeddedServer:
     def address(self) -> str:
         """``host:port``, once started."""
         assert self._listener is not None, "the server is started"
-        return f"{self._host}:{self._port}"
+        return host_and_port(self._advertised_host, self._port)
 
     async def start(self) -> None:
         """Lock the directory, load the store and listen.
@@ -96,7 +102,7 @@ class EmbeddedServer:
         try:
             self._directory = await asyncio.to_thread(ServerDirectory, self._directory_path, self._lock_wait_ms)
             kept_port = await asyncio.to_thread(self._directory.read_port)
-            listening = await asyncio.to_thread(self._bind, self._port or kept_port)
+            listening = await asyncio.to_thread(self._bind, self._port or kept_port or self._first_port)
             self._port = listening.getsockname()[1]
             try:
                 tree = await asyncio.to_thread(self._load)

@@ -1,0 +1,112 @@
+"""Machines of one test: network namespaces that are joined by a bridge. Needs root and ``ip``.
+
+The test's own process is on the bridge, too, so it reaches every machine. Names and addresses have this process's id in
+them; two runs on one computer do not meet.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import pytest
+
+END_SECONDS = 20.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One namespace, with the address of its one network device besides loopback."""
+
+    namespace: str
+    device: str  # the bridge's end of its cable
+    address: str
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Return the command that runs another one on this machine."""
+        return ["ip", "netns", "exec", self.namespace, *command]
+
+    def pull_the_cable(self) -> None:
+        """Cut the machine off from all others; what runs on it goes on."""
+        _run("ip", "link", "set", self.device, "down")
+
+    def plug_in(self) -> None:
+        """Join the machine to the others again."""
+        _run("ip", "link", "set", self.device, "up")
+
+    def power_off(self) -> None:
+        """End everything that runs on the machine, as a loss of power would; its disk stays."""
+        deadline = time.monotonic() + END_SECONDS
+        while pids := self._pids():
+            assert time.monotonic() < deadline, f"processes of {self.namespace} do not end: {pids}"
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_POLL_SECONDS)
+
+    def _pids(self) -> list[int]:
+        listed = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=True)
+        return [pid for pid in map(int, listed.stdout.split()) if _is_running(pid)]
+
+
+@contextmanager
+def network(count: int) -> Iterator[list[Machine]]:
+    """Make so many machines on one bridge; at the end nothing of them is left."""
+    _require()
+    own = os.getpid()
+    prefix = f"10.{77 + own % 100}.{own // 100 % 250}"
+    bridge = f"hb{own}"
+    machines = [Machine(f"hg{own}-{n}", f"hv{own}-{n}", f"{prefix}.{n}") for n in range(1, count + 1)]
+    try:
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "address", "add", f"{prefix}.254/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+        for machine in machines:
+            name = machine.namespace
+            _run("ip", "netns", "add", name)
+            _run("ip", "link", "add", machine.device, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _run("ip", "link", "set", machine.device, "master", bridge, "up")
+            _run("ip", "-n", name, "address", "add", f"{machine.address}/24", "dev", "eth0")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+            _run("ip", "-n", name, "link", "set", "eth0", "up")
+            _run("ip", "-n", name, "route", "add", "default", "via", f"{prefix}.254")
+        yield machines
+    finally:
+        names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout.split()
+        for machine in machines:
+            if machine.namespace in names:
+                machine.power_off()
+                _run("ip", "netns", "delete", machine.namespace)
+        subprocess.run(["ip", "link", "delete", bridge], capture_output=True, check=False)
+
+
+def _require() -> None:
+    """Skip the test where no namespaces can be made."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("machines are network namespaces, which need root and `ip` (package iproute2)")
+    probe = f"hp{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"no network namespace can be made here: {made.stderr.strip()}")
+    _run("ip", "netns", "delete", probe)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process has not ended; one that its parent has not waited for has."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

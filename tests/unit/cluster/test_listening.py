@@ -1,0 +1,93 @@
+"""Where the parts of a cluster of several machines listen, and how others reach them."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.base.home import ClusterHome
+from heliograph.base.peer import ListenAddress, host_and_port
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.lifecycle import with_secret
+from heliograph.cluster.parts import parts_of
+from heliograph.cluster.ports import Machine
+from heliograph.gateway.config import GatewayConfig
+
+SECRET = "a secret of thirty-two characters"
+HERE = Machine("127.0.0.1", "east-1")
+NAMED = Machine("127.0.0.1", "east-1", "storage-1.example")
+
+
+def bookie(**settings: str) -> BookieConfig:
+    paths = (Path("j"),)
+    return BookieConfig("bookie-1", paths, paths, cluster_secret=SECRET, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "bound", "reached_at"),
+    [
+        (HERE, {"host": "127.0.0.1"}, "127.0.0.1", ""),
+        (HERE, {"host": "node"}, "127.0.0.1", "127.0.0.1"),
+        (HERE, {"host": "0.0.0.0"}, "0.0.0.0", "127.0.0.1"),
+        (HERE, {"host": "0.0.0.0", "advertised_host": "{hostname}.example"}, "0.0.0.0", "east-1.example"),
+        (HERE, {"host": "node", "advertised_host": "a-{address}"}, "127.0.0.1", "a-127.0.0.1"),
+        (NAMED, {"host": "node"}, "127.0.0.1", "storage-1.example"),
+        (NAMED, {"host": "node", "advertised_host": "mine"}, "127.0.0.1", "mine"),
+    ],
+)
+def test_a_part_binds_on_its_machine_and_says_how_that_is_reached(
+    machine: Machine, settings: dict[str, str], bound: str, reached_at: str
+) -> None:
+    made: BookieConfig = machine.listening(bookie(**settings), "bookie-1")
+    assert (made.host, made.advertised_host or "") == (bound, reached_at)
+
+
+def test_a_free_port_is_the_same_after_a_restart_and_differs_between_parts() -> None:
+    config = BrokerConfig(broker_id="b", actor_name="b", host="node")
+    ports = [HERE.listening(config, key).port for key in ("c/broker-1", "c/broker-1", "c/broker-2", "d/broker-1")]
+    assert ports[0] == ports[1]
+    assert len(set(ports)) == 3
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", ports[0]))
+        assert HERE.listening(config, "c/broker-1").port != ports[0]
+
+
+def test_given_ports_stay() -> None:
+    made = HERE.listening(GatewayConfig(port=8080, host="node"), "gateway")
+    assert (made.port, made.advertised_host) == (8080, "127.0.0.1")
+
+
+def test_the_metadata_store_keeps_the_port_of_its_first_start() -> None:
+    made = HERE.listening(ListenAddress("node"), "metadata")
+    assert (made.host, made.port, made.advertised_host) == ("127.0.0.1", 0, "127.0.0.1")
+    assert made.first_port > 0
+
+
+def test_ports_of_numbered_parts_follow_the_first() -> None:
+    label = {"heliograph.io/bookie": "true", "heliograph.io/broker": "true"}
+    parts = {part.name: part for part in parts_of(ClusterConfig(bookie_port=3181, brokers=3), [label])}
+    assert [parts[f"bookie-{number}"].port for number in (1, 2, 3)] == [3181, 3182, 3183]
+    assert [(parts[f"broker-{n}"].port, parts[f"broker-{n}"].tls_port) for n in (1, 3)] == [(6650, 6651), (6654, 6655)]
+    free = parts_of(ClusterConfig(broker_port=0, brokers=3), [label])
+    assert {part.port for part in free if part.kind == "broker"} == {0}
+
+
+def test_a_cluster_of_several_machines_has_a_secret(tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path)
+    home.prepare()
+    assert with_secret(ClusterConfig(home=tmp_path), home).secrets is None
+    made = with_secret(ClusterConfig(home=tmp_path, host="node"), home).secrets
+    assert made is not None
+    assert len(made) == 64
+    home.keep_secret(made)
+    assert with_secret(ClusterConfig(home=tmp_path, host="node"), home).secrets == made, "what runs keeps its own"
+    given = ClusterConfig(home=tmp_path, host="node", cluster_secret=SECRET)
+    assert with_secret(given, home).secrets == SECRET
+
+
+def test_an_ipv6_address_is_written_with_brackets() -> None:
+    assert [host_and_port(host, 1) for host in ("::1", "[::1]", "h")] == ["[::1]:1", "[::1]:1", "h:1"]
