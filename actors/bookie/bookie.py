@@ -153,15 +153,13 @@ class Bookie:
                 lambda: self._space.is_read_only,
             ),
             BookieServer(
-                config.bookie_id,
-                config.cluster_secret,
+                config,
                 storage,
                 reads,
                 checkpointer,
                 self._space,
                 self.statistics,
                 self.fail,
-                config.tls,
             ),
         )
         running.checkpointer.on_settled = running.server.regulate
@@ -315,6 +313,9 @@ class Bookie:
             is_registered=self._registrar is not None and self._registrar.is_registered,
             uptime_seconds=time.monotonic() - self._started_at,
             connections=running.server.connections,
+            connections_refused=running.server.guard.refused,
+            unfinished_bytes=running.server.guard.unfinished_bytes,
+            unfinished_closed=running.server.guard.unfinished_closed,
             ledgers=len(storage.ledgers),
             entries_added=storage.entries_added,
             adds_refused=running.server.adds_refused,

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, FRAME_SLACK_BYTES
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.frame_budget import BUDGET_LEAST
 from heliograph.base.guard.handshake import check_secret
+from heliograph.base.guard.listener import ListenerLimits
 from heliograph.base.peer import is_loopback
 from heliograph.base.settings import check_limits, described, setting
 from heliograph.base.tls.contexts import PeerTlsFiles
@@ -23,9 +25,8 @@ CONNECTION_BODIES_MAX = 4  # entries or batches of one connection that are read 
 CONNECTION_OUT_BYTES_MAX = 4 << 20  # unsent answers of one connection; above it the socket is not read
 SLOW_CLIENT_SECONDS_MAX = 30.0  # a client that reads no answer for this long is disconnected
 RECEIVE_BYTES = 256 << 10  # read from a socket at once and processed before the event loop continues
-GREETING_SECONDS_MAX = 10.0  # time for a client to prove that it knows the secret
+GREETING_SECONDS_MAX = 10.0  # time for a client to say HELLO, and to prove that it knows the secret
 GREETING_BYTES_MAX = 4096  # bytes read from a client before that
-CONNECTIONS_MAX = 4096  # sockets; the next one is closed at once
 DISK_READS_MAX = 1024  # reads that wait for a thread, of all connections together
 READ_BATCH_BYTES_MAX = 1 << 20  # of one answer with several entries; a larger entry comes alone
 READ_AHEADS_MAX = 4  # batches read before they are asked for, of all clients together
@@ -104,6 +105,19 @@ class BookieConfig:
     recovery_headroom_bytes: int = setting(
         256 << 20, "free space with which a disk still accepts the adds of ledger recovery", least=0
     )
+    connections_max: int = setting(4_096, "open connections; further ones are closed at once", least=1)
+    connections_per_address_max: int = setting(
+        2_048, "the same of one address; an IPv6 address counts by its /64", least=1
+    )
+    unfinished_bytes_max: int = setting(
+        256 << 20,
+        "bytes of frames that are not complete, of all connections; one address may have half of it. Above it sockets "
+        "are not read, and connections whose frames do not go on are closed",
+        least=BUDGET_LEAST,
+    )
+    unfinished_ms_max: int = setting(
+        30_000, "time in which a frame has to arrive, and one second more for each 16 KiB of it", least=1
+    )
     cluster_secret: str | None = field(
         default=None, repr=False, metadata=described("secret that clients prove; None: loopback only, open")
     )
@@ -144,3 +158,10 @@ class BookieConfig:
             raise InvalidConfigError(
                 "recovery needs less headroom than ordinary adds", field="recovery_headroom_bytes,headroom_bytes"
             )
+
+    @property
+    def listener(self) -> ListenerLimits:
+        """The limits of the listener."""
+        return ListenerLimits(
+            self.connections_max, self.connections_per_address_max, self.unfinished_bytes_max, self.unfinished_ms_max
+        )

@@ -17,6 +17,13 @@ class BookieStatistics:
     is_registered: bool = field(metadata=described("1 while the bookie is registered in the metadata"))
     uptime_seconds: float = field(metadata=described("time since the start"))
     connections: int = field(metadata=described("open connections"))
+    connections_refused: int = field(
+        metadata=described("connections refused because all, or an address, had as many as they may")
+    )
+    unfinished_bytes: int = field(metadata=described("bytes held of frames that are not complete"))
+    unfinished_closed: int = field(
+        metadata=described("connections closed because a frame did not arrive in its time, or there was no room for it")
+    )
     ledgers: int = field(metadata=described("ledgers with entries or a fence on this bookie"))
     entries_added: int = field(metadata=described("entries stored"))
     adds_refused: int = field(metadata=described("adds refused: read-only, overloaded, or the ledger is fenced"))

@@ -68,7 +68,7 @@ class Broker:
         self.config = config  # replaced when a setting changes while the broker runs
         self.on_session_lost: Callable[[], None] = lambda: None
         self._tls = None if config.tls is None else ServerTls(config.tls)
-        self._server = PulsarServer(config.host, None if config.tls_only else config.port, config.tls_port, self._tls)
+        self._server = PulsarServer(config, self._tls)
         self._store = store
         self._ledgers = ledgers
         self._peer = peer
@@ -247,6 +247,9 @@ class Broker:
             "started_ms": self._started_ms,
             "connections": self._server.connections,
             "connections_total": self._server.connections_total,
+            "connections_refused_total": self._server.guard.refused,
+            "unfinished_bytes": self._server.guard.unfinished_bytes,
+            "unfinished_closed_total": self._server.guard.unfinished_closed,
             "bundles": len(self._ownership.owned) if self._ownership is not None else 0,
             "topics": len(loaded),
             "producers": sum(len(topic.producers) for topic in loaded),
@@ -277,6 +280,7 @@ class Broker:
         assert self._changes is not None, "the broker was started"
         assert self._policy_watch is not None, "the broker was started"
         config = self.config = self._context.config = self._live.current
+        self._server.guard.configure(config.listener)
         self._cache.limit(config.cache_bytes)
         self._publish_budget.bytes_max = config.publish_bytes_max
         self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)

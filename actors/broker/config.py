@@ -10,6 +10,8 @@ from heliograph.actors.ledger.driver import LedgerClientConfig
 from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.frame_budget import BUDGET_LEAST
+from heliograph.base.guard.listener import ListenerLimits
 from heliograph.base.settings import check_limits, described, setting
 from heliograph.base.tls.contexts import TlsFiles
 from heliograph.metadata.model import Persistence, check_quorum
@@ -144,6 +146,28 @@ class BrokerConfig:
         is_live=True,
     )
     connections_max: int = setting(10_000, "open connections; further ones are closed at once", least=0, is_live=True)
+    connections_per_address_max: int = setting(
+        5_000, "the same of one address; an IPv6 address counts by its /64", least=0, is_live=True
+    )
+    connections_per_role_max: int = setting(
+        5_000, "the same of one role, where `auth.enabled` is set; 0: any number", least=0, is_live=True
+    )
+    connect_ms_max: int = setting(
+        10_000, "time in which a client has to be connected and authenticated; it has 8 KiB for that", least=1
+    )
+    unfinished_bytes_max: int = setting(
+        256 * MIB,
+        "bytes of frames that are not complete, of all connections; one address may have half of it. Above it sockets "
+        "are not read, and connections whose frames do not go on are closed",
+        least=BUDGET_LEAST,
+        is_live=True,
+    )
+    unfinished_ms_max: int = setting(
+        30_000,
+        "time in which a frame has to arrive, and one second more for each 16 KiB of it",
+        least=1,
+        is_live=True,
+    )
     keep_alive_seconds: float = setting(
         30.0, "silence after which a peer is pinged; twice that ends the connection", above=0, is_live=True
     )
@@ -247,6 +271,13 @@ class BrokerConfig:
                 field="orphan_grace_seconds",
                 limit=f"at least {ORPHAN_GRACE_SESSIONS_MIN} session timeouts",
             )
+
+    @property
+    def listener(self) -> ListenerLimits:
+        """The limits of the listeners for clients, which share one guard."""
+        return ListenerLimits(
+            self.connections_max, self.connections_per_address_max, self.unfinished_bytes_max, self.unfinished_ms_max
+        )
 
     @property
     def default_copies(self) -> Persistence:

@@ -20,6 +20,19 @@ METRICS = (
     BrokerMetric("pulsar_producers_count", "producers", "connected producers"),
     BrokerMetric("pulsar_consumers_count", "consumers", "connected consumers"),
     BrokerMetric("pulsar_active_connections", "connections", "open connections"),
+    BrokerMetric(
+        "heliograph_broker_connections_refused_total",
+        "connections_refused_total",
+        "connections refused because all, an address or a role had as many as they may",
+    ),
+    BrokerMetric(
+        "heliograph_broker_unfinished_bytes", "unfinished_bytes", "bytes held of frames that are not complete"
+    ),
+    BrokerMetric(
+        "heliograph_broker_unfinished_closed_total",
+        "unfinished_closed_total",
+        "connections closed because a frame did not arrive in its time, or there was no room for it",
+    ),
     BrokerMetric("pulsar_in_messages_total", "messages_in", "messages published to the loaded topics"),
     BrokerMetric("pulsar_in_bytes_total", "bytes_in", "bytes published to the loaded topics"),
     BrokerMetric("pulsar_out_messages_total", "messages_out", "messages sent to consumers of the loaded topics"),

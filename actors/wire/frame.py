@@ -203,9 +203,14 @@ class BookieFrameDecoder:
         return frames
 
 
-def cut_frames(view: memoryview, frame_bytes_max: int) -> tuple[list[tuple[list[Any], memoryview]], int, int]:
+def cut_frames(
+    view: memoryview, frame_bytes_max: int, first_bytes_max: int = 0
+) -> tuple[list[tuple[list[Any], memoryview]], int, int]:
     """Return header and body of every whole frame in ``view``, the position after the last of them, and the number of
     bytes known to be needed from there for the next frame.
+
+    Args:
+        first_bytes_max: limit of the first frame, if it is another.
 
     Raises:
         FrameError: a frame above the limit, or a damaged header.
@@ -213,10 +218,11 @@ def cut_frames(view: memoryview, frame_bytes_max: int) -> tuple[list[tuple[list[
     frames: list[tuple[list[Any], memoryview]] = []
     position, end = 0, len(view)
     wanted = _HEAD.size
+    limit = first_bytes_max or frame_bytes_max
     while end - position >= _HEAD.size:
         length, header_bytes, checksum = _HEAD.unpack_from(view, position)
-        if length > frame_bytes_max or length < _AFTER_LENGTH_BYTES + header_bytes:
-            raise FrameError(f"a frame of {length} bytes; the limit is {frame_bytes_max} bytes")
+        if length > limit or length < _AFTER_LENGTH_BYTES + header_bytes:
+            raise FrameError(f"a frame of {length} bytes; the limit is {limit} bytes")
         if header_bytes > HEADER_BYTES_MAX:
             raise FrameError(f"a frame has a header of {header_bytes} bytes; the limit is {HEADER_BYTES_MAX} bytes")
         frame_end = position + _LENGTH.size + length
@@ -226,6 +232,7 @@ def cut_frames(view: memoryview, frame_bytes_max: int) -> tuple[list[tuple[list[
         body_start = position + _HEAD.size + header_bytes
         frames.append((_header(view[position + _HEAD.size : body_start], checksum), view[body_start:frame_end]))
         position = frame_end
+        limit = frame_bytes_max
     return frames, position, wanted
 
 

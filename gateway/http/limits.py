@@ -1,4 +1,4 @@
-"""Limits of callers: bytes of bodies that are held, connections of an address, requests and bytes a second (I15).
+"""Limits of callers: bytes of bodies that are held, what they have open, requests and bytes a second (I15).
 
 Nothing here does I/O; times are passed in as seconds of a monotonic clock.
 """
@@ -6,9 +6,10 @@ Nothing here does I/O; times are passed in as seconds of a monotonic clock.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable
 
+from heliograph.base.guard.shares import ShareCounter
 from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManyRequestsError, TooManySessionsError, TooMuchHeldError
@@ -16,25 +17,6 @@ from heliograph.gateway.http.caller import Caller
 
 CALLERS_MAX = 10_000  # addresses, roles and tenants whose rates are remembered; the one seen longest ago is forgotten
 SHARE_OF_ONE_ADDRESS = 4  # one address may hold a quarter of all
-
-
-class ShareCounter:
-    """Counts what each key holds of something, with a bound for one key and one for all."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._of: Counter[str] = Counter()
-
-    def __getitem__(self, key: str) -> int:
-        return self._of[key]
-
-    def add(self, key: str, count: int) -> None:
-        """Count more, or less where ``count`` is negative."""
-        self.total += count
-        self._of[key] += count
-        assert self._of[key] >= 0, "what is given back was taken before"
-        if not self._of[key]:
-            del self._of[key]
 
 
 class Shares:
@@ -113,31 +95,6 @@ class BodyBudget:
         """Count bytes that are not held any more."""
         if size:
             self._held.add(address, -size)
-
-
-class ConnectionLimit:
-    """The connections of each address."""
-
-    def __init__(self, config: GatewayConfig) -> None:
-        self._max = config.connections_max
-        self._of_address_max = config.connections_per_address_max
-        self._open = ShareCounter()
-
-    @property
-    def total(self) -> int:
-        """The connections that are open."""
-        return self._open.total
-
-    def admit(self, address: str) -> bool:
-        """Count a connection; return False, without counting it, if there are too many."""
-        if self._open.total >= self._max or self._open[address] >= self._of_address_max:
-            return False
-        self._open.add(address, 1)
-        return True
-
-    def leave(self, address: str) -> None:
-        """Count the end of a connection that was admitted."""
-        self._open.add(address, -1)
 
 
 class Rate:

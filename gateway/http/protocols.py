@@ -18,10 +18,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
+from heliograph.base.guard.shares import ConnectionLimit
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManyRequestsError, TooMuchHeldError
 from heliograph.gateway.http.door import CERTIFICATE
-from heliograph.gateway.http.limits import BodyBudget, ConnectionLimit
+from heliograph.gateway.http.limits import BodyBudget
 
 BODY_BYTES_PER_SECOND_LEAST = 16 * 1024  # a body that comes slower than this uses up its deadline
 LOG_SECONDS = 10.0  # in which at most one line is written about requests that are not HTTP
@@ -31,7 +32,7 @@ class Connections:
     """The open connections of one server, and their deadlines."""
 
     def __init__(self, config: GatewayConfig, budget: BodyBudget) -> None:
-        self.limit = ConnectionLimit(config)
+        self.limit = ConnectionLimit(config.connections_max, config.connections_per_address_max)
         self.budget = budget
         self._header_seconds = config.request_header_seconds
         self._body_seconds = config.request_body_seconds

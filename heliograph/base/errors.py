@@ -31,7 +31,9 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  `- AuthenticationError              credentials are missing, invalid or expired
     |- ProtocolError              STOP     the peer broke the protocol; its connection is closed
     |- QuotaExceededError         RETRY    the topic's backlog or rate is at its limit; nothing was stored
-    |  `- ProducerHeldError                producers must wait until consumers have caught up
+    |  |- ProducerHeldError                producers must wait until consumers have caught up
+    |  |- TooManyConnectionsError          the caller, or all, have as many connections as they may
+    |  `- UnfinishedFrameError             a frame did not arrive in its time, or there was no room for it
     |- ChecksumError              RETRY    the bytes were damaged in transit; nothing was stored
     |- ServiceNotReadyError       REFRESH  look the topic's owner up again, then retry
     |- ConnectionLostError        RETRY    the outcome of calls in flight is unknown
@@ -85,10 +87,12 @@ __all__ = [
     "ServiceNotReadyError",
     "SubscriptionExistsError",
     "SubscriptionNotFoundError",
+    "TooManyConnectionsError",
     "TopicBusyError",
     "TopicExistsError",
     "TopicNotFoundError",
     "TopicTerminatedError",
+    "UnfinishedFrameError",
     "UnsupportedError",
 ]
 
@@ -222,6 +226,14 @@ class QuotaExceededError(HeliographError):
 
 class ProducerHeldError(QuotaExceededError):
     """The backlog is above its quota, and producers must wait until it is not; nothing was stored."""
+
+
+class TooManyConnectionsError(QuotaExceededError):
+    """The caller's address or role, or all callers together, have as many connections as they may."""
+
+
+class UnfinishedFrameError(QuotaExceededError):
+    """A frame did not arrive in its time, or there was no room for its bytes; its connection is closed."""
 
 
 class UnsupportedError(HeliographError):

@@ -37,6 +37,28 @@ def peer_name(transport: BaseTransport | None) -> str:
     return "{}:{}".format(*(found or ("?", 0))[:2])
 
 
+def peer_address(transport: BaseTransport | None) -> str:
+    """Return the address of the other end, by which its connections are counted; ``?`` if it is not known.
+
+    An IPv6 address stands for the network of 64 bits that it is in, as one machine can have all addresses of that.
+    """
+    found = None if transport is None else transport.get_extra_info("peername")
+    if not isinstance(found, tuple) or not found:
+        return "?"
+    host = str(found[0]).partition("%")[0]
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return host
+    return str(ipaddress.IPv6Network((address, 64), strict=False))
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a listener on ``host`` is reached from this machine only. Of names only ``localhost`` is known."""
     try:

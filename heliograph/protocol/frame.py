@@ -21,6 +21,7 @@ from heliograph.protocol.texts import fault_of_texts, holds_texts
 PROTOCOL_VERSION = 20  # the newest version whose commands pulsar.proto has
 MESSAGE_BYTES_MAX = 5 << 20  # default limit of one entry's payload
 FRAME_SLACK_BYTES = 10 << 10  # command and metadata on top of the payload
+SMALL_PIECE_BYTES = 4 << 10  # pieces below it are collected in one: as an object, each would cost 200 bytes more
 
 _HEAD = struct.Struct(">II")
 _U32 = struct.Struct(">I")
@@ -64,8 +65,8 @@ def _serialize(command: BaseCommand) -> bytes:
 class PulsarFrameDecoder:
     """Splits a byte stream into commands.
 
-    Only a frame that spans several pieces of the stream is copied, once. The returned payload sections are views of the
-    copy or of a piece, and keep it alive.
+    Only a frame that spans several pieces of the stream is copied, once, and its small pieces twice. The returned
+    payload sections are views of the copy or of a piece, and keep it alive.
 
     Args:
         frame_bytes_max: the largest frame, without its length field. A larger one is refused as soon as its length
@@ -79,15 +80,25 @@ class PulsarFrameDecoder:
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._keeps_broker_metadata = keeps_broker_metadata
-        self._pieces: list[bytes | memoryview] = []
+        self._pieces: list[bytes | bytearray | memoryview] = []
         self._buffered = 0
         self._needed = 4
         self._broken: ProtocolError | None = None
 
     @property
     def buffered(self) -> int:
-        """The bytes of a frame that is not complete yet."""
+        """The bytes of a frame that is not complete yet. They take twice their memory at most. # I15"""
         return self._buffered
+
+    @property
+    def missing(self) -> int:
+        """The bytes that the frame lacks; those of its length if that is not known yet."""
+        return self._needed - self._buffered
+
+    def clear(self) -> None:
+        """Free what is held of a frame. The stream cannot be decoded any further."""
+        self._broken = ProtocolError("the rest of the stream is not read")
+        self._pieces, self._buffered = [], 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[BaseCommand, memoryview | None]]:
         """Return the commands that ``data`` completes, each with its payload section or None.
@@ -103,8 +114,7 @@ class PulsarFrameDecoder:
         try:
             while self._pieces:  # twice at most: for the length of a frame, and for the frame itself
                 missing = self._needed - self._buffered
-                self._pieces.append(rest[:missing])
-                self._buffered += len(self._pieces[-1])
+                self._keep(rest[:missing])
                 if self._buffered < self._needed:
                     return frames
                 rest = rest[missing:]
@@ -132,10 +142,20 @@ class PulsarFrameDecoder:
                 break
             frames.append(self._read_frame(view[start + 4 : end]))
             start = end
-        self._pieces = [view[start:]] if start < size else []
-        self._buffered = size - start
-        self._needed = needed
+        self._pieces, self._buffered, self._needed = [], 0, needed
+        if start < size:
+            rest = view[start:]
+            self._keep(rest if len(rest) >= start else memoryview(bytes(rest)))  # a view keeps all that came with it
         return frames
+
+    def _keep(self, piece: memoryview) -> None:
+        self._buffered += len(piece)
+        if len(piece) >= SMALL_PIECE_BYTES:
+            self._pieces.append(piece)
+        elif self._pieces and type(self._pieces[-1]) is bytearray:
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
 
     def _read_frame(self, frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
         (length,) = _U32.unpack_from(frame)

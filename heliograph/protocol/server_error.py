@@ -28,9 +28,11 @@ from heliograph.base.errors import (
     ServiceNotReadyError,
     SubscriptionExistsError,
     SubscriptionNotFoundError,
+    TooManyConnectionsError,
     TopicBusyError,
     TopicNotFoundError,
     TopicTerminatedError,
+    UnfinishedFrameError,
     UnsupportedError,
 )
 from heliograph.protocol import pulsar_pb2 as pb
@@ -51,7 +53,7 @@ _TABLE: tuple[tuple[pb.ServerError, tuple[type[HeliographError], ...]], ...] = (
     (pb.TOPIC_NOT_FOUND, (TopicNotFoundError, NamespaceNotFoundError)),
     (pb.SUBSCRIPTION_NOT_FOUND, (SubscriptionNotFoundError,)),
     (pb.CONSUMER_NOT_FOUND, (NotFoundError,)),
-    (pb.TOO_MANY_REQUESTS, (QuotaExceededError,)),
+    (pb.TOO_MANY_REQUESTS, (QuotaExceededError, TooManyConnectionsError, UnfinishedFrameError)),
     (pb.TOPIC_TERMINATED_ERROR, (TopicTerminatedError,)),
     (pb.PRODUCER_BUSY, (ProducerBusyError,)),
     (pb.INVALID_TOPIC_NAME, (InvalidTopicNameError,)),

@@ -49,8 +49,9 @@ from heliograph.actors.wire.messages import (
     Status,
 )
 from heliograph.base.clock import wall_ms
+from heliograph.base.errors import UnfinishedFrameError
 from heliograph.base.guard.quiet_log import QuietLog
-from heliograph.base.peer import peer_name
+from heliograph.base.peer import peer_address, peer_name
 
 if TYPE_CHECKING:
     from heliograph.actors.bookie.server.reads import Reply
@@ -73,9 +74,14 @@ class BookieClientConnection(asyncio.BufferedProtocol):
     def __init__(self, server: BookieServer) -> None:
         self._server = server
         self._storage = server.storage
+        # Without a secret, a client sends requests at once after its HELLO.
         self._receiver = FrameReceiver(
-            server.receive_memory, FRAME_BYTES_MAX if server.cluster_secret is None else GREETING_BYTES_MAX
+            server.receive_memory,
+            FRAME_BYTES_MAX if server.cluster_secret is None else GREETING_BYTES_MAX,
+            GREETING_BYTES_MAX,
         )
+        self._unfinished = server.guard.frame_of(self, "")
+        self.address = ""  # of the client, by which its connections are counted
         self._transport: asyncio.Transport | None = None
         self._is_greeted = False
         self._may_add = False  # greeted, and not by a grant, which is for reading
@@ -87,6 +93,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._adds_answered = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_reading = True
+        self._was_held_back = False  # whether a bound of ours kept the socket from being read
         self._is_draining = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -100,15 +107,17 @@ class BookieClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.address = self._unfinished.address = peer_address(transport)
         self._transport.set_write_buffer_limits(high=CONNECTION_OUT_BYTES_MAX)
         if not self._server.admit(self):
             self._transport.abort()
-        elif self._greeting is not None:  # a client that has not proved the secret gets little time
+        else:  # a client that has not said who it is gets little time
             self._greeting_timer = asyncio.get_running_loop().call_later(GREETING_SECONDS_MAX, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._writer.close()
+        self._server.guard.forget(self._unfinished)
         self._server.leave(self)
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -140,8 +149,10 @@ class BookieClientConnection(asyncio.BufferedProtocol):
                 self.abort()
                 return
         pending: dict[Journal, tuple[list[JournalItem], int]] = {}
+        is_new = False
         try:
             for header, body in self._receiver.received(nbytes):
+                is_new = True
                 if self._may_add and header and header[0] == _ADD:
                     self._add(header, body, pending)
                 else:
@@ -156,6 +167,9 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             return
         for journal, (items, size) in pending.items():
             journal.append(items, size)
+        held = self._receiver.held_bytes
+        if held or self._unfinished.held:
+            self._server.guard.note(self._unfinished, held, self._receiver.missing, is_new=is_new)
         self.regulate()
 
     # -- called by the server and the journal
@@ -178,13 +192,11 @@ class BookieClientConnection(asyncio.BufferedProtocol):
 
     def regulate(self) -> None:
         """Start or stop reading from the socket, as the bounds require."""
-        wanted = (
-            self._writable.is_set()
-            and not self._is_draining
-            and self._add_bytes <= CONNECTION_ADDS_BYTES_MAX
-            and len(self._tasks) <= CONNECTION_REQUESTS_MAX
-            and not self._server.is_crowded
-        )
+        is_below = self._is_below_bounds
+        if is_below and self._was_held_back:
+            self._server.guard.restart(self._unfinished)
+        self._was_held_back = not is_below
+        wanted = is_below and not self._unfinished.is_waiting
         if wanted is self._is_reading or self._transport is None or self._transport.is_closing():
             return
         self._is_reading = wanted
@@ -192,6 +204,38 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    @property
+    def _is_below_bounds(self) -> bool:
+        """Whether everything but the room for unfinished frames lets the socket be read."""
+        return (
+            self._writable.is_set()
+            and not self._is_draining
+            and self._add_bytes <= CONNECTION_ADDS_BYTES_MAX
+            and len(self._tasks) <= CONNECTION_REQUESTS_MAX
+            and not self._server.is_crowded
+        )
+
+    # -- the guard's view of the frame that is being received
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the socket is not read for another reason than its unfinished frame."""
+        return self._was_held_back
+
+    def hold_reading(self) -> None:
+        """Stop reading, as there is no room for the frame."""
+        self.regulate()
+
+    def resume_reading(self) -> None:
+        """Read on, as there is room for the frame."""
+        self.regulate()
+
+    def drop_frame(self, error: UnfinishedFrameError) -> None:
+        """Close the connection, because of its unfinished frame."""
+        self._server.guard.log_dropped(peer_name(self._transport), error)
+        self.abort()
+        self._receiver.clear()
 
     def abort(self) -> None:
         """Abort the connection. Running requests are not answered."""

@@ -15,17 +15,33 @@ from heliograph.actors.wire.frame import cut_frames
 class FrameReceiver:
     """The frames of one connection. Holds one unfinished frame, in at most twice the bytes received of it (I15)."""
 
-    def __init__(self, shared: memoryview, frame_bytes_max: int) -> None:
+    def __init__(self, shared: memoryview, frame_bytes_max: int, first_bytes_max: int = 0) -> None:
         """
         Args:
             shared: RECEIVE_BYTES of memory that all receivers of a server use.
             frame_bytes_max: largest frame that is accepted.
+            first_bytes_max: the same for the first frame, if it is another.
         """
         self.frame_bytes_max = frame_bytes_max
+        self._first_bytes_max = first_bytes_max  # 0: the first frame was received
         self._shared = shared
         self._unfinished: memoryview | None = None
         self._held = 0
         self._wanted = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of a frame that is not complete."""
+        return 0 if self._unfinished is None else len(self._unfinished)
+
+    @property
+    def missing(self) -> int:
+        """The bytes that such a frame is known to lack."""
+        return self._wanted - self._held
+
+    def clear(self) -> None:
+        """Free what is held of a frame. The stream cannot be received any further."""
+        self._unfinished = None
 
     def buffer(self) -> memoryview:
         """Return the memory for the next read; it is never empty."""
@@ -46,7 +62,9 @@ class FrameReceiver:
                     self._keep(view, self._wanted)
                 return []
             self._unfinished = None
-        frames, position, wanted = cut_frames(view, self.frame_bytes_max)
+        frames, position, wanted = cut_frames(view, self.frame_bytes_max, self._first_bytes_max)
+        if frames:
+            self._first_bytes_max = 0
         if position < len(view):
             self._keep(view[position:], wanted)
         return frames

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import msgpack
 
-from heliograph.actors.bookie.config import CONNECTIONS_MAX, RECEIVE_BYTES
+from heliograph.actors.bookie.config import GREETING_SECONDS_MAX, RECEIVE_BYTES, BookieConfig
 from heliograph.actors.bookie.disk.monitor import DiskMonitor
 from heliograph.actors.bookie.server.connection import BookieClientConnection
 from heliograph.actors.bookie.server.reads import EntryReads, Reply
@@ -18,7 +18,8 @@ from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 from heliograph.base.errors import ResourceError
-from heliograph.base.tls.contexts import PeerTlsFiles, ServerTls
+from heliograph.base.guard.listener import ListenerGuard
+from heliograph.base.tls.contexts import ServerTls
 
 _DRAIN_SECONDS_MAX = 5.0
 
@@ -28,20 +29,20 @@ class BookieServer:
 
     def __init__(
         self,
-        bookie_id: str,
-        cluster_secret: str | None,
+        config: BookieConfig,
         storage: BookieStorage,
         reads: EntryReads,
         checkpointer: Checkpointer,
         space: DiskMonitor,
         statistics: Callable[[], dict[str, object]],
         on_failure: Callable[[BaseException], None],
-        tls: PeerTlsFiles | None = None,
     ) -> None:
+        tls = config.tls
         # Direct readers have no certificate. So clients are not refused for that here, but by their connection.
         self.tls = None if tls is None else ServerTls(replace(tls.as_server, is_client_certificate_required=False))
-        self.bookie_id = bookie_id
-        self.cluster_secret = cluster_secret
+        self.bookie_id = config.bookie_id
+        self.cluster_secret = config.cluster_secret
+        self.guard = ListenerGuard(config.bookie_id, config.listener)
         self.storage = storage
         self.reads = reads
         self.space = space
@@ -87,6 +88,7 @@ class BookieServer:
                 port,
                 backlog=512,
                 ssl=None if self.tls is None else self.tls.context,
+                ssl_handshake_timeout=None if self.tls is None else GREETING_SECONDS_MAX,
             )
         except OSError as error:
             raise ResourceError(
@@ -106,6 +108,7 @@ class BookieServer:
             self.abort()
         await self._listener.wait_closed()
         self._listener = None
+        self.guard.close()
         self.send_thread.shutdown()
 
     def abort(self) -> None:
@@ -117,14 +120,16 @@ class BookieServer:
 
     def admit(self, connection: BookieClientConnection) -> bool:
         """Register a new connection; return False if there are too many (I15)."""
-        if len(self._connections) >= CONNECTIONS_MAX:
+        if not self.guard.admit(connection.address):
             return False
         self._connections.add(connection)
         return True
 
     def leave(self, connection: BookieClientConnection) -> None:
         """Remove a lost connection."""
-        self._connections.discard(connection)
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.guard.leave(connection.address)
 
     def regulate(self) -> None:
         """Have every connection check its bounds again, after a flush or a failed flush."""

@@ -54,6 +54,7 @@ class PulsarSetting:
 PULSAR_NAMES = {
     "activeConsumerFailoverDelayTimeMillis": PulsarSetting("failover_delay_seconds", 1 / 1000),
     "brokerMaxConnections": PulsarSetting("connections_max", least=1),  # 0 is no limit there
+    "brokerMaxConnectionsPerIp": PulsarSetting("connections_per_address_max", least=1),  # 0 is no limit there
     "brokerPublisherThrottlingMaxByteRate": PulsarSetting("publish_bytes_per_second"),
     "brokerPublisherThrottlingMaxMessageRate": PulsarSetting("publish_messages_per_second"),
     "brokerShutdownTimeoutMs": PulsarSetting("shutdown_seconds_max", 1 / 1000),

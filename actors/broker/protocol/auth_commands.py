@@ -12,16 +12,15 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from heliograph.actors.broker.protocol.connection import PulsarConnection
+from heliograph.actors.broker.protocol.connection import NO_REQUEST_ID, PulsarConnection
 from heliograph.actors.broker.protocol.state import ConnectionState
 from heliograph.auth.principal import METHOD_NONE, Credentials, Principal
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import NotPermittedError, ProtocolError
+from heliograph.base.errors import HeliographError, NotPermittedError, ProtocolError, TooManyConnectionsError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 
 SERVER_VERSION = "Heliograph"
-NO_REQUEST_ID = (1 << 64) - 1  # of an error that answers no request
 REFRESH = b"PulsarAuthRefresh"  # what a challenge holds that asks for the credentials again
 
 # What clients may use; docs/formats-pulsar.md says why the other flags are not set.
@@ -76,6 +75,11 @@ class AuthCommands:
             self._refuse(error)
             return
         if connection.is_open:
+            try:
+                connection.count_role(principal.role)
+            except TooManyConnectionsError as error:
+                self._refuse(error)
+                return
             self._accept(connect, principal)
             if principal.expires_ms is not None:
                 self._schedule()
@@ -113,7 +117,7 @@ class AuthCommands:
     def _credentials(self, data: bytes) -> Credentials:
         return Credentials(self._method, data, self.connection.certificate)
 
-    def _refuse(self, error: NotPermittedError) -> None:
+    def _refuse(self, error: HeliographError) -> None:
         self.connection.send_error(NO_REQUEST_ID, error)
         self.connection.close()
 

@@ -4,7 +4,9 @@
 Bounds (I15): the socket is not read while the connection's producers publish faster than they may, while
 ``connection_publish_bytes_max`` published bytes (``publish_bytes_max`` over all connections) are neither confirmed nor
 refused, while ``connection_requests_max`` commands are under way, and while more than ``connection_write_bytes_max``
-bytes wait to be written. In the last case consumers are sent nothing either. The decoder limits the size of a frame.
+bytes wait to be written. In the last case consumers are sent nothing either. The decoder limits the size of a frame,
+and the guard of the listener what is held of the unfinished frames of all connections. Until the client is connected,
+it has ``CONNECT_BYTES_MAX`` for a frame, and ``connect_ms_max`` of time.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.protocol.state import CONNECTION_LIFECYCLE, ConnectionState, SignOfLife
 from heliograph.auth.principal import INTERNAL, Principal
-from heliograph.base.errors import HeliographError, ProtocolError
+from heliograph.base.errors import HeliographError, ProtocolError, TooManyConnectionsError, UnfinishedFrameError
+from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
-from heliograph.base.peer import peer_name
+from heliograph.base.peer import peer_address, peer_name
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import (
     FRAME_SLACK_BYTES,
@@ -37,6 +40,8 @@ from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
 CPP_CLIENT = "Pulsar-CPP-v"  # the beginning of the client version of the C++ client and of those built on it
+CONNECT_BYTES_MAX = 8 << 10  # of a frame of a client that is not connected # I15
+NO_REQUEST_ID = (1 << 64) - 1  # of an error that answers no request
 STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
 BROKER_METADATA_VERSION = 18  # the first version of the protocol with broker metadata in front of entries
 PROBE_SECONDS = 2.0  # for the answer to a PING that is sent because another client asks for this client's place
@@ -55,6 +60,7 @@ class PulsarConnection(asyncio.Protocol):
     """A client's connection, and the answers that all handlers need.
 
     Args:
+        guard: of the listener.
         admit: called when the socket is open; False hangs up at once.
         on_closed: called when the socket is closed.
     """
@@ -62,11 +68,13 @@ class PulsarConnection(asyncio.Protocol):
     def __init__(
         self,
         context: BrokerContext,
+        guard: ListenerGuard,
         admit: Callable[[PulsarConnection], bool],
         on_closed: Callable[[PulsarConnection], None],
     ) -> None:
         self.context = context
         self.peer = ""
+        self.address = ""  # of the client, by which its connections are counted
         self.client_version = ""
         self.principal: Principal = INTERNAL
         self.protocol_version = 0
@@ -84,7 +92,10 @@ class PulsarConnection(asyncio.Protocol):
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None  # only while the connection is open
-        self._decoder = PulsarFrameDecoder(context.config.max_message_bytes + FRAME_SLACK_BYTES)
+        self._guard = guard
+        self._frame = guard.frame_of(self, "")
+        self._role = ""  # that the connection is counted for; empty: none
+        self._decoder = PulsarFrameDecoder(CONNECT_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._publish_bytes = 0  # published, and neither confirmed nor refused
         self._is_paused = False  # whether the socket is not read
@@ -106,14 +117,16 @@ class PulsarConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
         self.peer = peer_name(transport)
+        self.address = self._frame.address = peer_address(transport)
         if not self._admit(self):
             self._move(ConnectionState.CLOSING)
             self._transport.abort()
             return
         self._move(ConnectionState.HANDSHAKE)
         self._outbox = Outbox(self._transport, asyncio.get_running_loop().call_soon)
-        self._transport.set_write_buffer_limits(high=self.context.config.connection_write_bytes_max)
-        self._schedule_tick()
+        config = self.context.config
+        self._transport.set_write_buffer_limits(high=config.connection_write_bytes_max)
+        self._schedule_tick(min(config.keep_alive_seconds, config.connect_ms_max / 1000))
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -123,12 +136,16 @@ class PulsarConnection(asyncio.Protocol):
         if self._probed is not None:
             self._end_probe()
         try:
-            for command, section in self._decoder.feed(data):
+            commands = self._decoder.feed(data)
+            for command, section in commands:
                 self._handle(command, section)
                 if self._outbox is None:
                     return
+            held = self._decoder.buffered
+            if held or self._frame.held:
+                self._guard.note(self._frame, held, self._decoder.missing, is_new=bool(commands))
         except ProtocolError as error:
-            log.info("%s: connection closed: %s", self.peer, error)
+            quiet.warning("protocol", "%s: connection closed: %s", self.peer, error)
             self.close()
 
     @override
@@ -143,6 +160,9 @@ class PulsarConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._move(ConnectionState.CLOSED)
         self._drop_outbox()
+        self._guard.forget(self._frame)
+        if self._role:
+            self._guard.roles.add(self._role, -1)
         self.context.publish_budget.forget(self._resume_if_possible)
         for timer in (self._ticker, self._throttle):
             if timer is not None:
@@ -172,6 +192,7 @@ class PulsarConnection(asyncio.Protocol):
     def accept(self, connect: pb.CommandConnect, principal: Principal) -> None:
         """Serve the client from here on; CONNECTED is the first that it is sent."""
         self.principal = principal
+        self._decoder.frame_bytes_max = self.context.config.max_message_bytes + FRAME_SLACK_BYTES
         self.client_version = connect.client_version
         self.protocol_version = min(max(connect.protocol_version, 1), PROTOCOL_VERSION)
         self.takes_broker_metadata = (
@@ -181,6 +202,23 @@ class PulsarConnection(asyncio.Protocol):
         )
         if self.state is not _CONNECTED:
             self._move(_CONNECTED)
+
+    def count_role(self, role: str) -> None:
+        """Count the connection for a role until it is closed.
+
+        Raises:
+            TooManyConnectionsError: the role has as many connections as one may have.
+        """
+        most, roles = self.context.config.connections_per_role_max, self._guard.roles
+        if most and roles[role] >= most:
+            self._guard.refuse(self.address, f"the role {role[:64]!r} has {roles[role]} connections")
+            raise TooManyConnectionsError(
+                f"the role has {most} connections open: close some, or raise connections_per_role_max",
+                field="connections_per_role_max",
+                limit=f"{most} connections",
+            )
+        self._role = role
+        roles.add(role, 1)
 
     def send(self, command: BaseCommand) -> None:
         """Write a simple frame. Do nothing if the connection is not open."""
@@ -266,6 +304,30 @@ class PulsarConnection(asyncio.Protocol):
         self._drop_outbox()
         self._transport.close()
 
+    # -- the guard's view of the frame that is being received
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the socket is not read for another reason than its unfinished frame."""
+        return self._is_paused and not (self._frame.is_waiting and self._is_below_bounds)
+
+    def hold_reading(self) -> None:
+        """Stop reading, as there is no room for the frame."""
+        self._pause()
+
+    def resume_reading(self) -> None:
+        """Read on, as there is room for the frame."""
+        self._resume_if_possible(is_room=True)
+
+    def drop_frame(self, error: UnfinishedFrameError) -> None:
+        """Close the connection, because of its unfinished frame, and say why."""
+        self._guard.log_dropped(self.peer, error)
+        self._decoder.clear()
+        self.send_error(NO_REQUEST_ID, error)
+        self.close()
+        if not self.is_writable and self._transport is not None:
+            self._transport.abort()  # otherwise the socket stays open until the client has read what waits for it
+
     # -- commands
 
     def _handle(self, command: BaseCommand, section: memoryview | None) -> None:
@@ -318,20 +380,29 @@ class PulsarConnection(asyncio.Protocol):
         if self.context.publish_budget.is_exhausted:
             self.context.publish_budget.call_when_room(self._resume_if_possible)
 
-    def _resume_if_possible(self) -> None:
+    def _resume_if_possible(self, *, is_room: bool = False) -> None:
         if self._transport is None or not self.is_open or not self._is_paused:
             return
-        config, budget = self.context.config, self.context.publish_budget
+        budget = self.context.publish_budget
         if budget.is_exhausted:
             budget.call_when_room(self._resume_if_possible)
-        elif (
-            self.is_writable
+        elif self._is_below_bounds and not self._frame.is_waiting:
+            self._is_paused = False
+            self._transport.resume_reading()
+            if not is_room:
+                self._guard.restart(self._frame)
+
+    @property
+    def _is_below_bounds(self) -> bool:
+        """Whether everything but the room for unfinished frames lets the socket be read."""
+        config = self.context.config
+        return (
+            not self.context.publish_budget.is_exhausted
+            and self.is_writable
             and self._throttle is None
             and self._publish_bytes <= config.connection_publish_bytes_max // 2
             and len(self._tasks) <= config.connection_requests_max // 2
-        ):
-            self._is_paused = False
-            self._transport.resume_reading()
+        )
 
     def _throttle_over(self) -> None:
         self._throttle = None
@@ -358,8 +429,8 @@ class PulsarConnection(asyncio.Protocol):
         if probed is not None and not probed.done():
             probed.set_result(None)
 
-    def _schedule_tick(self) -> None:
-        seconds = self.context.config.keep_alive_seconds
+    def _schedule_tick(self, seconds: float = 0.0) -> None:
+        seconds = seconds or self.context.config.keep_alive_seconds
         self._ticker = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     def _tick(self) -> None:
@@ -389,7 +460,7 @@ class PulsarConnection(asyncio.Protocol):
     # -- the end
 
     def _abort(self, reason: str) -> None:
-        log.info("%s: connection closed: %s", self.peer, reason)
+        quiet.warning(reason, "%s: connection closed: %s", self.peer, reason)
         self._move(ConnectionState.CLOSING)
         self._drop_outbox()
         assert self._transport is not None, "an open connection has a socket"

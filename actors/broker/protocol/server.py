@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Collection
 
 from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.protocol.ack_commands import AckCommands
 from heliograph.actors.broker.protocol.auth_commands import AuthCommands
 from heliograph.actors.broker.protocol.connection import PulsarConnection
@@ -18,11 +18,10 @@ from heliograph.actors.broker.protocol.refused_commands import RefusedCommands
 from heliograph.actors.broker.protocol.schema_commands import SchemaCommands
 from heliograph.actors.broker.protocol.watch_commands import WatchCommands
 from heliograph.base.errors import ResourceError
+from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.tls.contexts import ServerTls
 
 LISTEN_BACKLOG = 1_024  # connections not accepted yet
-
-log = logging.getLogger(__name__)
 
 
 class PulsarServer:
@@ -30,16 +29,18 @@ class PulsarServer:
     register its address before it serves.
 
     Args:
-        port: of the plain listener; 0: a free one, None: there is none.
-        tls_port: of the listener for TLS, which needs ``tls``; 0: a free one, None: there is none.
+        config: ``port`` is that of the plain listener, which ``tls_only`` leaves out; ``tls_port`` that of the listener
+            for TLS, which needs ``tls``.
     """
 
-    def __init__(self, host: str, port: int | None, tls_port: int | None = None, tls: ServerTls | None = None) -> None:
-        assert port is not None or (tls_port is not None and tls is not None), "there is a listener"
-        self._host = host
-        self._wanted_port = port
-        self._wanted_tls_port = tls_port
+    def __init__(self, config: BrokerConfig, tls: ServerTls | None = None) -> None:
+        assert not config.tls_only or (config.tls_port is not None and tls is not None), "there is a listener"
+        self._host = config.host
+        self._wanted_port = None if config.tls_only else config.port
+        self._wanted_tls_port = config.tls_port
         self._tls = tls
+        self._handshake_seconds = config.connect_ms_max / 1000
+        self.guard = ListenerGuard(config.broker_id, config.listener)
         self._server: asyncio.Server | None = None
         self._tls_server: asyncio.Server | None = None
         self._context: BrokerContext | None = None
@@ -93,7 +94,13 @@ class PulsarServer:
     async def _listen(self, port: int, field: str, tls: ssl.SSLContext | None) -> asyncio.Server:
         try:
             return await asyncio.get_running_loop().create_server(
-                self._connected, self._host, port, backlog=LISTEN_BACKLOG, start_serving=False, ssl=tls
+                self._connected,
+                self._host,
+                port,
+                backlog=LISTEN_BACKLOG,
+                start_serving=False,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else self._handshake_seconds,
             )
         except OSError as error:
             raise ResourceError(
@@ -107,6 +114,7 @@ class PulsarServer:
         for server in servers:
             server.close()
         self.hang_up()
+        self.guard.close()
         for server in servers:
             await server.wait_closed()
 
@@ -121,7 +129,7 @@ class PulsarServer:
 
     def _connected(self) -> PulsarConnection:
         assert self._context is not None, "clients are accepted by start"
-        connection = PulsarConnection(self._context, self._admit, self._connections.discard)
+        connection = PulsarConnection(self._context, self.guard, self._admit, self._closed)
         AuthCommands(connection)
         LookupCommands(connection)
         ProducerCommands(connection)
@@ -140,11 +148,15 @@ class PulsarServer:
         self.connections_total += 1
         if self._is_stopped:
             return False
-        if len(self._connections) >= self._context.config.connections_max:  # I15
-            log.warning("%s: connection refused: there are %d", connection.peer, len(self._connections))
+        if not self.guard.admit(connection.address):  # I15
             return False
         self._connections.add(connection)
         return True
+
+    def _closed(self, connection: PulsarConnection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.guard.leave(connection.address)
 
 
 def _port_of(server: asyncio.Server | None) -> int | None:

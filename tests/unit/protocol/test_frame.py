@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import pytest
 from hypothesis import given
@@ -122,3 +123,27 @@ def test_a_text_that_is_not_utf8_is_refused(command: pb.BaseCommand, field: str)
     assert PulsarFrameDecoder().feed(encode_command(command)), "a text as any other"
     with pytest.raises(ProtocolError, match=f"a text that is not UTF-8: {field}$"):
         PulsarFrameDecoder().feed(encode_command(command).replace(b"~~", b"\xff~"))
+
+
+def test_a_frame_that_drips_in_costs_little_more_than_its_bytes() -> None:
+    decoder = PulsarFrameDecoder()
+    decoder.feed((1 << 20).to_bytes(4, "big"))
+    for _ in range(10_000):
+        decoder.feed(b"x")
+    assert decoder.buffered == 10_004
+    assert decoder.missing == (1 << 20) - 10_000
+    assert sum(sys.getsizeof(piece) for piece in decoder._pieces) < 2 * decoder.buffered
+    decoder.clear()
+    assert not decoder.buffered
+    assert not decoder._pieces
+    with pytest.raises(ProtocolError):
+        decoder.feed(b"x")
+
+
+def test_a_small_rest_does_not_keep_what_came_with_it() -> None:
+    decoder = PulsarFrameDecoder()
+    pings = encode_command(PING) * 10_000
+    decoder.feed(pings + (1 << 20).to_bytes(4, "big") + b"x" * 5_000)
+    (piece,) = decoder._pieces
+    assert isinstance(piece, memoryview)
+    assert len(bytes(piece.obj)) == decoder.buffered == 5_004

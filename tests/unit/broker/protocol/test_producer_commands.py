@@ -200,7 +200,7 @@ def test_there_is_a_limit_on_connections_and_it_holds() -> None:
             client.leave()
         assert lone.broker.statistics()["connections"] == 0
 
-    with LoneBroker(connections_max=10_000) as lone:
+    with LoneBroker(connections_max=10_000, connections_per_address_max=10_000) as lone:
         lone.run(scenario(lone))
 
 

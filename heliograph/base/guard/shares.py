@@ -1,0 +1,68 @@
+"""What callers hold of something that all share, with bounds for one caller and for all (pure, I15)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class ShareCounter:
+    """Counts what each key holds of something."""
+
+    def __init__(self) -> None:
+        self.total = 0  # 0 <= total
+        self._of: Counter[str] = Counter()
+
+    def __getitem__(self, key: str) -> int:
+        return self._of[key]
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def add(self, key: str, count: int) -> None:
+        """Count more, or less where ``count`` is negative."""
+        self.total += count
+        self._of[key] += count
+        assert self._of[key] >= 0, "what is given back was taken before"
+        if not self._of[key]:
+            del self._of[key]
+
+
+class ConnectionLimit:
+    """The connections of a listener, in all and of each address.
+
+    Args:
+        most: in all.
+        of_address_max: of one address.
+
+    Attributes:
+        most, of_address_max: may change; connections above a new limit stay.
+    """
+
+    def __init__(self, most: int, of_address_max: int) -> None:
+        self.most = most
+        self.of_address_max = of_address_max
+        self._open = ShareCounter()
+
+    @property
+    def total(self) -> int:
+        """The connections that are open."""
+        return self._open.total
+
+    def admit(self, address: str) -> bool:
+        """Count a connection; return False, without counting it, if there are too many."""
+        if self._open.total >= self.most or self._open[address] >= self.of_address_max:
+            return False
+        self._open.add(address, 1)
+        return True
+
+    def leave(self, address: str) -> None:
+        """Count the end of a connection that was admitted."""
+        self._open.add(address, -1)
+
+    def fault(self, address: str) -> str:
+        """Return why a connection of the address is refused now, with the numbers; empty if it is not."""
+        if self._open.total >= self.most:
+            return f"there are {self._open.total} connections, {self.most} may be open"
+        if self._open[address] >= self.of_address_max:
+            return f"{address} has {self._open[address]} connections, one address may have {self.of_address_max}"
+        return ""

@@ -1,0 +1,1 @@
+"""The guards of a listener: budgets of unfinished frames, counts of connections."""
