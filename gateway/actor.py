@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from heliograph.auth.keys import content_of, path_of
+from heliograph.auth.issuing import own_token
 from heliograph.auth.principal import Principal
 from heliograph.base.completion import shielded
-from heliograph.base.errors import InvalidConfigError, ServiceNotReadyError
+from heliograph.base.errors import ServiceNotReadyError
 from heliograph.client.access import client_options, connect_async, joined_address
 from heliograph.client.admin.admin import Admin
 from heliograph.client.aio.client import AsyncClient
@@ -136,12 +135,7 @@ class BrokerAgents:
             InvalidConfigError: the gateway has no token, by which brokers would know it.
             ClusterNotFoundError: no broker can be found.
         """
-        if not config.auth.gateway_token:
-            raise InvalidConfigError(
-                "callers are authenticated, and the gateway has no token of its own to speak for them",
-                field="auth.gateway_token",
-            )
-        token = functools.partial(_token, config.auth.gateway_token)  # read again at each connection
+        token = own_token(config.auth)  # called again at each connection
         await asyncio.to_thread(token)
         given = {"token": token, **_tls_options(config)}
         made = await asyncio.to_thread(client_options, address, config.ray_namespace, given)
@@ -158,13 +152,6 @@ class BrokerAgents:
     def admin(self, principal: Principal) -> Admin:
         """Return an administration whose operations need the caller's rights."""
         return Admin(self._namespace, Identity(token=self._options.token, original_principal=principal.role))
-
-
-def _token(given: str) -> str:
-    """Return the gateway's own token, which the setting holds or names."""
-    if path_of(given) is None and not given.startswith("data:"):
-        return given.strip()
-    return content_of(given, "auth.gateway_token").decode("ascii", errors="replace").strip()
 
 
 def _tls_options(config: GatewayConfig) -> dict[str, Any]:

@@ -18,6 +18,9 @@ class AuthConfig:
         repr=False,
         metadata=described("key that signs and checks tokens: `file:///path`, a path, `data:;base64,...` or base64"),
     )
+    token_secret_key_file: str = setting(
+        "", "file that is used instead of `token_secret_key` on machines where it exists; made by `helio up`"
+    )
     token_public_key: str = setting(
         "", "key that checks tokens of `token_public_alg`, given in the same ways, as DER or PEM"
     )
@@ -36,7 +39,7 @@ class AuthConfig:
         repr=False,
         metadata=described(
             "token of the gateway's own role, which is one of `proxy_roles`: `file:///path`, a path, "
-            "`data:;base64,...` or the token; empty: made by `helio up` where it has the secret key"
+            "`data:;base64,...` or the token; empty: the gateway signs one by the secret key whenever it needs one"
         ),
     )
     proxy_roles: tuple[str, ...] = setting((), "roles that speak for others and name them, as gateways do")

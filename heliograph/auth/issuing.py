@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,17 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from heliograph.auth.config import AuthConfig
-from heliograph.auth.keys import CURVES, HMAC_BYTES_MIN, PUBLIC_ALGORITHMS, RSA_BITS_MIN, content_of, secret_key
-from heliograph.auth.tokens import TokenProvider
+from heliograph.auth.keys import (
+    CURVES,
+    HMAC_BYTES_MIN,
+    PUBLIC_ALGORITHMS,
+    RSA_BITS_MIN,
+    SECRET_KEYS_MAX,
+    content_of,
+    path_of,
+    secret_keys,
+)
+from heliograph.auth.tokens import TokenProvider, secret_source
 from heliograph.base.errors import AuthenticationError, BadRequestError, InvalidConfigError
 from heliograph.base.home import replace_private
 
@@ -33,6 +44,7 @@ GATEWAY_ROLE = "gateway"
 ADMIN_ROLE = "admin"
 SECRET_KEY_FILE = "token-secret.key"  # below the home
 ADMIN_TOKEN_FILE = "admin.token"
+OWN_TOKEN_SECONDS = 3_600  # until a token that the gateway signs for itself ends; it signs one for each connection
 
 _CURVE_CLASSES: dict[str, Callable[[], ec.EllipticCurve]] = {
     "ES256": ec.SECP256R1,
@@ -143,9 +155,10 @@ def own_credentials(
 ) -> dict[str, Any]:
     """Make what a cluster with authentication needs and was not given, and return it as settings of ``auth``.
 
-    That is a secret key where no key of tokens is configured, a token for the gateway, and one for the administrator,
-    who is a superuser. So is the gateway's own role: a caller behind a proxy has the rights that both have, and its own
-    are to decide. Key and administrator's token are files in ``home``, and are kept.
+    That is a secret key where no key of tokens is configured, a role for the gateway, which signs its own tokens, and a
+    token for the administrator, who is a superuser. So is the gateway's own role: a caller behind a proxy has the
+    rights that both have, and its own are to decide. Key and administrator's token are files in ``home``, and are kept.
+    Parts on machines that have the file of the key follow its changes; others keep the key that they are started with.
 
     Raises:
         InvalidConfigError: a key cannot be used, or the gateway's token is missing and no secret key can sign one.
@@ -154,7 +167,9 @@ def own_credentials(
         return {}
     made: dict[str, Any] = {}
     if not (config.token_secret_key or config.token_public_key or config.token_jwks_file):
-        made["token_secret_key"] = _inline(_kept_secret_key(home / SECRET_KEY_FILE, progress))
+        path = home / SECRET_KEY_FILE
+        made["token_secret_key"] = _inline(_kept_secret_key(path, progress))
+        made["token_secret_key_file"] = str(path)
     given = made.get("token_secret_key", config.token_secret_key)
     if not given:
         if with_gateway and not config.gateway_token:
@@ -163,19 +178,108 @@ def own_credentials(
                 field="auth.gateway_token",
             )
         return made
-    key = secret_key(content_of(given, "auth.token_secret_key")).key
+    key = secret_keys(content_of(given, "auth.token_secret_key"))[0].key
     superusers = [*config.superuser_roles, ADMIN_ROLE]
     if with_gateway and not config.gateway_token:
-        made["gateway_token"] = new_token(GATEWAY_ROLE, key, "HS256", config=config)
         made["proxy_roles"] = tuple(dict.fromkeys((*config.proxy_roles, GATEWAY_ROLE)))
         superusers.append(GATEWAY_ROLE)
     checks = TokenProvider(replace(config, token_secret_key=given))
-    path = home / ADMIN_TOKEN_FILE
-    if not _is_valid(checks, path):
-        write_private(path, new_token(ADMIN_ROLE, key, "HS256", config=config).encode())
-        progress(f"the administrator's token is in {path}; helio uses it on this machine")
+    if not _is_valid(checks, home / ADMIN_TOKEN_FILE):
+        _write_admin_token(home, key, config, progress)
     made["superuser_roles"] = tuple(dict.fromkeys(superusers))
     return made
+
+
+def rotate_secret_key(path: Path) -> int:
+    """Put a new key in front of those in a file of secret keys, and return how many there are now.
+
+    Raises:
+        InvalidConfigError: the file cannot be read or written, or holds other things.
+        BadRequestError: it has as many keys as there may be: the old ones have to be retired first.
+    """
+    keys = [one.key for one in secret_keys(content_of(str(path), "secret_key"))]
+    if len(keys) >= SECRET_KEYS_MAX:
+        raise BadRequestError(
+            f"{path} has {len(keys)} keys: retire the old ones first",
+            field="secret_key",
+            limit=f"{SECRET_KEYS_MAX} keys",
+        )
+    _write_keys(path, [new_secret_key(), *keys])
+    return len(keys) + 1
+
+
+def retire_secret_keys(path: Path) -> int:
+    """Keep the newest key of a file of secret keys only, and return how many were removed.
+
+    Raises:
+        InvalidConfigError: the file cannot be read or written, or holds other things.
+    """
+    newest, *old = secret_keys(content_of(str(path), "secret_key"))
+    _write_keys(path, [newest.key])
+    return len(old)
+
+
+def renew_admin_token(home: Path, config: AuthConfig, progress: Callable[[str], None]) -> None:
+    """Sign the administrator's token by the newest key of the cluster's own.
+
+    Raises:
+        InvalidConfigError: the key cannot be read, or the token cannot be written.
+    """
+    key = secret_keys(content_of(str(home / SECRET_KEY_FILE), "secret_key"))[0].key
+    _write_admin_token(home, key, config, progress)
+
+
+def own_token(config: AuthConfig) -> Callable[[], str]:
+    """Return what makes the gateway's token, which is called at each connection: it reads or signs it each time.
+
+    Raises:
+        InvalidConfigError: there is neither a token nor a secret key to sign one with, or it cannot be read.
+    """
+    given = config.gateway_token
+    if given:
+        return lambda: _read_token(given)
+    source = secret_source(config)
+    if source is None:
+        raise InvalidConfigError(
+            "callers are authenticated, and the gateway has no token of its own to speak for them",
+            field="auth.gateway_token",
+        )
+
+    def signed() -> str:
+        source.reload_if_changed()
+        key = source.value[0].key
+        return new_token(GATEWAY_ROLE, key, "HS256", seconds=OWN_TOKEN_SECONDS, config=config)
+
+    return signed
+
+
+def _read_token(given: str) -> str:
+    if path_of(given) is None and not given.startswith("data:"):
+        return given.strip()
+    return content_of(given, "auth.gateway_token").decode("ascii", errors="replace").strip()
+
+
+def _write_admin_token(home: Path, key: bytes, config: AuthConfig, progress: Callable[[str], None]) -> None:
+    path = home / ADMIN_TOKEN_FILE
+    write_private(path, new_token(ADMIN_ROLE, key, "HS256", config=config).encode())
+    progress(f"the administrator's token is in {path}; helio uses it on this machine")
+
+
+def _write_keys(path: Path, keys: Sequence[bytes]) -> None:
+    """Write one key as its bytes, as Pulsar's tools do, and several as a JSON Web Key Set, the newest first."""
+    if len(keys) == 1:
+        write_private(path, keys[0])
+        return
+    entries = [
+        {
+            "kty": "oct",
+            "kid": hashlib.sha256(key).hexdigest()[:16],
+            "alg": "HS256",
+            "k": base64.urlsafe_b64encode(key).rstrip(b"=").decode(),
+        }
+        for key in keys
+    ]
+    write_private(path, json.dumps({"keys": entries}).encode())
 
 
 def _kept_secret_key(path: Path, progress: Callable[[str], None]) -> bytes:

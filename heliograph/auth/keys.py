@@ -28,6 +28,7 @@ CURVES: Mapping[str, str] = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512"
 PUBLIC_ALGORITHMS = (*RSA_ALGORITHMS, *CURVES)
 RSA_BITS_MIN = 2_048
 KEY_FILE_BYTES_MAX = 1 << 20  # I15
+SECRET_KEYS_MAX = 4  # that are valid at once; a token that names no key is checked by each # I15
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -126,7 +127,24 @@ def content_of(text: str, setting: str) -> bytes:
         raise InvalidConfigError(f"{setting} is neither a file that exists nor base64", field=setting) from None
 
 
-def secret_key(content: bytes) -> TokenKey:
+def secret_keys(content: bytes) -> tuple[TokenKey, ...]:
+    """Return the keys of HMAC, of which the first signs: one key as bytes, or a JSON Web Key Set of them.
+
+    Raises:
+        InvalidConfigError: a key is too short to be safe, there are too many, or the set holds other keys.
+    """
+    if not _is_json(content):
+        return (_secret_key(content),)
+    found = key_set(content)
+    if len(found) > SECRET_KEYS_MAX or not all(isinstance(one.key, bytes) for one in found.values()):
+        raise InvalidConfigError(
+            f"token_secret_key holds a key set: at most {SECRET_KEYS_MAX} keys of the kind oct may be in it",
+            field="auth.token_secret_key",
+        )
+    return tuple(_secret_key(one.key) for one in found.values())
+
+
+def _secret_key(content: bytes) -> TokenKey:
     """Return the key of HMAC: the bytes themselves, as Pulsar's tools write them.
 
     Raises:
@@ -144,6 +162,13 @@ def secret_key(content: bytes) -> TokenKey:
             "token_secret_key is a PEM file: public keys belong into token_public_key", field="auth.token_secret_key"
         )
     return TokenKey(content, algorithms)
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        return isinstance(json.loads(content), dict)
+    except (ValueError, RecursionError):  # bytes of a key, which may begin with a brace
+        return False
 
 
 def public_key(content: bytes, algorithm: str) -> TokenKey:

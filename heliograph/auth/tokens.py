@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jwt
 from typing_extensions import override
 
 from heliograph.auth.config import AuthConfig
-from heliograph.auth.keys import Source, TokenKey, key_set, public_key, secret_key
+from heliograph.auth.keys import Source, TokenKey, key_set, path_of, public_key, secret_keys
 from heliograph.auth.principal import METHOD_TOKEN, Credentials, Principal
 from heliograph.auth.provider import AuthenticationProvider
 from heliograph.base.errors import AuthenticationError
@@ -31,11 +31,22 @@ _OPTIONS: Any = {
 }
 
 
+def secret_source(config: AuthConfig) -> Source[tuple[TokenKey, ...]] | None:
+    """Return the secret keys that are configured, which follow their file; None if there are none.
+
+    Raises:
+        InvalidConfigError: a key cannot be read or used; names the setting.
+    """
+    file = config.token_secret_key_file
+    given = file if file and path_of(file) else config.token_secret_key
+    return Source(given, "auth.token_secret_key", secret_keys) if given else None
+
+
 class TokenProvider(AuthenticationProvider):
     """Checks tokens by a secret key, a public key and a set of keys, whichever are configured.
 
     A token whose header names a key of the set is checked by that key alone; the name is only looked up in the set. Any
-    other is checked by the one of the single keys that its algorithm belongs to.
+    other is checked by those of the secret keys, or the public key, that its algorithm belongs to.
 
     Raises:
         InvalidConfigError: a key cannot be read or used; names the setting.
@@ -45,20 +56,22 @@ class TokenProvider(AuthenticationProvider):
 
     def __init__(self, config: AuthConfig) -> None:
         self._config = config
-        self._single: list[Source[TokenKey]] = []
+        self._named_nowhere: list[Source[tuple[TokenKey, ...]]] = []
         self._set: Source[dict[str, TokenKey]] | None = None
-        if config.token_secret_key:
-            self._single.append(Source(config.token_secret_key, "auth.token_secret_key", secret_key))
+        if (secret := secret_source(config)) is not None:
+            self._named_nowhere.append(secret)
         if config.token_public_key:
-            parse = functools.partial(public_key, algorithm=config.token_public_alg)
-            self._single.append(Source(config.token_public_key, "auth.token_public_key", parse))
+            algorithm = config.token_public_alg
+            self._named_nowhere.append(
+                Source(config.token_public_key, "auth.token_public_key", lambda given: (public_key(given, algorithm),))
+            )
         if config.token_jwks_file:
             self._set = Source(config.token_jwks_file, "auth.token_jwks_file", key_set)
 
     @property
     def has_keys(self) -> bool:
         """Whether a token can be checked at all."""
-        return bool(self._single) or self._set is not None
+        return bool(self._named_nowhere) or self._set is not None
 
     @override
     async def authenticate(self, credentials: Credentials) -> Principal:
@@ -66,7 +79,7 @@ class TokenProvider(AuthenticationProvider):
 
     @override
     def reload_if_changed(self) -> None:
-        for source in self._single:
+        for source in self._named_nowhere:
             source.reload_if_changed()
         if self._set is not None:
             self._set.reload_if_changed()
@@ -90,10 +103,7 @@ class TokenProvider(AuthenticationProvider):
         skew = self._config.token_clock_skew_seconds
         try:
             header = jwt.get_unverified_header(token)
-            key = self._key_for(header)
-            claims: dict[str, Any] = jwt.decode(
-                token, key.key, algorithms=list(key.algorithms), options=_OPTIONS, leeway=skew
-            )
+            claims = _decoded(token, self._keys_for(header), skew)
         except AuthenticationError:
             raise
         except jwt.ExpiredSignatureError:
@@ -108,17 +118,17 @@ class TokenProvider(AuthenticationProvider):
             raise AuthenticationError(f"the token is malformed ({type(error).__name__})") from None
         return claims
 
-    def _key_for(self, header: dict[str, Any]) -> TokenKey:
+    def _keys_for(self, header: dict[str, Any]) -> Sequence[TokenKey]:
         algorithm, kid = header.get("alg"), header.get("kid")
         if self._set is not None:
             keys = self._set.value
             if kid is None and len(keys) == 1:
-                return next(iter(keys.values()))
+                return list(keys.values())
             if isinstance(kid, str) and kid in keys:
-                return keys[kid]
-        for source in self._single:
-            if algorithm in source.value.algorithms:
-                return source.value
+                return [keys[kid]]
+        for source in self._named_nowhere:
+            if found := [key for key in source.value if algorithm in key.algorithms]:
+                return found
         raise AuthenticationError("there is no key for the token's algorithm and key id")
 
     def _check_audience(self, claims: dict[str, Any]) -> None:
@@ -144,3 +154,21 @@ class TokenProvider(AuthenticationProvider):
         if "exp" not in claims:
             return None
         return (int(claims["exp"]) + self._config.token_clock_skew_seconds) * 1_000
+
+
+def _decoded(token: bytes, keys: Sequence[TokenKey], skew: int) -> dict[str, Any]:
+    """Return the claims of a token that one of the keys signed.
+
+    Raises:
+        jwt.PyJWTError: none of them did, or the token is malformed or outside its times.
+    """
+    assert keys, "the caller found one"
+    for key in keys[:-1]:
+        try:
+            return _decoded(token, [key], skew)
+        except jwt.InvalidSignatureError:
+            continue
+    found: dict[str, Any] = jwt.decode(
+        token, keys[-1].key, algorithms=list(keys[-1].algorithms), options=_OPTIONS, leeway=skew
+    )
+    return found

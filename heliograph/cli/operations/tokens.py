@@ -18,10 +18,13 @@ from heliograph.auth.issuing import (
     new_secret_key,
     new_token,
     private_key,
+    renew_admin_token,
+    retire_secret_keys,
+    rotate_secret_key,
     seconds_of,
     write_private,
 )
-from heliograph.auth.keys import content_of, secret_key
+from heliograph.auth.keys import content_of, secret_keys
 from heliograph.auth.tokens import TokenProvider
 from heliograph.base.errors import AuthenticationError, BadRequestError
 from heliograph.cli.context import CommandContext, command, group
@@ -89,11 +92,35 @@ def create(
     if private is not None:
         key, algorithm = private_key(content_of(private, "private_key")), signature_algorithm or "RS256"
     else:
-        key = secret_key(content_of(secret or _own_key(context), "secret_key")).key
+        key = secret_keys(content_of(secret or _own_key(context), "secret_key"))[0].key
         algorithm = signature_algorithm or "HS256"
     made = new_token(subject, key, algorithm, seconds=seconds)
     context.output.result({"token": made})
     _print(context, made)
+
+
+@command(app)
+def rotate(
+    context: CommandContext,
+    retire: Annotated[
+        bool, typer.Option("--retire", help="Make no key: forget all but the newest, and the tokens of the others end.")
+    ] = False,
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", help="File of the keys. [default: the cluster's own]")
+    ] = None,
+) -> None:
+    """Make a new secret key. Tokens of the old keys stay valid until --retire. Parts read the file within seconds."""
+    own = Path(_own_key(context)) if key_file is None else None
+    path = own or key_file
+    assert path is not None, "one of them is"
+    retired = retire_secret_keys(path) if retire else 0
+    count = 1 if retire else rotate_secret_key(path)
+    if own is not None:
+        from heliograph.cluster.config import ClusterConfig
+
+        renew_admin_token(context.home, ClusterConfig(home=context.home).auth_config(), context.output.progress)
+    text = f"{retired} old keys were retired" if retire else "a new key signs tokens from now on"
+    context.report({"key_file": str(path), "keys": count, "retired": retired}, f"{text}: {path} has {count} keys")
 
 
 @command(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 import time
@@ -12,9 +13,11 @@ import jwt
 import pytest
 from typer.testing import CliRunner
 
+from heliograph.auth.authenticator import RELOAD_SECONDS, Authenticator
 from heliograph.auth.config import AuthConfig
-from heliograph.auth.issuing import own_credentials, seconds_of
-from heliograph.auth.keys import content_of
+from heliograph.auth.issuing import own_credentials, own_token, seconds_of
+from heliograph.auth.keys import SECRET_KEYS_MAX, content_of, secret_keys
+from heliograph.auth.principal import Credentials
 from heliograph.auth.tokens import TokenProvider
 from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError, InvalidConfigError
 from heliograph.cli.app import app
@@ -108,10 +111,10 @@ def test_a_cluster_makes_its_own_credentials_once(tmp_path: Path) -> None:
         assert mode(tmp_path / file) == 0o600
         assert any(str(tmp_path / file) in line for line in said)
     checks = TokenProvider(made)
-    assert checks.check(made.gateway_token.encode()).role == "gateway"
+    assert checks.check(own_token(made)().encode()).role == "gateway"
     shown = Identity(token_file=str(tmp_path / "admin.token")).present()
     assert checks.check(shown.data).role == "admin"
-    for secret in (made.token_secret_key, made.gateway_token, shown.data.decode()):
+    for secret in (made.token_secret_key, shown.data.decode()):
         assert secret not in repr(made)
         assert secret not in repr(config.with_auth({"token_secret_key": secret}).broker_config("broker-1"))
         assert not any(secret in line for line in said)
@@ -148,3 +151,87 @@ def test_without_a_secret_key_the_gateways_token_is_given(tmp_path: Path) -> Non
     assert caught.value.field == "auth.gateway_token"
     assert own_credentials(config, tmp_path, lambda _: None, with_gateway=False) == {}
     assert own_credentials(AuthConfig(), tmp_path, lambda _: None, with_gateway=True) == {}
+
+
+class Part:
+    """A part of a cluster that was started with the credentials of a home."""
+
+    def __init__(self, home: Path, *, sees_home: bool = True) -> None:
+        config = ClusterConfig(home=home, auth={"enabled": True})
+        own = own_credentials(config.auth_config(), home, lambda _: None, with_gateway=True)
+        self.config = config.with_auth(own if sees_home else {**own, "token_secret_key_file": ""}).auth_config()
+        self.now = 0.0
+        self._authenticator = Authenticator(self.config, lambda: self.now)
+        self.gateway_token = own_token(self.config)
+
+    def takes(self, token: str | bytes) -> bool:
+        """Return whether a token is right for this part after its next look at the files."""
+        self.now += RELOAD_SECONDS
+        shown = Credentials("token", token if isinstance(token, bytes) else token.encode())
+        try:
+            asyncio.run(self._authenticator.authenticate(shown))
+        except AuthenticationError:
+            return False
+        return True
+
+
+def test_a_new_key_signs_and_old_tokens_are_valid_until_the_old_key_is_retired(tmp_path: Path) -> None:
+    part = Part(tmp_path)
+    admin = tmp_path / "admin.token"
+    before, old_admin, old_gateway = helio("create", "-s", "alice"), admin.read_bytes(), part.gateway_token()
+    assert json.loads(helio("rotate", "--json"))["keys"] == 2
+    after = helio("create", "-s", "alice")
+    assert admin.read_bytes() != old_admin
+    new_gateway = part.gateway_token()
+    newest = secret_keys(content_of(str(tmp_path / "token-secret.key"), "k"))[0].key
+    for token in (after, new_gateway, admin.read_bytes()):
+        assert jwt.decode(token, newest, algorithms=["HS256"])["sub"] in ("alice", "gateway", "admin")
+        assert part.takes(token)
+    for token in (before, old_admin, old_gateway):
+        assert part.takes(token)
+    assert helio("validate", before)
+    assert json.loads(helio("rotate", "--retire", "--json")) == {
+        "key_file": str(tmp_path / "token-secret.key"), "keys": 1, "retired": 1,
+    }  # fmt: skip
+    for token in (before, old_admin, old_gateway):
+        assert not part.takes(token)
+    for token in (after, new_gateway, admin.read_bytes(), part.gateway_token()):
+        assert part.takes(token)
+    assert mode(tmp_path / "token-secret.key") == mode(admin) == 0o600
+    assert Part(tmp_path).takes(after), "a part that starts later has the new key"
+
+
+def test_a_replaced_key_acts_without_a_restart_where_the_file_is(tmp_path: Path) -> None:
+    part, elsewhere = Part(tmp_path), Part(tmp_path, sees_home=False)
+    before = helio("create", "-s", "alice")
+    (tmp_path / "token-secret.key").write_bytes(b"n" * 32)
+    after = helio("create", "-s", "alice")
+    assert [part.takes(before), part.takes(after)] == [False, True]
+    assert [elsewhere.takes(before), elsewhere.takes(after)] == [True, False]
+
+
+def test_keys_are_not_made_without_end_and_any_bytes_are_a_key(tmp_path: Path) -> None:
+    file = tmp_path / "k"
+    file.write_bytes(b'{"' + b"k" * 32)
+    token = helio("create", "--secret-key", file, "-s", "alice")
+    for _ in range(SECRET_KEYS_MAX - 1):
+        helio("rotate", "--key-file", file)
+    assert helio("validate", token, "--secret-key", file)
+    with pytest.raises(BadRequestError, match="retire"):
+        helio("rotate", "--key-file", file)
+    helio("rotate", "--retire", "--key-file", file)
+    with pytest.raises(AuthenticationError):
+        helio("validate", token, "--secret-key", file)
+    assert len(file.read_bytes()) == 32, "one key is kept as Pulsar's tools write it"
+    assert not (tmp_path / "admin.token").exists()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[{"kty": "RSA", "n": "AQAB", "e": "AQAB"}], [{"kty": "oct", "k": "c2hvcnQ"}], [],
+     [{"kty": "oct", "kid": str(n), "k": "a" * 43} for n in range(SECRET_KEYS_MAX + 1)]],
+    ids=["a public key", "short", "none", "too many"],
+)  # fmt: skip
+def test_sets_that_are_no_secret_keys_are_refused(keys: list[dict[str, str]]) -> None:
+    with pytest.raises(InvalidConfigError):
+        secret_keys(json.dumps({"keys": keys}).encode())

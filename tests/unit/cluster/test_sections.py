@@ -61,7 +61,7 @@ def candidates(default: Any) -> Iterator[Any]:
     elif isinstance(default, float):
         yield from (default * 0.97 or 1.0, default + 1.0, default + 0.01)
     elif isinstance(default, tuple):
-        yield from (("one", "two"), ("https://one.example", "https://two.example"))
+        yield from (("one", "two"), ("https://one.example", "https://two.example"), ("10.0.0.1", "10.0.0.2"))
     else:
         yield from ("random", LISTENER, "inside", "both")
 
