@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.support.report import ClientMatrix
+from tests.clients.support.secured import SecuredStack, running_secured_stack
 from tests.clients.support.stack import ClientsStack, running_stack
 from tests.patience import patience
 
@@ -34,6 +35,13 @@ def _patience() -> Iterator[None]:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientsStack]:
     """Two brokers, three bookies and a gateway. A test leaves them as many as it found, and uses its own topics."""
     with running_stack(tmp_path_factory.mktemp("clients")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredStack]:
+    """A broker and a gateway that ask who their clients are. A test leaves the grants as it found them."""
+    with running_secured_stack(tmp_path_factory.mktemp("secured")) as running:
         yield running
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.clients.admin.session import AdminSession, admin_session
 from tests.clients.support.maven import JavaProject, build
+from tests.clients.support.secured import SecuredStack
 from tests.clients.support.stack import ClientsStack
 
 VERSION = "4.0.8"
@@ -23,6 +24,15 @@ def tools() -> JavaProject:
 @pytest.fixture(scope="session")
 def admin(tools: JavaProject, stack: ClientsStack) -> Iterator[AdminSession]:
     with admin_session(tools.command("heliograph.clients.AdminSession", stack.web_url, stack.service_url)) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def guarded(tools: JavaProject, secured: SecuredStack) -> Iterator[AdminSession]:
+    """A session at the gateway that asks who its callers are; each command shows its own token, or none."""
+    with admin_session(
+        tools.command("heliograph.clients.AdminSession", secured.web_url, secured.service_url)
+    ) as session:
         yield session
 
 

@@ -59,7 +59,7 @@ BOTH = [
     PolicyCommands("max-subscriptions-per-topic", "--max-subscriptions-per-topic 3", 3),
     PolicyCommands("deduplication", "-e", True),
     PolicyCommands("compaction-threshold", "-t 10M", 10 << 20),
-    PolicyCommands("delayed-delivery", "-e -t 1s", {"active": True, "tickTime": 1000}),
+    PolicyCommands("delayed-delivery", "-e -t 5s", {"active": True, "tickTime": 5000}),
     PolicyCommands("max-consumers-per-subscription", "-c 4", 4),
     PolicyCommands(
         "inactive-topic-policies", "-e -t 1h -m delete_when_no_subscriptions",

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import heliograph
+from heliograph.client.aio.client import AsyncClient
 from heliograph.gateway.app import create_app
 from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
-from heliograph.gateway.ports import AdminPort
+from heliograph.gateway.ports import AdminPort, AgentFactory
 from heliograph.metadata.store import MetadataStore
 from tests.cluster.support.broker_cluster import BrokerCluster, RunningBroker, broker_cluster, wait_for
 
@@ -31,10 +32,19 @@ class _AnyBroker:
 
 
 class ClientsStack:
-    """Made by ``running_stack``."""
+    """Made by ``running_stack``.
 
-    def __init__(self, cluster: BrokerCluster) -> None:
+    Args:
+        config: of the gateway.
+        agents: what acts for the gateway's callers, where it authenticates them.
+    """
+
+    def __init__(
+        self, cluster: BrokerCluster, config: GatewayConfig | None = None, agents: AgentFactory | None = None
+    ) -> None:
         self.cluster = cluster
+        self._config = config or GatewayConfig(port=0)
+        self._agents = agents
         self._closing = contextlib.AsyncExitStack()
         self._server: GatewayServer | None = None
 
@@ -84,9 +94,9 @@ class ClientsStack:
         self.cluster.run(brokers.undrain(owner))
 
     async def start(self) -> None:
-        client = await heliograph.connect_async(self.cluster.service_url)
+        client = await self._client()
         self._closing.push_async_callback(client.close)
-        config = GatewayConfig(port=0, service_urls=(self.cluster.service_url,))
+        config = self._config
         server = self._server = GatewayServer(config)
         server.bind()
 
@@ -95,8 +105,12 @@ class ClientsStack:
 
         view = MetadataClusterView(session)
         self._closing.push_async_callback(view.close)
-        await server.start(create_app(client, cast(AdminPort, _AnyBroker(self.cluster)), config, view))
+        await server.start(create_app(client, cast(AdminPort, _AnyBroker(self.cluster)), config, view, self._agents))
         self._closing.push_async_callback(server.stop)
+
+    async def _client(self) -> AsyncClient:
+        """Return the gateway's own client."""
+        return await heliograph.connect_async(self.cluster.service_url)
 
     async def stop(self) -> None:
         await self._closing.aclose()

@@ -12,6 +12,8 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
@@ -110,13 +112,25 @@ abstract class Scenarios {
     }
 
     /** Asks the test to do something with the cluster, such as killing a broker, and waits until it is done. */
-    static String ask(String what, String field, String value) throws Exception {
+    static String ask(String what, String... fieldsAndValues) throws Exception {
+        StringBuilder question = new StringBuilder("{\"ask\": " + quoted(what));
+        for (int n = 0; n < fieldsAndValues.length; n += 2) {
+            question.append(", ").append(quoted(fieldsAndValues[n])).append(": ").append(quoted(fieldsAndValues[n + 1]));
+        }
         synchronized (INPUT) {
-            line("{\"ask\": " + quoted(what) + ", " + quoted(field) + ": " + quoted(value) + "}");
+            line(question.append("}").toString());
             String answer = INPUT.readLine();
             check(answer != null && answer.contains("\"ok\": true"), what + ": " + answer);
             return answer;
         }
+    }
+
+    /** Asks, and returns the answer as text. */
+    static String answer(String what, String... fieldsAndValues) throws Exception {
+        String found = ask(what, fieldsAndValues);
+        Matcher value = Pattern.compile("\"answer\": \"?([^\"}]*)").matcher(found);
+        check(value.find(), what + ": " + found);
+        return value.group(1);
     }
 
     private static void line(String text) {
