@@ -10,7 +10,8 @@ import pytest
 from tests.clients.support.features import ADMINISTRATION, NAMESPACE_POLICIES, PULSAR, TOPIC_POLICIES
 from tests.clients.support.golang import build_module, required_version
 from tests.clients.support.program import ProgramRun, run_program
-from tests.clients.support.report import ClientMatrix
+from tests.clients.support.report import ClientMatrix, Outcome
+from tests.clients.support.secured import SecuredStack
 from tests.clients.support.stack import ClientsStack
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -35,25 +36,39 @@ SCENARIOS = {
         if name not in ABSENT
     ],
 }
+SECURITY = {"token", "token_refused", "token_renewed", "rights", "tls", "tls_role", "identity"}
+PARTLY = {
+    "token_refused": "nothing is let in, but the client takes the refusal for a lost connection until its time-out"
+}
 CASES = [(client, scenario) for client, scenarios in SCENARIOS.items() for scenario in scenarios]
 
 
 @cache
 def _run(stack: ClientsStack) -> ProgramRun:
-    """Run all scenarios, in the first of the tests."""
+    """Run all scenarios of a stack, in the first of its tests."""
     command = [str(build_module(FOLDER)), "-service", stack.service_url, "-web", stack.web_url]
+    if isinstance(stack, SecuredStack):
+        command += ["-folder", str(stack.folder), "-tls", stack.service_url_tls]
+        command += ["-other-host", stack.service_url_of_another_name]
     return run_program("the Go program", command, seconds=PROGRAM_SECONDS_MAX, answer=stack.answer)
 
 
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(("client", "scenario"), CASES, ids=[scenario for _, scenario in CASES])
-def test_scenario(client: str, scenario: str, stack: ClientsStack, matrix: ClientMatrix) -> None:
-    matrix.check(_run(stack), scenario, client, required_version(FOLDER, MODULE))
+def test_scenario(client: str, scenario: str, request: pytest.FixtureRequest, matrix: ClientMatrix) -> None:
+    stack = request.getfixturevalue("secured" if scenario in SECURITY else "stack")
+    version = required_version(FOLDER, MODULE)
+    if scenario in PARTLY:
+        _run(stack).check(scenario)
+        matrix.note(client, version, scenario, Outcome.PARTLY, PARTLY[scenario])
+    else:
+        matrix.check(_run(stack), scenario, client, version)
 
 
-def test_program_ends(stack: ClientsStack) -> None:
-    run = _run(stack)
-    run.check_end()
+def test_programs_end(stack: ClientsStack, secured: SecuredStack) -> None:
+    runs = [_run(stack), _run(secured)]
+    for run in runs:
+        run.check_end()
     # Two scenarios are the policies together, each of which is a test.
-    alone = run.results.keys() - {"namespace_policies", "topic_policies"}
+    alone = {name for run in runs for name in run.results} - {"namespace_policies", "topic_policies"}
     assert alone == {scenario for _, scenario in CASES}, "each scenario is a test"

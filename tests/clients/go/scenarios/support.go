@@ -18,7 +18,7 @@ func scenarios() []scenario {
 	var all []scenario
 	for _, group := range [][]scenario{
 		retrying(), publishing(), subscribing(), acknowledging(), reading(), schemas(), partitions(),
-		administration(), policies(), surviving(),
+		administration(), policies(), surviving(), security(),
 	} {
 		all = append(all, group...)
 	}
