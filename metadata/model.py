@@ -406,6 +406,14 @@ class NamespacePolicies(Policies):
     is_deleted: bool = False
     auth_policies: AuthPolicies = field(default_factory=AuthPolicies)
 
+    @property
+    def has_own_copies(self) -> bool:
+        """Return whether the namespace keeps its numbers of copies and does not follow the cluster's defaults.
+
+        Records of older versions do not tell what was set; they keep their numbers.
+        """
+        return self.own is None or not {"ensemble_size", "write_quorum", "ack_quorum"}.isdisjoint(self.own)
+
 
 @dataclass(frozen=True, slots=True)
 class TenantRecord:

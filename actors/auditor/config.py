@@ -36,6 +36,7 @@ class AuditorConfig:
         1_000, "pause after a task's first failure; doubles up to `task_retry_ms_max`", least=1
     )
     task_retry_ms_max: int = setting(60_000, "longest pause after a task's failure", least=1)
+    ensemble_size: int = setting(3, "bookies that a segment is spread over, in namespaces that do not say", least=1)
     cluster_secret: str | None = field(
         default=None, repr=False, metadata=described("secret of the bookies; None: they are open")
     )

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from heliograph.actors.auditor.checks import ledgers_on, named_bookies
+from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.membership import Membership
 from heliograph.actors.auditor.widest_ensemble import widest_ensemble
@@ -43,12 +44,17 @@ class Decommissioning:
 
 
 class Decommission:
-    """The steps of a decommission. Each may be repeated."""
+    """The steps of a decommission. Each may be repeated.
 
-    def __init__(self, store: MetadataStore, membership: Membership, reads_at_once_max: int) -> None:
+    Args:
+        config: has the ensemble size of namespaces that do not set their own.
+    """
+
+    def __init__(self, store: MetadataStore, membership: Membership, config: AuditorConfig) -> None:
         self._store = store
         self._membership = membership
-        self._reads_at_once_max = reads_at_once_max
+        self._default_ensemble_size = config.ensemble_size
+        self._reads_at_once_max = config.reads_at_once_max
 
     async def begin(self, bookie_id: str) -> dict[str, Any]:
         """Request the decommission, unless too few bookies would be left.
@@ -65,9 +71,8 @@ class Decommission:
         await self._require_known(bookie_id, ledgers)
         leaving = {bookie_id, *await self._membership.draining()}
         staying = set(await self._store.children(paths.BOOKIES_AVAILABLE)) - leaving
-        needed = max(
-            [await widest_ensemble(self._store, self._reads_at_once_max), *(ledger.ensemble_size for ledger in ledgers)]
-        )
+        widest = await widest_ensemble(self._store, self._default_ensemble_size, self._reads_at_once_max)
+        needed = max([widest, *(ledger.ensemble_size for ledger in ledgers)])
         if len(staying) < needed:
             raise ConflictError(
                 f"{bookie_id} cannot leave: {len(staying)} writable bookies would be left, and there are topics with "

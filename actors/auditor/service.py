@@ -125,7 +125,7 @@ class AuditorService:
                 auditor.tasks, ledgers, bookies.alive, bookies.draining, self._config, monotonic_ms
             )
             self._auditor, self._worker = auditor, worker
-            self._decommission = Decommission(store, bookies, self._config.reads_at_once_max)
+            self._decommission = Decommission(store, bookies, self._config)
             async with asyncio.TaskGroup() as group:
                 group.create_task(auditor.run(), name="audit")
                 group.create_task(worker.run(), name="replicate")

@@ -14,11 +14,14 @@ TOPIC_DEPTH = 3  # tenant, namespace, topic
 _PARTITION = re.compile(r"-partition-\d+$")
 
 
-async def widest_ensemble(store: MetadataStore, reads_at_once_max: int) -> int:
+async def widest_ensemble(store: MetadataStore, default_ensemble_size: int, reads_at_once_max: int) -> int:
     """Return the largest ensemble size of a namespace or a topic, 0 if there is no namespace.
 
     A topic's own policies come first, then what it was created with, then its namespace. Topics without a ledger count
     too, since they may get one.
+
+    Args:
+        default_ensemble_size: of namespaces that do not set their own.
 
     Raises:
         MetadataError: not all could be read; nothing may be concluded.
@@ -39,7 +42,10 @@ async def widest_ensemble(store: MetadataStore, reads_at_once_max: int) -> int:
         for topic, copies in asked_for
         if copies is not None and _PARTITION.sub("", topic) not in own
     ]
-    by_namespace = [record.persistence.ensemble_size for record in namespaces.values()]
+    by_namespace = [
+        record.persistence.ensemble_size if record.has_own_copies else default_ensemble_size
+        for record in namespaces.values()
+    ]
     widest: int = max([0, *own.values(), *created_with, *by_namespace])
     return widest
 

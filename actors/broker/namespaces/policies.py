@@ -154,13 +154,8 @@ def with_default_retention(namespace: NamespacePolicies, seconds: int) -> Namesp
 
 
 def with_default_copies(namespace: NamespacePolicies, copies: Persistence) -> NamespacePolicies:
-    """Return a namespace's record with the numbers of copies of the cluster, unless the namespace sets its own.
-
-    Records of earlier versions do not tell what was set; they keep their numbers.
-    """
-    if namespace.own is None or set(COPIES) & set(namespace.own):
-        return namespace
-    return replace(namespace, persistence=copies)
+    """Return a namespace's record with the numbers of copies of the cluster, unless the namespace keeps its own."""
+    return namespace if namespace.has_own_copies else replace(namespace, persistence=copies)
 
 
 def check_of_subscription(names: Iterable[str]) -> None:

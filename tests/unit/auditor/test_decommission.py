@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.decommission import Decommission
 from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import paths
@@ -26,9 +28,9 @@ from tests.unit.auditor.test_tasks import NOW, World, ledger, run
 class Stage(World):
     """A cluster of three bookies and a spare one. ``b3`` is to leave."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__(NOW)
-        self.decommission = Decommission(self.store, self.auditor.membership, 8)
+        self.decommission = Decommission(self.store, self.auditor.membership, AuditorConfig(**settings))
 
     async def begin_with(self, *bookies: str) -> None:
         await self.start(*bookies)
@@ -144,6 +146,31 @@ def test_an_ensemble_that_the_next_ledger_of_a_topic_would_have_counts(where: st
         await stage.store.create(paths.topic_policies("acme", "shop", "other"), encode(TopicPolicies()), parents=True)
         with pytest.raises(ConflictError, match="ensemble of 4"):
             await stage.decommission.begin("b3")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("own", "needed"), [((), 4), (("ensemble_size", "write_quorum", "ack_quorum"), 3), (None, 3)])
+def test_namespaces_that_do_not_set_an_ensemble_have_the_clusters(own: tuple[str, ...] | None, needed: int) -> None:
+    async def scenario() -> None:
+        stage = Stage(ensemble_size=4)
+        await stage.begin_with("b1", "b2", "b3", "b4")
+        await stage.store.set(paths.namespace("public", "default"), encode(NamespacePolicies(own=own)))
+        if needed == 4:
+            with pytest.raises(ConflictError, match="ensemble of 4"):
+                await stage.decommission.begin("b3")
+        else:
+            assert (await stage.decommission.begin("b3"))["ledgers_left"] == 0
+
+    run(scenario())
+
+
+def test_a_cluster_of_narrow_defaults_lets_its_third_bookie_go() -> None:
+    async def scenario() -> None:
+        stage = Stage(ensemble_size=2)
+        await stage.begin_with("b1", "b2", "b3")
+        await stage.store.set(paths.namespace("public", "default"), encode(NamespacePolicies(own=())))
+        assert (await stage.decommission.begin("b3"))["ledgers_left"] == 0
 
     run(scenario())
 
