@@ -13,6 +13,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 
 NAMES = {"none": pb.NONE, "lz4": pb.LZ4, "zlib": pb.ZLIB, "zstd": pb.ZSTD, "snappy": pb.SNAPPY}
 UNCOMPRESSED_BYTES_MAX = 64 << 20  # of one entry  # I15
+INLINE_BYTES_MAX = 256 << 10  # of a payload that an event loop packs or unpacks itself; a larger one gets a thread
 
 _COMPRESS: dict[int, Callable[[bytes], object]] = {
     pb.LZ4: lambda data: cramjam.lz4.compress_block(data, store_size=False),

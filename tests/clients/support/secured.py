@@ -153,11 +153,11 @@ def write_certificates(folder: Path) -> TlsFiles:
     issued = {
         "server": authority.issue_cert(*HOSTS),
         "other-host": authority.issue_cert("other-host.test"),
-        USER: authority.issue_cert("alice.test", common_name=USER),
+        USER: authority.issue_cert("alice.test", common_name=USER, key_type=trustme.KeyType.RSA),
     }
     for name, made in issued.items():
         key = load_pem_private_key(made.private_key_pem.bytes(), None)
-        # The one form that Java reads.
+        # The one form that Java reads; clients of Java 3.0 read no key but an RSA one.
         (folder / f"{name}.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         for blob in made.cert_chain_pems:
             blob.write_to_path(str(folder / f"{name}.pem"), append=True)

@@ -217,10 +217,16 @@ class AsyncConsumer(AsyncHandle):
             messages = inbox.take(limit)
             if messages:
                 return messages
-            if inbox.failure is not None:
-                raise inbox.failure
             if timeout is not None and deadline is None:
                 deadline = asyncio.get_running_loop().time() + timeout
+            packed = inbox.packed()
+            if packed is not None:
+                left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+                if await packed.unpack(left):
+                    continue
+                return []
+            if inbox.failure is not None:
+                raise inbox.failure
             if not await inbox.wait(deadline):
                 return []
 

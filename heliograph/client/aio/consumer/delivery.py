@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from heliograph.base.errors import HeliographError
 from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.ack_set import bits_of
+from heliograph.protocol.compression import INLINE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId, to_signed
 
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ class ReceivedEntry:
     """
 
     __slots__ = (
+        "_failure",
+        "_plain",
+        "_unpacking",
         "broker_publish_time_ms",
         "consumer",
         "count",
@@ -69,11 +75,40 @@ class ReceivedEntry:
             self.unacknowledged &= bits_of(command.ack_set)
         self.permits = self.unacknowledged.bit_count()
         self.earlier_chunks: list[tuple[int, int]] = []
+        self._plain: bytes | None = None
+        self._failure: HeliographError | None = None
+        self._unpacking: asyncio.Future[None] | None = None
 
     @property
     def published_ms(self) -> int:
         """When the broker took it, if it noted that, and otherwise when the producer sent it: the time to seek by."""
         return self.metadata.publish_time if self.broker_publish_time_ms is None else self.broker_publish_time_ms
+
+    @property
+    def needs_thread(self) -> bool:
+        """Whether the payload takes so long to decompress that ``unpack`` comes before ``messages``."""
+        metadata = self.metadata
+        if not entries.is_compressed(metadata) or metadata.encryption_keys:
+            return False
+        if self._plain is not None or self._failure is not None:
+            return False
+        return max(metadata.uncompressed_size, len(self.payload)) > INLINE_BYTES_MAX
+
+    async def unpack(self, timeout: float | None) -> bool:
+        """Decompress the payload on a thread, once for all callers; return whether it was done in ``timeout`` seconds.
+
+        A payload that cannot be decompressed is done, too: ``messages`` raises the error.
+        """
+        if self._unpacking is None:
+            self._unpacking = asyncio.ensure_future(self._unpack())
+        await asyncio.wait((self._unpacking,), timeout=timeout)
+        return self._unpacking.done()
+
+    async def _unpack(self) -> None:
+        try:
+            self._plain = await asyncio.to_thread(entries.plain_payload, self.metadata, self.payload)
+        except HeliographError as error:
+            self._failure = error
 
     def messages(self) -> Iterator[Message]:
         """Yield the unacknowledged messages, in order, built one at a time.
@@ -82,7 +117,12 @@ class ReceivedEntry:
             UnsupportedError: The payload is compressed with an unknown codec.
             ChecksumError, ProtocolError: The payload is damaged.
         """
-        plain = entries.plain_payload(self.metadata, self.payload)
+        if self._failure is not None:
+            raise self._failure
+        plain = self._plain
+        if plain is None:
+            plain = entries.plain_payload(self.metadata, self.payload)
+        self._plain = None
         self.payload = _NOTHING  # a message that the caller keeps must not keep the received bytes in memory
         if entries.is_batch(self.metadata):
             yield from self._batch(plain)

@@ -85,8 +85,17 @@ class Inbox:
             return True
         return any(delivery.epoch == delivery.consumer.epoch for delivery in self._deliveries)
 
+    def packed(self) -> ReceivedEntry | None:
+        """Return the next delivery if it has to be unpacked before ``take`` hands it out."""
+        if self._current is not None:
+            return None
+        for delivery in self._deliveries:
+            if delivery.epoch == delivery.consumer.epoch:
+                return delivery if delivery.needs_thread else None
+        return None
+
     def take(self, limit: int) -> list[Message]:
-        """Return up to ``limit`` queued messages without waiting.
+        """Return up to ``limit`` queued messages without waiting, none of a delivery that ``packed`` returns.
 
         Raises:
             UnsupportedError, ChecksumError, ProtocolError: The next entry cannot be unpacked; it is skipped and not
@@ -131,7 +140,8 @@ class Inbox:
                 self._waiters.remove(future)
 
     def _advance(self) -> bool:
-        """Make the next delivery the current one if there is no current one; return False if there is none."""
+        """Make the next delivery the current one if there is no current one; return False if there is none, or if it
+        has to be unpacked first."""
         while True:
             current = self._current
             if current is not None and current.epoch == current.consumer.epoch:
@@ -139,8 +149,12 @@ class Inbox:
             self._current = None
             if not self._deliveries:
                 return False
-            delivery = self._deliveries.popleft()
-            if delivery.epoch == delivery.consumer.epoch:
+            delivery = self._deliveries[0]
+            is_wanted = delivery.epoch == delivery.consumer.epoch
+            if is_wanted and delivery.needs_thread:
+                return False
+            self._deliveries.popleft()
+            if is_wanted:
                 self._current = delivery
                 self._messages = delivery.messages()
                 self._left = delivery.unacknowledged.bit_count()

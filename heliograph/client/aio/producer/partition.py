@@ -6,7 +6,8 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
@@ -30,6 +31,7 @@ from heliograph.client.options import ProducerOptions
 from heliograph.client.types import AccessMode
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_single
+from heliograph.protocol.compression import INLINE_BYTES_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX, encode_payload_frame
 from heliograph.protocol.message_id import MessageId, to_signed
@@ -110,6 +112,9 @@ class PartitionProducer:
         self._reconnecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flush: asyncio.Handle | None = None
+        # The entries that wait for their frame or for an earlier one's: the end of ``pending`` from the first without.
+        self._unsent: deque[PendingEntry] = deque()
+        self._packing: set[asyncio.Future[bytes]] = set()
 
     async def open(self) -> None:
         """Register with the owner of the partition.
@@ -175,9 +180,12 @@ class PartitionProducer:
         size = sum(map(len, heads)) + sum(map(len, payloads))
         deadline = self._session.loop.time() + self._options.send_timeout_ms / 1000
         entry = PendingEntry(0, 0, len(payloads), size, b"", waiters, deadline)
+        is_packed_aside = size > INLINE_BYTES_MAX and self._codec != pb.NONE
         try:
             self._check_usable()
-            self._encode(entry, heads, payloads, key, deliver_at_ms)
+            pack = self._numbered(entry, heads, payloads, key, deliver_at_ms)
+            if not is_packed_aside:
+                entry.frame = pack()
         except HeliographError as error:
             self._window.release(entry.messages, entry.size)
             entry.fail(error)
@@ -185,9 +193,13 @@ class PartitionProducer:
         self.pending.append(entry)
         if self._timer is None and self._options.send_timeout_ms > 0:
             self._timer = self._session.loop.call_at(deadline, self._expire)
-        if self._state is _READY and self._connection is not None:
+        if is_packed_aside:
+            self._pack_aside(entry, pack)
+        if is_packed_aside or self._unsent:
+            self._unsent.append(entry)  # it follows the entries before it
+        elif self._state is _READY and self._connection is not None:
             self._connection.write(entry.frame)
-        elif self._state is ProducerPartitionState.CONNECTING:
+        if self._state is ProducerPartitionState.CONNECTING:
             self._find_owner(pause=False)  # not under way yet, if the producer rejoins when it sends
 
     async def drain(self) -> None:
@@ -211,6 +223,8 @@ class PartitionProducer:
         if self._reconnecting is not None:
             self._reconnecting.cancel()
         self._fail_pending(AlreadyClosedError("the producer was closed"))
+        if self._packing:
+            await asyncio.wait(self._packing)  # a thread that ends later would find no loop
         if connection is not None and connection.producers.pop(self._id, None) is not None:
             try:
                 await connection.request(self._close_command)
@@ -224,7 +238,7 @@ class PartitionProducer:
         if not pending or receipt.sequence_id < pending[0].sequence_id:
             return  # its entry has failed, or was confirmed before a reconnect
         entry = pending[0]
-        if receipt.sequence_id not in (entry.sequence_id, entry.last_sequence_id):  # I2
+        if receipt.sequence_id not in (entry.sequence_id, entry.last_sequence_id) or not entry.frame:  # I2
             if self._connection is not None:
                 error = ProtocolError(
                     f"the receipt of sequence id {receipt.sequence_id} came before that of {entry.sequence_id}"
@@ -241,7 +255,8 @@ class PartitionProducer:
 
     def on_send_error(self, answer: pb.CommandSendError) -> None:
         error = exception_of(answer.error, answer.message)
-        if error.advice is Advice.STOP and self.pending and self.pending[0].sequence_id == answer.sequence_id:
+        first = self.pending[0] if self.pending else None
+        if error.advice is Advice.STOP and first and first.frame and first.sequence_id == answer.sequence_id:
             entry = self.pending.popleft()
             self._window.release(entry.messages, entry.size)
             entry.fail(error)
@@ -291,14 +306,15 @@ class PartitionProducer:
             self._timer.cancel()
             self._timer = None
 
-    def _encode(
+    def _numbered(
         self,
         entry: PendingEntry,
         heads: Sequence[bytes],
         payloads: Sequence[bytes],
         key: str | None,
         deliver_at_ms: int,
-    ) -> None:
+    ) -> Callable[[], bytes]:
+        """Give an entry its sequence ids. Return what makes its frame, which may run on any thread."""
         first = self._next_sequence_id
         last = first + len(payloads) - 1
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=first, publish_time=wall_ms())
@@ -310,13 +326,40 @@ class PartitionProducer:
             metadata.partition_key = key
         if deliver_at_ms:
             metadata.deliver_at_time = deliver_at_ms
-        if last > first:
-            packed = encode_batch(metadata, heads, payloads, self._codec)
-        else:
-            packed = encode_single(metadata, heads[0], payloads[0], self._codec)
-        entry.frame = encode_payload_frame(pb.BaseCommand(type=_T.SEND, send=send), packed)
         entry.sequence_id, entry.last_sequence_id = first, last
         self._next_sequence_id = last + 1
+        codec = self._codec
+
+        def pack() -> bytes:
+            if last > first:
+                packed = encode_batch(metadata, heads, payloads, codec)
+            else:
+                packed = encode_single(metadata, heads[0], payloads[0], codec)
+            return encode_payload_frame(pb.BaseCommand(type=_T.SEND, send=send), packed)
+
+        return pack
+
+    def _pack_aside(self, entry: PendingEntry, pack: Callable[[], bytes]) -> None:
+        """Make the frame of an entry on a thread, then send what may be sent."""
+        packing = self._session.loop.run_in_executor(None, pack)
+        self._packing.add(packing)
+
+        def packed(done: asyncio.Future[bytes]) -> None:
+            self._packing.discard(done)
+            if done.cancelled():
+                return
+            entry.frame = done.result()
+            self._send_packed()
+
+        packing.add_done_callback(packed)
+
+    def _send_packed(self) -> None:
+        """Send the entries whose frames are complete, up to the first that is not."""
+        unsent = self._unsent
+        while unsent and unsent[0].frame:
+            entry = unsent.popleft()
+            if self._state is _READY and self._connection is not None:
+                self._connection.write(entry.frame)
 
     def _check_usable(self) -> None:
         if self.failure is not None:
@@ -355,7 +398,7 @@ class PartitionProducer:
         self.max_message_bytes = connection.max_message_bytes
         self._connection = connection
         self._move(ProducerPartitionState.READY)
-        for entry in self.pending:
+        for entry in islice(self.pending, len(self.pending) - len(self._unsent)):
             connection.write(entry.frame)
 
     def _reconnect(self, *, pause: bool) -> None:
@@ -397,6 +440,7 @@ class PartitionProducer:
         if batch is not None:
             self._window.release(len(batch.payloads), batch.size)
             PendingEntry(0, 0, 0, 0, b"", batch.waiters, 0).fail(error)
+        self._unsent.clear()
         while self.pending:
             entry = self.pending.popleft()
             self._window.release(entry.messages, entry.size)
