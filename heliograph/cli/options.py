@@ -19,7 +19,7 @@ from heliograph.client.access import connect_async
 from heliograph.client.admin.admin import AdminSync
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.certificates import tls_options
-from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
 from heliograph.client.options import ENCRYPTED
 from heliograph.cluster.location import ClusterLocation
 
@@ -100,7 +100,8 @@ class Target:
 
 def use_token(own: Path) -> None:
     """Show the cluster's own administrator's token where the user names no other."""
-    if not os.environ.get(TOKEN_VARIABLE) and not os.environ.get(TOKEN_FILE_VARIABLE) and os.access(own, os.R_OK):
+    is_named = any(os.environ.get(name) for name in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, USER_VARIABLE))
+    if not is_named and os.access(own, os.R_OK):
         os.environ[TOKEN_FILE_VARIABLE] = str(own)
 
 

@@ -87,9 +87,8 @@ def joined_address(urls: Sequence[str]) -> str:
 
 def client_options(address: str | None, namespace: str | None, options: dict[str, Any]) -> ClientOptions:
     """Return the options of a client; errors are those of ``connect``. Without an address, this asks Ray and blocks."""
-    if all(options.get(name) is None for name in ("token", "token_file", "user")):
-        noted = Identity.from_environment()
-        options = {**options, "token": noted.token, "token_file": noted.token_file}
+    if all(options.get(name) is None for name in ("token", "token_file", "user", "password")):
+        options = {**options, **Identity.from_environment().options}
     if address is not None:
         urls, named = parse_address(address), None
     else:

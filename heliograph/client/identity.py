@@ -6,15 +6,26 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, TypedDict
 
 from heliograph.auth.principal import METHOD_BASIC, METHOD_NONE, METHOD_TLS, METHOD_TOKEN, Credentials
 from heliograph.base.errors import AuthenticationError, InvalidConfigError
 
 TOKEN_VARIABLE = "HELIOGRAPH_TOKEN"
 TOKEN_FILE_VARIABLE = "HELIOGRAPH_TOKEN_FILE"
+USER_VARIABLE = "HELIOGRAPH_USER"
+PASSWORD_VARIABLE = "HELIOGRAPH_PASSWORD"
 
 TokenSupplier = Callable[[], str]
+
+
+class IdentityOptions(TypedDict, total=False):
+    """The options by which a caller says who it is; those of ``Identity``."""
+
+    token: str | TokenSupplier | None
+    token_file: str | None
+    user: str | None
+    password: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +57,35 @@ class Identity:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Return the identity that HELIOGRAPH_TOKEN holds or HELIOGRAPH_TOKEN_FILE names; an empty one without them.
+        """Return the identity that the environment names; an empty one if it names none.
 
-        The variable with the token is used where both are set.
+        The first that is set counts: HELIOGRAPH_TOKEN, HELIOGRAPH_TOKEN_FILE, HELIOGRAPH_USER with HELIOGRAPH_PASSWORD.
+
+        Raises:
+            InvalidConfigError: there is a user without a password.
         """
         if token := os.environ.get(TOKEN_VARIABLE):
             return cls(token=token)
-        return cls(token_file=os.environ.get(TOKEN_FILE_VARIABLE) or None)
+        if file := os.environ.get(TOKEN_FILE_VARIABLE):
+            return cls(token_file=file)
+        if user := os.environ.get(USER_VARIABLE):
+            return cls(user=user, password=os.environ.get(PASSWORD_VARIABLE) or None)
+        return cls()
+
+    @classmethod
+    def of(cls, options: IdentityOptions) -> Self:
+        """Return the identity that a caller gives, or else that of the environment.
+
+        Raises:
+            InvalidConfigError: more than one of token, file and user is given, or a user without a password.
+        """
+        given = cls(**options)
+        return cls.from_environment() if given.is_empty and given.password is None else given
+
+    @property
+    def options(self) -> IdentityOptions:
+        """What ``connect`` takes to show this identity."""
+        return {"token": self.token, "token_file": self.token_file, "user": self.user, "password": self.password}
 
     @property
     def is_empty(self) -> bool:

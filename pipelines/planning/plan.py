@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from heliograph.base.errors import NotFoundError, TopicNotFoundError
 from heliograph.client import discovery
 from heliograph.client.admin.admin import Admin
+from heliograph.client.identity import Identity
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.operations.table import READ_LEDGERS_MAX
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, cut, range_of
@@ -32,6 +33,7 @@ def plan_topic(
     start: Mapping[int, Position] | None = None,
     end: Mapping[int, Position] | None = None,
     namespace: str | None = None,
+    identity: Identity | None = None,
 ) -> list[LedgerRange]:
     """Return all entries of a topic that are acknowledged now, from ``start`` (included) to ``end`` (excluded).
 
@@ -39,16 +41,19 @@ def plan_topic(
         topic: a topic or partitioned topic.
         start, end: positions (ledger id, entry id) per partition, -1 for a topic without partitions.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
+        identity: who reads; None: that of the environment.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         NotFoundError: the topic names a ledger that has no record.
     """
     named = _attached(namespace)
-    return _run(_plan(topic, start, end, named))
+    return _run(_plan(topic, start, end, Admin(named, identity)))
 
 
-def refresh_addresses(ranges: Sequence[LedgerRange], *, namespace: str | None = None) -> list[LedgerRange]:
+def refresh_addresses(
+    ranges: Sequence[LedgerRange], *, namespace: str | None = None, identity: Identity | None = None
+) -> list[LedgerRange]:
     """Return the same ranges with the present bookies and addresses of their ledgers, for plans that were stored.
 
     Raises:
@@ -57,7 +62,7 @@ def refresh_addresses(ranges: Sequence[LedgerRange], *, namespace: str | None = 
     """
     if not ranges:
         return []
-    return _run(_refresh(Admin(_attached(namespace)), ranges))
+    return _run(_refresh(Admin(_attached(namespace), identity), ranges))
 
 
 def _attached(namespace: str | None) -> str:
@@ -70,9 +75,8 @@ async def _plan(
     topic: str,
     start: Mapping[int, Position] | None,
     end: Mapping[int, Position] | None,
-    namespace: str,
+    admin: Admin,
 ) -> list[LedgerRange]:
-    admin = Admin(namespace)
     name = TopicName.parse(topic)
     names = name.partitions(await admin.partitions(str(name)))
     attempts = PLAN_ATTEMPTS_MAX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 import ray.data
@@ -13,6 +13,7 @@ from ray.data.datasource import Datasink, Datasource, ReadTask, WriteResult
 from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
+from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, split
 from heliograph.pipelines.reading.columns import check_columns, schema_of
@@ -30,6 +31,7 @@ def read_topic(
     columns: Sequence[str] | None = None,
     parallelism: int | None = None,
     namespace: str | None = None,
+    **credentials: Unpack[IdentityOptions],
 ) -> Dataset:
     """Return all messages of a topic that are acknowledged now, as a Dataset.
 
@@ -41,13 +43,15 @@ def read_topic(
         columns: the columns to build, all by default.
         parallelism: the minimum number of read tasks; None: Ray Data chooses.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
+        credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
+            environment.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         BadRequestError: there is no such column.
     """
     check_columns(columns)
-    ranges = plan_topic(topic, start=start, end=end, namespace=namespace)
+    ranges = plan_topic(topic, start=start, end=end, namespace=namespace, identity=Identity.of(credentials))
     return ranges_dataset(ranges, columns=columns, parallelism=parallelism)
 
 
@@ -68,6 +72,7 @@ def write_dataset(
     key: str | None = None,
     address: str | None = None,
     namespace: str | None = None,
+    **credentials: Unpack[IdentityOptions],
 ) -> None:
     """Publish every row of a Dataset, each block in its order.
 
@@ -78,11 +83,13 @@ def write_dataset(
         value: the column with the message's value, string or binary.
         key: the column with the message's key, string or binary that holds text; None: no keys.
         address: ``pulsar://host:port[,host:port]``; None: the address is found through Ray.
+        credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
+            environment. They go with the tasks.
 
     Raises:
         ClusterNotFoundError: no address was given and no cluster was found.
     """
-    writer = TableWriter.of(topic, address, namespace)
+    writer = TableWriter.of(topic, address, namespace, credentials)
     dataset.write_datasink(TopicDatasink(writer, value, key))
 
 

@@ -8,11 +8,12 @@ create another DataFrame for those, or use ``heliograph.spark.stream``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError
+from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, range_from_json, split
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, check_columns
@@ -48,6 +49,7 @@ def topic_dataframe(
     end: Mapping[int, Position] | None = None,
     parallelism: int | None = None,
     namespace: str | None = None,
+    **credentials: Unpack[IdentityOptions],
 ) -> DataFrame:
     """Return all messages of a topic that are acknowledged now, as a DataFrame.
 
@@ -61,13 +63,15 @@ def topic_dataframe(
             read, and the first position after the end.
         parallelism: the minimum number of Spark tasks; None: two for each core.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
+        credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
+            environment.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         BadRequestError: there is no such column.
     """
     check_columns(columns)
-    ranges = plan_topic(topic, start=start, end=end, namespace=namespace)
+    ranges = plan_topic(topic, start=start, end=end, namespace=namespace, identity=Identity.of(credentials))
     return ranges_dataframe(spark, ranges, schema=schema, columns=columns, parallelism=parallelism)
 
 
@@ -116,6 +120,7 @@ def write_dataframe(
     key: str | None = None,
     address: str | None = None,
     namespace: str | None = None,
+    **credentials: Unpack[IdentityOptions],
 ) -> int:
     """Publish every row of a DataFrame, from its executors, each Spark partition in its order.
 
@@ -126,6 +131,8 @@ def write_dataframe(
         value: the column with the message's value, string or binary; None: the whole row as JSON, with the key.
         key: the column with the message's key, string or binary that holds text; None: no keys.
         address: ``pulsar://host:port[,host:port]``; None: the address is found through Ray.
+        credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
+            environment. They go with the tasks.
 
     Returns:
         The number of rows published and acknowledged.
@@ -141,7 +148,7 @@ def write_dataframe(
     selected = [payload.cast("binary").alias("value")]
     if key is not None:
         selected.append(col(f"`{key}`").cast("string").alias("key"))
-    writer = TableWriter.of(topic, address, namespace)
+    writer = TableWriter.of(topic, address, namespace, credentials)
     written = frame.select(*selected).mapInArrow(_writer(writer), f"{_WRITTEN} long")
     return sum(row[0] for row in written.collect())
 

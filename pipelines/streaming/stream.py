@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from heliograph.base.errors import NotFoundError
+from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.spark.dataframe import ranges_dataframe
@@ -28,6 +29,7 @@ def stream(
     entries_per_batch: int = ENTRIES_PER_BATCH,
     until_caught_up: bool = False,
     namespace: str | None = None,
+    **credentials: Unpack[IdentityOptions],
 ) -> int:
     """Call ``handle(frame, batch_id)`` with all rows of a topic, from its beginning and then as they are published.
 
@@ -38,6 +40,7 @@ def stream(
         checkpoint: a directory that only this stream uses.
         schema, columns: as in ``topic_dataframe``.
         entries_per_batch: bound of one batch; an entry holds up to a producer's batch of messages.
+        credentials: as in ``topic_dataframe``; they are not stored in the checkpoint.
         until_caught_up: return when all available rows were handled; otherwise run without end.
 
     Returns:
@@ -50,16 +53,17 @@ def stream(
         NotFoundError: retention deleted rows of a planned batch; says how to continue.
         Exception: any error that ``handle`` raised.
     """
+    identity = Identity.of(credentials)
     handled = 0
 
     def planner(start: Mapping[int, Position]) -> list[LedgerRange]:
-        return plan_topic(topic, start=start, namespace=namespace)
+        return plan_topic(topic, start=start, namespace=namespace, identity=identity)
 
     for batch in batches(
         StreamCheckpoint(Path(checkpoint)), planner, entries_max=entries_per_batch, until_caught_up=until_caught_up
     ):
         try:
-            ranges = refresh_addresses(batch.ranges, namespace=namespace)
+            ranges = refresh_addresses(batch.ranges, namespace=namespace, identity=identity)
         except NotFoundError as error:
             raise NotFoundError(
                 f"batch {batch.batch_id} was planned and not handled, and some of its rows were deleted since "

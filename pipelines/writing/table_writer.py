@@ -11,7 +11,7 @@ from heliograph.base.errors import BadRequestError
 from heliograph.client import discovery
 from heliograph.client.access import connect, joined_address
 from heliograph.client.certificates import tls_options
-from heliograph.client.identity import Identity
+from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.client.options import ENCRYPTED
 
 SEND_ROWS_MAX = 1000  # rows that are sent and confirmed together (I15)
@@ -21,8 +21,8 @@ SEND_ROWS_MAX = 1000  # rows that are sent and confirmed together (I15)
 class TableWriter:
     """A publisher of Arrow batches with a column ``value`` and optionally ``key`` (text). It can be pickled.
 
-    The token of the process that makes it goes with it to the tasks that write. So do the paths of its files of TLS,
-    which have to exist where the tasks run.
+    The token, or user and password, of the process that makes it goes with it to the tasks that write. So do the paths
+    of its files of TLS, which have to exist where the tasks run.
     """
 
     address: str
@@ -31,16 +31,18 @@ class TableWriter:
     tls: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, topic: str, address: str | None, namespace: str | None) -> TableWriter:
+    def of(cls, topic: str, address: str | None, namespace: str | None, credentials: IdentityOptions) -> TableWriter:
         """Return the writer of a topic, at an address or else at every live broker that Ray knows.
 
         Raises:
             ClusterNotFoundError: there is no cluster, or no broker answers.
+            InvalidConfigError: the credentials contradict each other.
         """
+        identity = Identity.of(credentials)
         named = None if address else discovery.namespace_or_noted(namespace)
         found = joined_address(discovery.service_urls(named)) if named else address
         assert found, "an address is given or found"
-        return cls(found, topic, tls=tls_options(named) if found.startswith(ENCRYPTED) else {})
+        return cls(found, topic, identity, tls=tls_options(named) if found.startswith(ENCRYPTED) else {})
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
         """Publish all rows, in order.
@@ -53,9 +55,8 @@ class TableWriter:
             HeliographError: publishing failed; rows before the failed one are published, later ones may be.
         """
         written = 0
-        shown = self.identity
         with (
-            connect(self.address, token=shown.token, token_file=shown.token_file, **self.tls) as client,
+            connect(self.address, **self.identity.options, **self.tls) as client,
             client.producer(self.topic) as producer,
         ):
             for batch in batches:

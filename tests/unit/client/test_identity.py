@@ -122,16 +122,19 @@ def test_a_supplier_that_fails_at_a_challenge_ends_the_connection() -> None:
 def test_the_environment_is_used_where_nothing_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-file")
-    monkeypatch.setenv("HELIOGRAPH_TOKEN_FILE", str(file))
+    monkeypatch.setenv("HELIOGRAPH_USER", "u")
+    monkeypatch.setenv("HELIOGRAPH_PASSWORD", "p")
 
     async def scenario() -> None:
         async with FakeBroker() as broker:
+            await (await heliograph.connect_async(broker.url)).close()
+            monkeypatch.setenv("HELIOGRAPH_TOKEN_FILE", str(file))
             for options in ({}, {"token": "given"}, {"user": "a", "password": "b"}):
                 await (await heliograph.connect_async(broker.url, **options)).close()
             monkeypatch.setenv("HELIOGRAPH_TOKEN", "from-variable")
             await (await heliograph.connect_async(broker.url, original_principal="bob")).close()
             sent = [each.connect for each in broker.of_type(T.CONNECT)]
-            assert [each.auth_data for each in sent] == [b"from-file", b"given", b"a:b", b"from-variable"]
-            assert sent[3].original_principal == "bob"
+            assert [each.auth_data for each in sent] == [b"u:p", b"from-file", b"given", b"a:b", b"from-variable"]
+            assert sent[4].original_principal == "bob"
 
     run(scenario())

@@ -16,6 +16,7 @@ from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.wire.grant import LEDGERS_MAX, grant_from_text, verified_grant
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.client.admin.admin import Admin
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.codec import encode
@@ -41,7 +42,6 @@ class Topic:
         self.answers = 0
         self._server = MemoryServer()
         self._recorded = recorded
-        monkeypatch.setattr(planning, "Admin", lambda namespace: self)
 
     async def partitions(self, topic: str) -> int:
         return 0
@@ -70,7 +70,7 @@ class Topic:
         return await read_access(store, name, ledger_ids, LedgerClientConfig(cluster_secret=self.secret), 60)
 
     def planned(self, **bounds: Any) -> list[LedgerRange]:
-        return asyncio.run(planning._plan(TOPIC, bounds.get("start"), bounds.get("end"), "n"))
+        return asyncio.run(planning._plan(TOPIC, bounds.get("start"), bounds.get("end"), cast(Admin, self)))
 
 
 def test_a_ledger_that_is_trimmed_while_a_plan_is_made_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_a_planned_batch_whose_ledger_was_deleted_names_what_to_do(
     piece = a_range(0, 9)
     StreamCheckpoint(tmp_path).plan(Batch(3, (piece,), {-1: (7, 10)}))
 
-    def gone(ranges: object, *, namespace: str | None) -> list[LedgerRange]:
+    def gone(ranges: object, **options: object) -> list[LedgerRange]:
         raise NotFoundError("ledger 7 is none of t, or no longer")
 
     monkeypatch.setattr(stream, "refresh_addresses", gone)
