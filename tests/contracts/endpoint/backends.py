@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from pathlib import Path
 
 from heliograph.metadata.backends.embedded.client import EmbeddedStore
@@ -13,6 +14,7 @@ from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 from heliograph.metadata.endpoint.limits import EndpointLimits
 from heliograph.metadata.store import MetadataStore
 from tests.contracts.metadata.etcd_backend import EtcdBackend
+from tests.contracts.metadata.zookeeper_server import shared_server
 
 POLL_SECONDS = 0.002
 LIMITS = EndpointLimits(session_timeout_ms_min=100)
@@ -89,3 +91,15 @@ class EndpointOverEtcd(EndpointOverMemory):
 
     async def _open_behind(self, timeout_ms: int, token: str | None) -> MetadataStore:
         return await connect_store(self.etcd.url, session_timeout_ms=timeout_ms, token=token)
+
+
+class EndpointOverZooKeeper(EndpointOverMemory):
+    """Run the endpoint over a real ZooKeeper, below a node of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._root = f"/{uuid.uuid4().hex}"
+
+    async def _open_behind(self, timeout_ms: int, token: str | None) -> MetadataStore:
+        url = f"zk://{shared_server().address}{self._root}"
+        return await connect_store(url, session_timeout_ms=timeout_ms, token=token)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from heliograph.metadata.endpoint.wire.codes import OpCode
 from heliograph.metadata.endpoint.wire.jute import JuteReader, boolean, buffer, int32, int64, string, vector
 
+RESUME_PAUSE_SECONDS = 0.05
 DEADLINE_SECONDS = 60
 OPEN = ((31, "world", "anyone"),)
 AclTriples = Sequence[tuple[int, str, str]]
@@ -80,6 +81,15 @@ class WireClient:
         answer.int32()
         client.timeout_ms, client.session_id, client.password = answer.int32(), answer.int64(), answer.buffer()
         return client
+
+    @classmethod
+    async def resume(cls, address: str, former: WireClient, timeout_ms: int) -> WireClient:
+        """Continue the session of another connection. Try again while the endpoint hangs up, as clients do."""
+        while True:
+            try:
+                return await cls.begin(address, former.session_id, former.password, timeout_ms)
+            except (OSError, asyncio.IncompleteReadError):
+                await asyncio.sleep(RESUME_PAUSE_SECONDS)
 
     def write(self, data: bytes) -> None:
         self._writer.write(data)
