@@ -13,6 +13,7 @@ from typing import Any
 
 import h11
 from typing_extensions import override
+from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -135,6 +136,19 @@ class HttpProtocol(H11Protocol):
         self._is_admitted = False  # the protocol that takes over counts the connection's end
         super().handle_websocket_upgrade(event)
 
+    @override
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are not HTTP. A request before them that is being answered is given up: h11 is in an error
+        state, in which an answer raises."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        super().send_400_response(msg)
+
     def close_as_late(self, is_body: bool) -> None:
         """Close a connection that sent too little in its time, with status 408 if it is not answered yet."""
         self._connections.open.discard(self)
@@ -164,6 +178,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.conn.debug = False
         self._connections = connections
         self._address = ""
+        self._is_asked = False  # whether the request of the upgrade has come, which is the first that comes
         self._held = 0  # bytes of a frame or message that is not complete
 
     @override
@@ -179,6 +194,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
+        if self._is_asked and not self.handshake_complete:
+            self.transport.abort()  # RFC 6455 has clients wait for the answer; uvicorn cannot read a frame before it
+            return
+        self._is_asked = True
         super().data_received(data)
         try:
             self._hold(len(self.conn.reader.buffer) + sum(map(len, self.frames)))
@@ -186,6 +205,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if not self.close_sent:
                 self.conn.fail(1013, str(error)[:120])
                 self.handle_parser_exception()
+
+    @override
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if self.close_sent:
+            # Otherwise uvicorn takes a refused upgrade for an app that has not answered, and logs an error for each.
+            self.handshake_complete = True
 
     def _hold(self, size: int) -> None:
         if size > self._held:

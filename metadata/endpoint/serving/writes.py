@@ -294,8 +294,9 @@ def _kind(op: OpCode, body: CreateNode) -> int:
     Raises:
         WireError: BAD_ARGUMENTS, a time to live without such flags, or the other way round, or out of range.
     """
-    if (body.flags in _TTL) != (0 < body.ttl_ms <= TTL_MS_MAX) or (body.flags not in _TTL and body.ttl_ms >= 0):
+    has_ttl = op is OpCode.CREATE_TTL
+    if has_ttl != (body.flags in _TTL) or (has_ttl and not 0 < body.ttl_ms <= TTL_MS_MAX):
         raise WireError(f"the time to live {body.ttl_ms} does not fit flags {body.flags}", ErrorCode.BAD_ARGUMENTS)
     if op is OpCode.CREATE_CONTAINER:
         return CONTAINER
-    return ttl_kind(body.ttl_ms) if op is OpCode.CREATE_TTL else 0
+    return ttl_kind(body.ttl_ms) if has_ttl else 0

@@ -134,6 +134,7 @@ def test_they_may_be_part_of_a_multi_and_are_answered_with_their_stats(serve: Se
         (O.CREATE_TTL, create_ttl("/x", -5)),
         (O.CREATE_TTL, create_ttl("/x", 1 << 40)),
         (O.CREATE_TTL, create_ttl("/x", 5, 0)),
+        (O.CREATE_TTL, create_ttl("/x", -1, 0)),
         (O.CREATE, create("/x", b"", 5)),
         (O.CREATE_CONTAINER, create("/x", b"", 77)),
     ],

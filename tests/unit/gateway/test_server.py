@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import socket
 import ssl
 from pathlib import Path
@@ -169,3 +170,56 @@ def test_https_with_a_certificate(tmp_path: Path) -> None:
         await server.stop()
 
     uvloop.run(scenario())
+
+
+UPGRADE = (
+    "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: HMf0zFnIwv6qbr81vQaeEA==\r\n\r\n"
+)
+CONSUMER = UPGRADE.format(path=f"/ws/v2/consumer/{FLIGHTS_PATH}/s")
+LAST = f"POST /topics/{FLIGHTS_PATH}/subscription/s/messages HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "answer"),
+    [
+        (UPGRADE.format(path="/ws/v2/nothing"), b"", b"HTTP/1.1 400 "),
+        (LAST, b"x", b"HTTP/1.1 400 "),
+        (CONSUMER, b"\x88\x80mask", b""),
+        (CONSUMER, b"\xc0\x80mask", b""),
+    ],
+    ids=["refused upgrade", "more than the last request", "a frame before the upgrade", "no frame before the upgrade"],
+)
+def test_what_strangers_say_is_no_error_in_the_log(
+    said: str, then: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> bytes:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logging.error("%s", context))
+        world = World()
+        opened, open_consumer = asyncio.Event(), world.consumer
+        is_heard = asyncio.Event()
+
+        async def consumer(*given: Any, **options: Any) -> Any:
+            opened.set()
+            await is_heard.wait()
+            return await open_consumer(*given, **options)
+
+        world.consumer = consumer  # type: ignore[method-assign]
+        world.add()
+        server = await started(world)
+        reader, writer = await asyncio.open_connection(*server.url.removeprefix("http://").split(":"))
+        writer.write(said.encode())
+        if then:
+            await opened.wait()
+            writer.write(then)
+        heard = await reader.read()
+        is_heard.set()
+        writer.close()
+        await server.stop()
+        return heard
+
+    with caplog.at_level(logging.ERROR):
+        heard = asyncio.run(scenario())
+    assert heard.startswith(answer)
+    assert answer or not heard
+    assert not caplog.records
