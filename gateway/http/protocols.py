@@ -16,6 +16,7 @@ from typing_extensions import override
 from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
@@ -56,6 +57,9 @@ class _RarelyFilter(logging.Filter):
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
+            # Of a frame, which uvicorn logs as an error, with a stack.
+            record.levelno, record.levelname, record.exc_info = logging.WARNING, "WARNING", None
         if record.levelno > logging.WARNING:
             return True
         now = time.monotonic()
@@ -208,6 +212,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     async def send(self, message: ASGISendEvent) -> None:
+        await self.writable.wait()
+        if self.close_sent:  # also by the protocol itself, because of a frame that cannot be read
+            raise ClientDisconnected
         await super().send(message)
         if self.close_sent:
             # Otherwise uvicorn takes a refused upgrade for an app that has not answered, and logs an error for each.

@@ -172,6 +172,26 @@ def test_https_with_a_certificate(tmp_path: Path) -> None:
     uvloop.run(scenario())
 
 
+def test_a_frame_that_is_not_utf8_closes_its_session_and_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> int | None:
+        world = World()
+        world.add()
+        server = await started(world)
+        url = server.url.replace("http://", "ws://")
+        async with connect(f"{url}/ws/v2/producer/{FLIGHTS_PATH}") as session:
+            await session.send(b'{"payload": "\xff"}', text=True)
+            with pytest.raises(ConnectionClosed):
+                await session.recv()
+            code = session.close_code
+        await server.stop()
+        return code
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(scenario()) == 1007
+    assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == []
+    assert "UTF-8" in caplog.text
+
+
 UPGRADE = (
     "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: HMf0zFnIwv6qbr81vQaeEA==\r\n\r\n"
