@@ -35,6 +35,7 @@ from heliograph.gateway.http.door import Door
 from heliograph.gateway.http.guard import RequestGuard
 from heliograph.gateway.http.limiter import Limiter
 from heliograph.gateway.http.request_counter import RequestCounter
+from heliograph.gateway.openapi import DocumentedApp
 from heliograph.gateway.ports import AdminPort, AgentFactory, ClientPort, ClusterView
 from heliograph.gateway.rest import consume, produce
 from heliograph.gateway.services import Services
@@ -111,7 +112,7 @@ def create_app(
             await asyncio.gather(sweeper, return_exceptions=True)
             await services.close()
 
-    app = FastAPI(
+    app = DocumentedApp(
         title="Heliograph",
         version=heliograph_version(),
         description=_DESCRIPTION,

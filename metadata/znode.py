@@ -98,6 +98,11 @@ def check_path(path: str) -> None:
         raise InvalidPathError(f"{path!r} is not the path of a node", field="path")
 
 
+def is_node_name(name: str) -> bool:
+    """Return whether a name may be one part of a path."""
+    return name != "" and "/" not in name and not _FORBIDDEN.search(f"/{name}")
+
+
 def check_value(value: bytes | None) -> None:
     """Raise ValueTooLargeError unless a node may hold ``value``."""
     if value is not None and len(value) > VALUE_BYTES_MAX:

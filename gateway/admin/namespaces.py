@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from heliograph.gateway.admin.permissions import grants_parsed
 from heliograph.gateway.admin.policies_object import check_quota, policies_parsed, policies_shown
 from heliograph.gateway.admin.policy_shapes import object_of
-from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, full_name, text_values
+from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, TEXT_OR_NO_CONTENT, full_name, text_values
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
@@ -141,14 +141,14 @@ async def set_property(services: ServicesDep, tenant: str, namespace: str, key: 
     await services.admin.namespaces.update_properties(full_name(tenant, namespace), {decoded(key): decoded(value)})
 
 
-@router.get(f"{NAMESPACE}/property/{{key}}", summary="A property of a namespace")
+@router.get(f"{NAMESPACE}/property/{{key}}", **TEXT_OR_NO_CONTENT, summary="A property of a namespace")
 async def property_of(services: ServicesDep, tenant: str, namespace: str, key: str) -> Response:
     """Return the value of one property as text, 204 when it is not set."""
     found = await services.admin.namespaces.properties(full_name(tenant, namespace))
     return _text(found.get(decoded(key)))
 
 
-@router.delete(f"{NAMESPACE}/property/{{key}}", summary="Remove a property of a namespace")
+@router.delete(f"{NAMESPACE}/property/{{key}}", **TEXT_OR_NO_CONTENT, summary="Remove a property of a namespace")
 async def remove_property(services: ServicesDep, tenant: str, namespace: str, key: str) -> Response:
     """Remove one property; return the value that it had as text, 204 when it was not set."""
     removed = await services.admin.namespaces.remove_properties(full_name(tenant, namespace), [decoded(key)])
@@ -210,7 +210,7 @@ async def split_bundle(
 
 
 def _text(value: str | None) -> Response:
-    return Response(status_code=204) if value is None else Response(value, media_type="application/json")
+    return Response(status_code=204) if value is None else PlainTextResponse(value)
 
 
 def _tenant_info(services: Services, body: Any) -> tuple[list[str], list[str]]:

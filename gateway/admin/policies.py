@@ -19,7 +19,7 @@ from heliograph.gateway.admin.backlog_quotas import AGE, QUOTA_FIELDS, SIZE, quo
 from heliograph.gateway.admin.not_offered import NOT_OFFERED, NOTHING_SET
 from heliograph.gateway.admin.policies_object import check_clusters, check_quota
 from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, TOPIC_POLICIES, PolicyShape
-from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, full_name
+from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, OR_NO_CONTENT, full_name
 from heliograph.gateway.errors import MalformedJsonError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
@@ -124,7 +124,7 @@ async def bookie_affinity(request: Request, services: ServicesDep, tenant: str, 
     return _not_offered("bookieAffinity", await _is_setting(request))
 
 
-@router.get(f"{TOPIC}/{{subscription}}/dispatchRate", summary="The delivery rate of one subscription")
+@router.get(f"{TOPIC}/{{subscription}}/dispatchRate", **OR_NO_CONTENT, summary="The delivery rate of one subscription")
 async def subscription_rate(
     services: ServicesDep, topic: PersistentTopicInUrl, subscription: str, applied: Applied = False
 ) -> Response:
@@ -178,7 +178,7 @@ async def resource_group(services: ServicesDep, tenant: str, namespace: str, gro
     return _not_offered("resourcegroup", is_set=True)
 
 
-@router.get(f"{NAMESPACE}/{{policy}}", summary="A namespace's policy")
+@router.get(f"{NAMESPACE}/{{policy}}", **OR_NO_CONTENT, summary="A namespace's policy")
 async def namespace_policy(
     services: ServicesDep, tenant: str, namespace: str, policy: NamespacePolicy, applied: Applied = False
 ) -> Response:
@@ -230,7 +230,7 @@ async def remove_namespace_policy(services: ServicesDep, tenant: str, namespace:
     await services.admin.namespaces.remove_policies(name, _shape(NAMESPACE_POLICIES, policy).fields)
 
 
-@router.get(f"{TOPIC}/{{policy}}", summary="A topic's policy")
+@router.get(f"{TOPIC}/{{policy}}", **OR_NO_CONTENT, summary="A topic's policy")
 async def topic_policy(
     services: ServicesDep,
     topic: PersistentTopicInUrl,

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from heliograph.base.errors import BadRequestError
 from heliograph.gateway.errors import MalformedJsonError
@@ -18,6 +18,8 @@ HASH_MAX = 0xFFFFFFFF  # the highest hash of a topic
 TENANT = "/admin/v2/tenants/{tenant}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 NO_CONTENT: dict[str, Any] = {"status_code": 204, "response_class": Response}
+OR_NO_CONTENT: dict[str, Any] = {"responses": {204: {"description": "Nothing is set"}}}
+TEXT_OR_NO_CONTENT: dict[str, Any] = {"response_class": PlainTextResponse, **OR_NO_CONTENT}
 
 
 def web_address(request: Request) -> str:

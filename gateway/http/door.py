@@ -16,7 +16,7 @@ from heliograph.gateway.http.caller import address_of, set_caller
 
 CERTIFICATE = "certificate"  # in the state of a request: what the caller's end of TLS presented
 # What is served to anyone: whether the gateway works, and pages and texts that are the same in every installation.
-_OPEN = frozenset(
+OPEN = frozenset(
     (
         "/",
         "/health",
@@ -44,7 +44,7 @@ class Door:
             await self._app(scope, receive, send)
             return
         principal = INTERNAL
-        if self._is_enabled and not (scope["type"] == "http" and scope["path"] in _OPEN):
+        if self._is_enabled and not (scope["type"] == "http" and scope["path"] in OPEN):
             try:
                 principal = await self._authenticator.authenticate(credentials_of(scope), address_of(scope))
             except AuthenticationError as error:

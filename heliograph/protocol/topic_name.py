@@ -16,7 +16,11 @@ TOPIC_NAME_CHARACTERS_MAX = 1024  # the full name
 LOCAL_NAME_CHARACTERS_MAX = 255
 TRANSACTION_COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign"
 
-_PART = re.compile(r"[-=:.\w]+")  # tenants and namespaces
+PART_PATTERN = r"[-=:.\w]+"  # tenants and namespaces
+# Local names, as documents show it: no control characters and slashes, no blanks at the ends.
+LOCAL_NAME_PATTERN = r"^(?!\.{1,2}$)[^\x00-\x20\x7f/](?:[^\x00-\x1f\x7f/]*[^\x00-\x20\x7f/])?$"
+
+_PART = re.compile(PART_PATTERN)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f/]")
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})")
 _FORM = "{persistent|non-persistent}://tenant/namespace/topic, tenant/namespace/topic or topic"

@@ -15,6 +15,7 @@ from heliograph.metadata.errors import NodeExistsError, NoNodeError
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.operator_records import BookieRack
 from heliograph.metadata.store import MetadataStore
+from heliograph.metadata.znode import is_node_name
 from heliograph.operations.bookies import BookieOperations
 
 CHARACTERS_MAX = 255  # of a rack, a group and a host name
@@ -77,8 +78,7 @@ class BookieAdminService(BookieOperations):
         for bookie_id, registered in serving.items():
             if bookie in (bookie_id, registered.address):
                 return bookie_id
-        is_path = "/" not in bookie and bookie not in ("", ".", "..")
-        for path in (paths.bookie_cookie, paths.bookie_rack) if is_path else ():
+        for path in (paths.bookie_cookie, paths.bookie_rack) if is_node_name(bookie) else ():
             with needs_session():
                 if await self._store.exists(path(bookie)) is not None:
                     return bookie

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from heliograph.base.errors import AlreadyClosedError, ConsumerBusyError
+from heliograph.base.errors import AlreadyClosedError, ConsumerBusyError, NotFoundError
 from heliograph.operations.cursors import CursorOperations
 from heliograph.protocol.message_id import MessageId
 
@@ -170,11 +170,16 @@ class FakeCursors(CursorOperations):
         self, topic: str, initial: str = "latest", number: int = 1, as_entry: bool = False
     ) -> list[dict[str, Any]]:
         assert as_entry
-        return [self.entries[number - 1 if initial == "earliest" else -number]]
+        return [self._entry(number - 1 if initial == "earliest" else -number)]
 
     async def message(self, topic: str, ledger_id: int, entry_id: int, as_entry: bool = False) -> list[dict[str, Any]]:
         assert as_entry
-        return [self.entries[entry_id]]
+        return [self._entry(entry_id)]
+
+    def _entry(self, place: int) -> dict[str, Any]:
+        if not -len(self.entries) <= place < len(self.entries):
+            raise NotFoundError(f"there is no entry {place}", field="messageId")
+        return self.entries[place]
 
     async def message_id_at(self, topic: str, time_ms: int) -> str:
         return "7:3:-1"

@@ -1,0 +1,1 @@
+"""Fuzzers of every listener: seeded conversations of hostile clients, beside a client whose messages are checked."""
