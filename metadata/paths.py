@@ -10,6 +10,7 @@ BOOKIES_READONLY = "/bookies/readonly"
 BOOKIES_COOKIES = "/bookies/cookies"
 BOOKIES_DRAINING = "/bookies/draining"
 BOOKIES_RACKS = "/bookies/racks"  # made with its first child
+BOOKIES_REPLACED = "/bookies/replaced"  # made with its first child
 BROKERS_AVAILABLE = "/brokers/available"
 BROKER_LOADS = "/brokers/loads"
 BUNDLES = "/brokers/bundles"
@@ -66,6 +67,11 @@ def bookie_cookie(bookie_id: str) -> str:
 def bookie_draining(bookie_id: str) -> str:
     """Return the path of the empty node that says that a bookie is being decommissioned."""
     return f"{BOOKIES_DRAINING}/{bookie_id}"
+
+
+def bookie_replacement(bookie_id: str) -> str:
+    """Return the path of the BookieReplacement that lets a bookie start on empty directories."""
+    return f"{BOOKIES_REPLACED}/{bookie_id}"
 
 
 def bookie_rack(bookie_id: str) -> str:

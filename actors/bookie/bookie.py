@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from heliograph.actors.bookie import cookies
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.disk.disk import Disk, DiskLock, RealDisk
 from heliograph.actors.bookie.disk.monitor import DiskMonitor, measure
+from heliograph.actors.bookie.identity import Plan, newest
+from heliograph.actors.bookie.identity import plan as plan_start
 from heliograph.actors.bookie.recovery.opening import (
     JournalPorts,
     Opened,
@@ -117,20 +120,30 @@ class Bookie:
     async def _start(self) -> None:
         self._started_at = time.monotonic()
         self._locks = await asyncio.to_thread(lock_directories, self._disk, self._directories)
-        expected = await cookies.expected_cookie(self._config, self._store)
-        lost = await self._lost_directories(expected)
-        if not lost:
-            await cookies.stamp(self._disk, self._store, expected)
-        self._opened = await asyncio.to_thread(open_storage, self._disk, self._config, lost)
-        if lost or self._opened.is_damaged:
+        plan, version, accepts_loss = await self._plan()
+        # From here on, directories are in the order of the cookie: marks and routes count them.
+        self._config = replace(self._config, journal_directories=plan.journals, data_directories=plan.data)
+        await asyncio.to_thread(cookies.write_drafts, self._disk, plan)
+        self._opened = await asyncio.to_thread(
+            partial(
+                open_storage,
+                self._disk,
+                self._config,
+                plan.lost,
+                joining=plan.joining,
+                outdated=plan.outdated,
+                routes=plan.cookie.routes,
+                accepts_loss=accepts_loss,
+            )
+        )
+        if plan.is_loss or self._opened.is_damaged:
             await self._enter_limbo(self._opened.storage)
         loop = asyncio.get_running_loop()
         ports = JournalPorts(lambda call: _post(loop, call), self.fail)
         await asyncio.to_thread(start_journals, self._disk, self._opened, ports)
         self._replay_seconds = time.monotonic() - self._started_at
-        if lost:  # limbo is durable now
-            await cookies.stamp(self._disk, self._store, expected)
-        self._cookie = expected
+        await cookies.commit(self._disk, self._store, plan, version)  # limbo is durable now (I6)
+        self._cookie = plan.cookie
         await self._serve(self._opened.storage)
 
     async def _serve(self, storage: BookieStorage) -> None:
@@ -234,13 +247,28 @@ class Bookie:
         assert self._running is not None, "the bookie was started"
         await self._running.gc.collect()
 
-    async def _lost_directories(self, expected: Cookie) -> list[Path]:
-        stored = await cookies.stored_cookie(self._store, self._config.bookie_id)
+    async def _plan(self) -> tuple[Plan, int | None, bool]:
+        """Return what this start does, the version of the cookie in metadata, and whether a loss is accepted."""
+        config, store = self._config, self._store
+        instance_id = await cookies.instance_of(store)
+        stored = await cookies.stored_cookie(store, config.bookie_id)
         found = await asyncio.to_thread(cookies.read_cookies, self._disk, self._directories)
-        lost = cookies.lost_directories(expected, stored, found, has_store=self._store is not None)
-        if lost and not self._config.accept_storage_loss:
-            raise cookies.refuse_loss(expected, lost)
-        return lost
+        truth = newest(config.bookie_id, instance_id, stored.cookie, found, has_store=store is not None)
+        accepts_loss = config.accept_storage_loss or await cookies.may_replace(store, truth)
+        plan = plan_start(
+            config,
+            instance_id,
+            truth,
+            found,
+            accepts_loss=accepts_loss,
+            last_ledger_id=None if store is None else await last_ledger_id(store),
+            new_id=lambda: secrets.token_hex(8),
+        )
+        for path in plan.joining:
+            log.info("bookie %s gets a new directory: %s", config.bookie_id, path)
+        for path in (*plan.lost, *plan.outdated):
+            log.warning("bookie %s goes on without the data that %s had", config.bookie_id, path)
+        return plan, stored.version, accepts_loss
 
     async def _enter_limbo(self, storage: BookieStorage) -> None:
         if self._store is None:

@@ -1,92 +1,98 @@
-"""Cookies: they tie a bookie's name to its disks. A bookie on a wrong or empty disk would deny entries that it
-acknowledged and forget fences, so it must not start (I6).
+"""Cookies on disks and in metadata: read at the start of a bookie, and written by each start.
 
-The cookie is in every directory and in metadata, and all copies must be equal. A new bookie stamps in three steps, so
-that a start after a crash can continue: drafts in all directories, the cookie in metadata, then every draft gets its
-final name. No entry is stored before the last step.
+A cookie ties a bookie's name to its directories. A bookie on a wrong or empty disk would deny entries that it
+acknowledged and forget fences, so it must not start (I6). ``identity.py`` has the rules.
 
-    directories        metadata   what it means
-    nothing            nothing    a new bookie: stamp
-    only drafts        nothing    an unfinished stamp: stamp again
-    drafts or cookies  equal      an unfinished stamp, or all is well: finish
-    one has nothing    equal      that directory was lost: refuse, or go on with limbo
-    some cookie        nothing    the bookie was retired, or these directories are another cluster's: refuse
-    any                unequal    other directories, another bookie or cluster: refuse
+A start writes its cookie in three steps: drafts in all directories, the cookie in metadata if that is still the one
+that was read, then every draft gets its final name. The first step comes before the storage is opened, the others when
+everything that the start restored is durable. A start after a crash knows a directory by its cookie or by a draft that
+equals the cookie in metadata. Two starts cannot both write metadata: the second one stops, and neither has served.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.disk.disk import Disk, read_file, replace_file
+from heliograph.actors.bookie.identity import Found, Plan, check_stored
 from heliograph.actors.errors import CookieMismatchError
 from heliograph.metadata import codec, paths
-from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordError
-from heliograph.metadata.model import Cookie
+from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError, RecordError
+from heliograph.metadata.model import BookieReplacement, Cookie
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore
 
 COOKIE_NAME = "cookie"
 DRAFT_NAME = "cookie.draft"
+_FILES = ("mark", "index")  # of a data directory
+_ENDINGS = (".journal", ".log")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The cookies and drafts in the directories."""
+class Stored:
+    """The cookie in metadata, and the version of its node; None if there is none."""
 
-    cookies: dict[Path, Cookie]
-    drafts: dict[Path, Cookie]
-
-
-async def expected_cookie(config: BookieConfig, store: MetadataStore | None) -> Cookie:
-    """Return the cookie that belongs to this configuration."""
-    instance_id = "" if store is None else (await initialise(store)).instance_id
-    return Cookie(
-        config.bookie_id,
-        instance_id,
-        tuple(str(path) for path in config.journal_directories),
-        tuple(str(path) for path in config.data_directories),
-    )
+    cookie: Cookie | None
+    version: int | None
 
 
-async def stored_cookie(store: MetadataStore | None, bookie_id: str) -> Cookie | None:
-    """Return the cookie in metadata, or None."""
+async def instance_of(store: MetadataStore | None) -> str:
+    """Return the id of the cluster that the metadata is of; empty without metadata."""
+    return "" if store is None else (await initialise(store)).instance_id
+
+
+async def stored_cookie(store: MetadataStore | None, bookie_id: str) -> Stored:
+    """Return the cookie in metadata.
+
+    Raises:
+        MetadataError: the store did not answer.
+    """
     if store is None:
-        return None
+        return Stored(None, None)
+    await store.sync()  # a server that is behind may have an older one
     try:
-        value, _ = await store.get(paths.bookie_cookie(bookie_id))
+        value, stat = await store.get(paths.bookie_cookie(bookie_id))
     except NoNodeError:
-        return None
-    return codec.decode(Cookie, value)
+        return Stored(None, None)
+    return Stored(codec.decode(Cookie, value), stat.version)
 
 
-async def recognise(store: MetadataStore, expected: Cookie) -> None:
+async def may_replace(store: MetadataStore | None, truth: Cookie | None) -> bool:
+    """Return whether an operator let this start of the bookie accept empty directories.
+
+    Raises:
+        MetadataError: the store did not answer.
+    """
+    if store is None or truth is None:
+        return False
+    try:
+        value, _ = await store.get(paths.bookie_replacement(truth.bookie_id))
+        return codec.decode(BookieReplacement, value) == BookieReplacement(truth.bookie_id, truth.start)
+    except (NoNodeError, RecordError):
+        return False
+
+
+async def recognise(store: MetadataStore, own: Cookie) -> None:
     """Check that metadata knows this bookie, so that a missing ledger was deleted and not lost (I14).
 
     Raises:
-        CookieMismatchError: the metadata is another cluster's, or was emptied.
+        CookieMismatchError: the metadata is another cluster's or was emptied, or the bookie was started elsewhere.
         MetadataError: the store did not answer.
     """
-    await store.sync()  # a server that is behind may not have the cookie yet
-    stored = await stored_cookie(store, expected.bookie_id)
-    if stored != expected:
-        raise CookieMismatchError(
-            f"{_difference('metadata', stored, expected)}. Metadata was lost or replaced under a running bookie, or "
-            "the bookie was retired: it stops, and deletes nothing. Restore the metadata before it starts again"
-        )
+    check_stored((await stored_cookie(store, own.bookie_id)).cookie, own)
 
 
 def read_cookies(disk: Disk, directories: Sequence[Path]) -> Found:
-    """Read the cookies and drafts in the directories.
+    """Read the cookies and drafts in the directories. Blocks.
 
     Raises:
-        CookieMismatchError: a cookie is damaged.
+        CookieMismatchError: a cookie is damaged or of a newer version.
+        BookieStorageError: a directory cannot be read.
     """
-    found = Found({}, {})
+    found = Found()
     for directory in directories:
         for name, into in ((COOKIE_NAME, found.cookies), (DRAFT_NAME, found.drafts)):
             try:
@@ -96,79 +102,54 @@ def read_cookies(disk: Disk, directories: Sequence[Path]) -> Found:
             except RecordError as error:
                 if name == COOKIE_NAME:
                     raise CookieMismatchError(f"{directory / name}: {error}") from error
+        if any(name in _FILES or name.endswith(_ENDINGS) for name in disk.names(directory)):
+            found.occupied.add(directory)
     return found
 
 
-def lost_directories(expected: Cookie, stored: Cookie | None, found: Found, *, has_store: bool) -> list[Path]:
-    """Return the directories that held this bookie's data once and are empty now, by the table of this module.
+def write_drafts(disk: Disk, plan: Plan) -> None:
+    """Write the drafts of a start's cookie into all directories: step 1. Blocks.
 
     Raises:
-        CookieMismatchError: the directories or the metadata are not this bookie's.
+        BookieStorageError: a directory cannot be written.
     """
-    for directory, cookie in found.cookies.items():
-        if cookie != expected:
-            raise CookieMismatchError(_difference(str(directory), cookie, expected))
-    directories = [Path(name) for name in (*expected.journal_directories, *expected.data_directories)]
-    if stored is not None and stored != expected:
-        raise CookieMismatchError(_difference("metadata", stored, expected))
-    if stored is None and has_store:
-        if found.cookies:
-            names = ", ".join(str(directory) for directory in found.cookies)
-            raise CookieMismatchError(
-                f"metadata has no cookie of bookie {expected.bookie_id}, but {names} holds its data: it was retired, "
-                "or metadata was lost. Restore the metadata, or give the bookie empty directories"
-            )
-        return []
-    if stored is None and not found.cookies:
-        return []
-    return [d for d in directories if d not in found.cookies and found.drafts.get(d) != expected]
-
-
-def refuse_loss(expected: Cookie, lost: Sequence[Path]) -> CookieMismatchError:
-    """Return the error for lost directories, with the ways out."""
-    names = ", ".join(str(directory) for directory in lost)
-    return CookieMismatchError(
-        f"bookie {expected.bookie_id} had data in {names}, which is empty now: a disk was lost or swapped. "
-        "Three ways out: (1) mount the right disk and start again; (2) start once with accept_storage_loss, so that "
-        "it serves what it has, answers 'unknown' for the rest and is repaired from the other bookies; (3) retire the "
-        "bookie: let its ledgers be copied to others, delete its cookie, and start a new bookie on empty directories"
-    )
-
-
-async def stamp(disk: Disk, store: MetadataStore | None, cookie: Cookie) -> None:
-    """Write the cookie everywhere, in an order that is safe in a crash.
-
-    Raises:
-        CookieMismatchError: another bookie of that name stamped metadata meanwhile.
-    """
-    directories = [Path(name) for name in (*cookie.journal_directories, *cookie.data_directories)]
-    value = codec.encode(cookie)
-    missing = [directory for directory in directories if not disk.exists(directory / COOKIE_NAME)]
-    await asyncio.to_thread(_write_drafts, disk, missing, value)
-    if store is not None:
-        try:
-            await store.create(paths.bookie_cookie(cookie.bookie_id), value, parents=True)
-        except NodeExistsError:  # also our own, after a lost reply
-            stored = await stored_cookie(store, cookie.bookie_id)
-            if stored != cookie:
-                raise CookieMismatchError(_difference("metadata", stored, cookie)) from None
-    await asyncio.to_thread(_name_drafts, disk, missing)
-
-
-def _write_drafts(disk: Disk, directories: Sequence[Path], value: bytes) -> None:
-    for directory in directories:
+    for directory, value in _values(plan).items():
         replace_file(disk, directory / DRAFT_NAME, value)
+
+
+async def commit(disk: Disk, store: MetadataStore | None, plan: Plan, version: int | None) -> None:
+    """Put the start's cookie into metadata and give the drafts their names: steps 2 and 3.
+
+    Args:
+        version: of the cookie in metadata that the plan was made with; None if there was none.
+
+    Raises:
+        CookieMismatchError: another process started the bookie meanwhile.
+        MetadataError: the store did not answer; the cookie may be written.
+        BookieStorageError: a draft could not be renamed.
+    """
+    if store is not None:
+        path, value = paths.bookie_cookie(plan.cookie.bookie_id), codec.encode(plan.cookie)
+        try:
+            if version is None:
+                await store.create(path, value, parents=True)
+            else:
+                await store.set(path, value, version)
+        except (NodeExistsError, BadVersionError, NoNodeError):  # also our own, after a lost reply
+            stored = (await stored_cookie(store, plan.cookie.bookie_id)).cookie
+            if stored != plan.cookie:
+                raise CookieMismatchError(
+                    f"another process started bookie {plan.cookie.bookie_id} meanwhile, or it was retired: two bookies "
+                    "of one name cannot serve. Stop one of them"
+                ) from None
+    await asyncio.to_thread(_name_drafts, disk, list(_values(plan)))
+
+
+def _values(plan: Plan) -> Mapping[Path, bytes]:
+    return {path: codec.encode(plan.cookie_of(path)) for path in dict.fromkeys([*plan.journals, *plan.data])}
 
 
 def _name_drafts(disk: Disk, directories: Sequence[Path]) -> None:
     for directory in directories:
         disk.rename(directory / DRAFT_NAME, directory / COOKIE_NAME)
         disk.sync_directory(directory)
-
-
-def _difference(where: str, found: Cookie | None, expected: Cookie) -> str:
-    return (
-        f"the cookie in {where} is of another bookie, cluster or set of directories: "
-        f"found {found}, expected {expected}. Start the bookie with the name and directories that it had, or give it "
-        "empty directories and a new name"
-    )

@@ -14,7 +14,7 @@ from heliograph.actors.bookie.journal.journal import Journal
 from heliograph.actors.bookie.recovery.replay import JournalEnd, ReplaySummary, StorageReplay, replay_journal
 from heliograph.actors.bookie.store.checkpoint import Mark, newest_mark
 from heliograph.actors.bookie.store.data_directory import DataDirectory
-from heliograph.actors.bookie.store.storage import BookieStorage
+from heliograph.actors.bookie.store.storage import BookieStorage, Routes
 from heliograph.actors.errors import BookieStorageError, JournalCorruptError
 
 LOCK_NAME = "lock"
@@ -58,11 +58,24 @@ def lock_directories(disk: Disk, directories: Sequence[Path]) -> list[DiskLock]:
     return locks
 
 
-def open_storage(disk: Disk, config: BookieConfig, lost: Sequence[Path]) -> Opened:
+def open_storage(
+    disk: Disk,
+    config: BookieConfig,
+    lost: Sequence[Path] = (),
+    *,
+    joining: Sequence[Path] = (),
+    outdated: Sequence[Path] = (),
+    routes: Routes = (),
+    accepts_loss: bool = False,
+) -> Opened:
     """Open indexes and replay journals into caches. No mark moves.
 
     Args:
         lost: directories that held data once and are empty now; the caller accepts the loss.
+        joining: new, empty directories.
+        outdated: directories that are old copies; the caller accepts the loss.
+        routes: of the bookie's cookie.
+        accepts_loss: a damaged journal is skipped; so it is with ``accept_storage_loss`` of the configuration.
 
     Raises:
         JournalCorruptError: a journal is damaged, and the configuration does not accept that.
@@ -73,15 +86,16 @@ def open_storage(disk: Disk, config: BookieConfig, lost: Sequence[Path]) -> Open
         for path in config.data_directories:
             directory = DataDirectory(disk, path, config.entry_log_bytes, config.index_cache_bytes)
             opened.append(directory)  # one by one, so that an error closes the ones that are open
-        storage = BookieStorage(disk, config, opened)
+        storage = BookieStorage(disk, config, opened, routes)
         mark = newest_mark(disk, config.data_directories)
         if mark is not None:
-            check_indexes(mark, [d for d in opened if d.path not in lost])
+            check_indexes(mark, [d for d in opened if d.path not in (*lost, *joining, *outdated)])
             storage.checkpoint_number = mark.checkpoint
         storage.checkpoint_number = max([storage.checkpoint_number, *(d.index.checkpoint() for d in opened)])
         replay = StorageReplay(storage)
         try:
-            ends, is_damaged = _replay(disk, config, lost, mark, replay)
+            accepts = accepts_loss or config.accept_storage_loss
+            ends, is_damaged = _replay(disk, config, lost, joining, mark, replay, accepts_loss=accepts)
         finally:
             replay.finish()
     except BaseException:
@@ -129,18 +143,27 @@ def start_journals(disk: Disk, opened: Opened, ports: JournalPorts) -> None:
 
 
 def _replay(
-    disk: Disk, config: BookieConfig, lost: Sequence[Path], mark: Mark | None, replay: StorageReplay
+    disk: Disk,
+    config: BookieConfig,
+    lost: Sequence[Path],
+    joining: Sequence[Path],
+    mark: Mark | None,
+    replay: StorageReplay,
+    *,
+    accepts_loss: bool,
 ) -> tuple[list[JournalEnd], bool]:
     ends: list[JournalEnd] = []
     is_damaged = False
     for number, directory in enumerate(config.journal_directories):
         start = mark.positions[number] if mark is not None and number < len(mark.positions) else None
+        if directory in joining:  # an unfinished start may have written a mark that counts it
+            start = None
         try:
             if directory in lost:
                 raise JournalCorruptError(f"{directory} was lost")
             ends.append(replay_journal(disk, directory, start, replay.apply, replay.summary))
         except JournalCorruptError as error:
-            if not config.accept_storage_loss:
+            if not accepts_loss:
                 raise
             log.error("a journal is given up, its ledgers go into limbo: %s", error)
             is_damaged = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -29,12 +30,20 @@ from heliograph.actors.wire.messages import LIST_RUNS_MAX, Status
 
 ENTRY_ID_MAX = (1 << 63) - 1
 
+Routes = tuple[tuple[int, int], ...]  # from a ledger id on: how many data directories the ledgers are spread over
+
 
 class BookieStorage:
     """The stored data of one bookie."""
 
-    def __init__(self, disk: Disk, config: BookieConfig, directories: list[DataDirectory]) -> None:
-        """Load all ledger records. Blocks."""
+    def __init__(self, disk: Disk, config: BookieConfig, directories: list[DataDirectory], routes: Routes = ()) -> None:
+        """Load all ledger records. Blocks.
+
+        Args:
+            routes: of the bookie's cookie; empty if no directory ever joined.
+        """
+        self._routes = routes or ((0, len(directories)),)
+        self._route_firsts = [first for first, _ in self._routes]
         self.disk = disk
         self.config = config
         self.directories = directories
@@ -53,7 +62,12 @@ class BookieStorage:
 
     def directory_of(self, ledger_id: int) -> DataDirectory:
         """Return the data directory of a ledger."""
-        return self.directories[ledger_id % len(self.directories)]
+        return self.directories[self._place_of(ledger_id)]
+
+    def _place_of(self, ledger_id: int) -> int:
+        """Return the place of a ledger's directory. It never changes: ledgers from before a directory joined stay."""
+        route = 0 if len(self._routes) == 1 else max(0, bisect_right(self._route_firsts, ledger_id) - 1)
+        return ledger_id % self._routes[route][1]
 
     def journal_of(self, ledger_id: int) -> Journal:
         """Return the journal of a ledger."""
@@ -282,14 +296,14 @@ class BookieStorage:
             BookieStorageError: it failed. Call it again with the same checkpoint.
         """
         written = 0
-        count = len(self.directories)
+        place_of = self._place_of
         for number, directory in enumerate(self.directories):
             if number in self._flushed_directories:
                 continue
-            wanted = [n for n in checkpoint.half.ledgers if n % count == number and n not in gone]
+            wanted = [n for n in checkpoint.half.ledgers if place_of(n) == number and n not in gone]
             mine = checkpoint.half.sorted(wanted)
-            records = [r for r in checkpoint.ledgers if r.ledger_id % count == number and r.ledger_id not in gone]
-            deleted = [n for n in gone if n % count == number]  # I4: the mark may pass the record of a fence
+            records = [r for r in checkpoint.ledgers if place_of(r.ledger_id) == number and r.ledger_id not in gone]
+            deleted = [n for n in gone if place_of(n) == number]  # I4: the mark may pass the record of a fence
             written += directory.flush(mine, records, checkpoint.mark.checkpoint, deleted)
             self._flushed_directories.add(number)
         if moves_mark:  # last: every directory now holds what the journals hold before the mark (I1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,10 +53,11 @@ def find_folders(roots: Sequence[Path]) -> Folders:
     if not data and not journals:
         names = ", ".join(str(root) for root in roots)
         raise BadRequestError(f"{names}: there are neither journals nor entry logs of a bookie", field="directory")
-    cookie, damage = _cookie(disk, [*journals, *data])
+    cookies, damage = _cookies(disk, [*journals, *data])
+    cookie = max(cookies.values(), key=lambda one: one.start, default=None)
     if cookie is not None:
-        journals = _in_order(journals, cookie.journal_directories)
-        data = _in_order(data, cookie.data_directories)
+        journals = _in_order(journals, cookie.journal_directories, cookies)
+        data = _in_order(data, cookie.data_directories, cookies)
     return Folders(journals, data, cookie, damage)
 
 
@@ -75,25 +76,30 @@ def held(folders: Folders) -> Iterator[None]:
         yield
 
 
-def _cookie(disk: Disk, directories: Sequence[Path]) -> tuple[Cookie | None, list[str]]:
+def _cookies(disk: Disk, directories: Sequence[Path]) -> tuple[dict[Path, Cookie], list[str]]:
     cookies: dict[Path, Cookie] = {}
     damage: list[str] = []
     for directory in dict.fromkeys(directories):
         path = directory / COOKIE_NAME
         try:
-            cookies[path] = codec.decode(Cookie, read_file(disk, path))
+            cookies[directory] = codec.decode(Cookie, read_file(disk, path))
         except FileNotFoundError:
             damage.append(f"{path} is missing")
         except (RecordError, BookieStorageError) as error:
             damage.append(f"{path}: {error}")
-    if len(set(cookies.values())) > 1:
+    if len({(cookie.bookie_id, cookie.instance_id) for cookie in cookies.values()}) > 1:
         damage.append(f"cookies differ: {', '.join(str(path) for path in cookies)} are not of one bookie")
-        return None, damage
-    return next(iter(cookies.values()), None), damage
+        return {}, damage
+    return cookies, damage
 
 
-def _in_order(found: list[Path], named: Sequence[str]) -> list[Path]:
-    """Sort by the cookie's order: by path or, for a copy of the directories, by the last part of it."""
-    by_path = {str(path): number for number, path in enumerate(map(Path, named))}
+def _in_order(found: list[Path], named: Sequence[str], cookies: Mapping[Path, Cookie]) -> list[Path]:
+    """Sort by the cookie's order: by the directory's id, or in layout 1 by its path or the last part of that."""
+    by_id = {name: number for number, name in enumerate(named)}
     by_name = {Path(name).name: number for number, name in enumerate(named)}
-    return sorted(found, key=lambda path: (by_path.get(str(path), by_name.get(path.name, len(named))), str(path)))
+
+    def place(path: Path) -> tuple[int, str]:
+        own = cookies[path].directory if path in cookies else ""
+        return by_id.get(own or str(path), by_name.get(path.name, len(named))), str(path)
+
+    return sorted(found, key=place)
