@@ -39,6 +39,8 @@ from heliograph.cluster.sections import (
     section_settings,
 )
 from heliograph.gateway.config import GatewayConfig
+from heliograph.metadata.backends.embedded.limits import ServerLimits
+from heliograph.metadata.endpoint.limits import EndpointLimits
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -431,6 +433,16 @@ class ClusterConfig(ClusterLocation):
             **self._gateway_tls(),
             auth=self.auth_config(),
         )
+        return made
+
+    def metadata_limits(self) -> ServerLimits:
+        """Return the limits that the embedded metadata store is started with."""
+        made: ServerLimits = self._build("metadata")
+        return made
+
+    def endpoint_limits(self, *, container_check_ms: int) -> EndpointLimits:
+        """Return the limits that the ZooKeeper endpoint is started with."""
+        made: EndpointLimits = self._build("endpoint", container_check_ms=container_check_ms)
         return made
 
     def auth_config(self) -> AuthConfig:

@@ -47,7 +47,6 @@ from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.occupancy import require_vacant
 from heliograph.metadata.recipes.update_loop import update
 
-METADATA_TIMEOUT_MS_MIN = 1_000  # of the sessions with the embedded store
 SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to expire
 CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
 
@@ -140,7 +139,7 @@ def _class_and_arguments(
     if part.kind == "metadata":
         access = StoreAccess(config.secrets, config.peer_tls)
         listen = ListenAddress(config.host, part.port)
-        return MetadataActor, (str(part.directory), listen, METADATA_TIMEOUT_MS_MIN, access)
+        return MetadataActor, (str(part.directory), listen, config.metadata_limits(), access)
     if part.kind == "bookie":
         assert part.directory is not None, "a bookie has a directory"
         return BookieActor, (

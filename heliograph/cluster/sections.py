@@ -1,5 +1,5 @@
-"""Sections of the cluster's configuration, one for each kind of part, one for the ledger clients
-and one for who may do what.
+"""Sections of the cluster's configuration, one for each kind of part, one for the ledger clients, one for who may do
+what, and one for the ZooKeeper endpoint.
 
 A section holds the settings of the part's own configuration class but those that the cluster decides.
 """
@@ -22,6 +22,8 @@ from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.section import Section, section_of, settings_below
 from heliograph.gateway.config import GatewayConfig
+from heliograph.metadata.backends.embedded.limits import ServerLimits
+from heliograph.metadata.endpoint.limits import EndpointLimits
 
 PARTS: Mapping[str, type[Any]] = {
     "bookie": BookieConfig,
@@ -30,6 +32,8 @@ PARTS: Mapping[str, type[Any]] = {
     "gateway": GatewayConfig,
     "ledger": LedgerClientConfig,
     "auth": AuthConfig,
+    "metadata": ServerLimits,
+    "endpoint": EndpointLimits,
 }
 SWITCHES = {"auditor", "gateway"}  # sections that have the name of a setting of the cluster
 # Settings of the parts that the cluster decides by a setting of its own that has the same name.
@@ -88,6 +92,8 @@ DECIDED: Mapping[str, Mapping[str, str]] = {
         "tls": "the cluster settings internal_tls_certificate_file, internal_tls_key_file and internal_tls_ca_file",
     },
     "auth": {},
+    "metadata": {},
+    "endpoint": {"container_check_ms": "the option --container-check-seconds of helio metadata serve"},
 }
 
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 from heliograph.auth.authenticator import Authenticator
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import HeliographError, ResourceError
+from heliograph.base.guard.listener import ListenerGuard
 from heliograph.metadata.endpoint.limits import CLOSE_MS_MAX, TICK_MS, EndpointLimits
 from heliograph.metadata.endpoint.serving.connection import EndpointConnection, Host
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
@@ -51,6 +52,7 @@ class ZooKeeperEndpoint(Host):
         self.reaper = ContainerReaper(self.directory, self._limits)
         self.statistics = Statistics()
         self.sessions = SessionTable(open_store, self._limits, self.now_ms)
+        self.guard = ListenerGuard("the ZooKeeper endpoint", self._limits.listener)
         self._store_session = EndpointStoreSession(open_store, self.directory, self._abort_connections)
 
     async def start(self) -> None:
@@ -105,6 +107,7 @@ class ZooKeeperEndpoint(Host):
             await asyncio.wait(tasks)
         connections = list(self._connections)
         self._abort_connections()
+        self.guard.close()
         try:
             async with asyncio.timeout(CLOSE_MS_MAX / 1000):
                 await self.sessions.stop(ends_sessions=ends_sessions)
@@ -128,7 +131,9 @@ class ZooKeeperEndpoint(Host):
             acls=len(self.directory),
             session_timeout_ms_min=self._limits.session_timeout_ms_min,
             session_timeout_ms_max=self._limits.session_timeout_ms_max,
-            connections_max=self._limits.connections_max,
+            connections_max=self._limits.connections_per_address_max,
+            unfinished_bytes=self.guard.unfinished_bytes,
+            unfinished_closed=self.guard.unfinished_closed,
         )
 
     @override
@@ -138,7 +143,7 @@ class ZooKeeperEndpoint(Host):
     @override
     def on_connected(self, connection: EndpointConnection) -> bool:
         # A connection is accepted also while the store is unreachable: four-letter words are answered then.
-        if self._stopping or len(self._connections) >= self._limits.connections_max:  # I15
+        if self._stopping or not self.guard.admit(connection.address):  # I15
             self.statistics.refused_connections += 1
             return False
         self._connections.add(connection)
@@ -146,7 +151,10 @@ class ZooKeeperEndpoint(Host):
 
     @override
     def on_disconnected(self, connection: EndpointConnection) -> None:
-        self._connections.discard(connection)
+        self.guard.forget(connection.unfinished)
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.guard.leave(connection.address)
 
     @property
     @override
@@ -181,6 +189,9 @@ class ZooKeeperEndpoint(Host):
                 # The loop was blocked: requests of clients may wait unread, so this time does not count as silence.
                 self.sessions.postpone_expiry(late_ms)
             last = now
+            for connection in self._connections:
+                if connection.unfinished.is_waiting and connection.session is not None:
+                    connection.session.touch(now)  # it is not read, so its silence means nothing
             self.sessions.expire()
             for connection in list(self._connections):
                 if not connection.is_established and now - connection.opened_ms > self._limits.handshake_ms_max:

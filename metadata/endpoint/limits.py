@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.frame_budget import BUDGET_LEAST
+from heliograph.base.guard.listener import ListenerLimits
+from heliograph.base.settings import check_limits, setting
+
 STORE_TIMEOUT_FACTOR = 2
 
+GREETING_BYTES_MAX = 8 << 10  # of the first frame of a client, without its length
 FRAME_BYTES_MAX = 8 << 20  # of one request without its length, as in the embedded store's protocol
-CONNECTIONS_MAX = 1_000  # further connections are closed immediately
 SESSIONS_MAX = 10_000  # with and without a connection; further clients get no session
 HANDSHAKE_MS_MAX = 10_000  # how long a connection may stay without a session, or without showing who it is
 REQUESTS_QUEUED_MAX = 256  # read and not answered, of one connection; then reading pauses
@@ -46,19 +51,46 @@ assert WRITES_IN_FLIGHT_MAX <= REQUESTS_QUEUED_MAX // 2, "reading resumes while 
 class EndpointLimits:
     """The limits that may differ between endpoints. A client's session timeout is limited to this range."""
 
-    session_timeout_ms_min: int = 1_000
-    session_timeout_ms_max: int = 60_000
-    connections_max: int = CONNECTIONS_MAX
-    handshake_ms_max: int = HANDSHAKE_MS_MAX
-    container_check_ms: int = CONTAINER_CHECK_MS
-    containers_per_minute_max: int = CONTAINERS_PER_MINUTE_MAX
+    session_timeout_ms_min: int = setting(1_000, "shortest session timeout that a client is given", least=1)
+    session_timeout_ms_max: int = setting(60_000, "longest session timeout that a client is given", least=1)
+    connections_max: int = setting(1_000, "open connections; further ones are closed at once", least=1)
+    connections_per_address_max: int = setting(
+        500, "the same of one address; an IPv6 address counts by its /64", least=1
+    )
+    unfinished_bytes_max: int = setting(
+        128 << 20,
+        "bytes of frames that are not complete, of all connections; one address may have half of it. Above it sockets "
+        "are not read, and connections whose frames do not go on are closed",
+        least=BUDGET_LEAST,
+    )
+    unfinished_ms_max: int = setting(
+        30_000, "time in which a frame has to arrive, and one second more for each 16 KiB of it", least=1
+    )
+    handshake_ms_max: int = setting(
+        HANDSHAKE_MS_MAX,
+        "time in which a client has to have a session and, where it has to, to show who it is",
+        least=1,
+    )
+    container_check_ms: int = setting(
+        CONTAINER_CHECK_MS, "time between two searches for containers and nodes with a time to live", least=1
+    )
+    containers_per_minute_max: int = setting(
+        CONTAINERS_PER_MINUTE_MAX, "containers and nodes with a time to live that are deleted in a minute", least=1
+    )
 
     def __post_init__(self) -> None:
-        assert 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max, "a range"
-        assert self.connections_max > 0, "a bound"
-        assert self.handshake_ms_max > 0, "a bound"
-        assert self.container_check_ms > 0, "an interval"
-        assert self.containers_per_minute_max > 0, "a bound"
+        check_limits(self)
+        if self.session_timeout_ms_min > self.session_timeout_ms_max:
+            raise InvalidConfigError(
+                "the shortest session timeout is above the longest", field="session_timeout_ms_min"
+            )
+
+    @property
+    def listener(self) -> ListenerLimits:
+        """The limits of the listener."""
+        return ListenerLimits(
+            self.connections_max, self.connections_per_address_max, self.unfinished_bytes_max, self.unfinished_ms_max
+        )
 
     def negotiated(self, asked_ms: int) -> int:
         """Return the session timeout for a client that asks for ``asked_ms``."""

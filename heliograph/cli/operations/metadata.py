@@ -16,6 +16,7 @@ from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import ClusterHome
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import Output
+from heliograph.metadata.endpoint.limits import EndpointLimits
 
 DEFAULT_ZK_PORT = 2181
 
@@ -40,7 +41,8 @@ def serve(
     ] = "127.0.0.1",
     home: Home = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with the section auth. [default: <home>/cluster.toml]")
+        Path | None,
+        typer.Option("--config", help="TOML file with the sections auth and endpoint. [default: <home>/cluster.toml]"),
     ] = None,
     namespace: Namespace = None,
     container_check_seconds: Annotated[
@@ -61,20 +63,21 @@ def serve(
 
     kept = ClusterHome(Target.of(namespace, home).home)
     output = Output(as_json)
-    auth = ClusterConfig(**given(home=kept.directory, config_file=config)).auth_config()
+    cluster = ClusterConfig(**given(home=kept.directory, config_file=config))
+    limits = cluster.endpoint_limits(container_check_ms=round(container_check_seconds * 1000))
+    auth = cluster.auth_config()
     auth = replace(auth, **own_credentials(auth, kept.directory, output.progress, with_gateway=False))
     url = with_secrets(url, secrets_in() or kept.secret())
-    asyncio.run(_serve(url, host, zk_port, round(container_check_seconds * 1000), auth, output))
+    asyncio.run(_serve(url, host, zk_port, limits, auth, output))
 
 
-async def _serve(url: str, host: str, port: int, container_check_ms: int, auth: AuthConfig, output: Output) -> None:
+async def _serve(url: str, host: str, port: int, limits: EndpointLimits, auth: AuthConfig, output: Output) -> None:
     from heliograph.metadata.connect import connect_store
     from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
-    from heliograph.metadata.endpoint.limits import EndpointLimits
 
     endpoint = ZooKeeperEndpoint(
         lambda timeout_ms, token: connect_store(url, session_timeout_ms=timeout_ms, token=token),
-        limits=EndpointLimits(container_check_ms=container_check_ms),
+        limits=limits,
         auth=auth,
     )
     await endpoint.start()

@@ -40,7 +40,7 @@ class MetadataActor:
         self,
         directory: str,
         listen: ListenAddress,
-        session_timeout_ms_min: int = 1_000,
+        limits: ServerLimits | None = None,
         access: StoreAccess | None = None,
     ) -> None:
         """
@@ -48,14 +48,14 @@ class MetadataActor:
             directory: the directory of the store, on a disk of this node.
             listen: where, and the host that clients are given. Port 0 takes a free port at the first start and the same
                 one at every later start.
-            session_timeout_ms_min: the shortest session timeout that a client may ask for.
+            limits: of the server; None: the defaults.
             access: how clients are let in; None: any is, over plain connections.
         """
         assert __debug__, "run without -O: the server relies on its asserts"
         self._directory = Path(directory)
         self._listen = listen
         self._access = access or StoreAccess()
-        self._limits = ServerLimits(session_timeout_ms_min=session_timeout_ms_min)
+        self._limits = limits or ServerLimits()
         self._server: EmbeddedServer | None = None
         self._changing = asyncio.Lock()
         self._stopped = False

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.frame_budget import BUDGET_LEAST
+from heliograph.base.guard.listener import ListenerLimits
+from heliograph.base.settings import check_limits, setting
+
 # Server
 HELD_BYTES_MAX = 64 << 20  # requests and answers not durable yet, all clients together; then reading pauses
 WATCHES_PER_CONNECTION_MAX = 100_000
-CONNECTIONS_MAX = 10_000
 SESSIONLESS_MS_MAX = 10_000  # how long a connection may stay without a session
 REAPABLE_MAX = 10_000  # paths of nodes to be reaped, in one answer
 EXPIRY_TICK_MS = 50  # how often expired sessions are looked for
@@ -19,10 +23,34 @@ RESET_WATCHES_MAX = 1_000  # in one request
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The bounds of the session timeout that a client may ask for."""
+    """The limits that may differ between servers."""
 
-    session_timeout_ms_min: int = 1_000
-    session_timeout_ms_max: int = 120_000
+    session_timeout_ms_min: int = setting(1_000, "shortest session timeout that a client is given", least=1)
+    session_timeout_ms_max: int = setting(120_000, "longest session timeout that a client is given", least=1)
+    connections_max: int = setting(10_000, "open connections; further ones are closed at once", least=1)
+    connections_per_address_max: int = setting(
+        5_000, "the same of one address; an IPv6 address counts by its /64", least=1
+    )
+    unfinished_bytes_max: int = setting(
+        128 << 20,
+        "bytes of frames that are not complete, of all connections; one address may have half of it. Above it sockets "
+        "are not read, and connections whose frames do not go on are closed",
+        least=BUDGET_LEAST,
+    )
+    unfinished_ms_max: int = setting(
+        30_000, "time in which a frame has to arrive, and one second more for each 16 KiB of it", least=1
+    )
 
     def __post_init__(self) -> None:
-        assert 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max, "a range"
+        check_limits(self)
+        if self.session_timeout_ms_min > self.session_timeout_ms_max:
+            raise InvalidConfigError(
+                "the shortest session timeout is above the longest", field="session_timeout_ms_min"
+            )
+
+    @property
+    def listener(self) -> ListenerLimits:
+        """The limits of the listener."""
+        return ListenerLimits(
+            self.connections_max, self.connections_per_address_max, self.unfinished_bytes_max, self.unfinished_ms_max
+        )

@@ -97,6 +97,21 @@ class EmbeddedFrameDecoder:
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
+        self._wanted = _LENGTH.size  # bytes, from the begin of the buffer
+
+    @property
+    def buffered(self) -> int:
+        """The bytes of a frame that is not complete yet."""
+        return len(self._buffer)
+
+    @property
+    def missing(self) -> int:
+        """The bytes that it is known to lack."""
+        return self._wanted - len(self._buffer)
+
+    def clear(self) -> None:
+        """Free what is held of a frame. The stream cannot be read any further."""
+        self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[list[Any]]:
         """Return the frames that ``data`` completes.
@@ -107,13 +122,14 @@ class EmbeddedFrameDecoder:
         buffer = self._buffer
         buffer += data
         frames: list[list[Any]] = []
-        start = 0
+        start, self._wanted = 0, _LENGTH.size
         while len(buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, start)
             if length > self.frame_bytes_max:
                 raise MetadataProtocolError(f"a frame of {length} bytes is above the limit of {self.frame_bytes_max}")
             end = start + _LENGTH.size + length
             if len(buffer) < end:
+                self._wanted = end - start
                 break
             frames.append(_unpack(bytes(buffer[start + _LENGTH.size : end])))
             start = end

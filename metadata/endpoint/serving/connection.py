@@ -17,8 +17,10 @@ from typing import Protocol, cast
 from typing_extensions import override
 
 from heliograph.auth.authenticator import Authenticator
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, UnfinishedFrameError
+from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
+from heliograph.base.peer import peer_address
 from heliograph.metadata.endpoint.limits import (
     OUTPUT_BYTES_MAX,
     OUTPUT_BYTES_PAUSE,
@@ -50,6 +52,7 @@ class Host(Protocol):
     sessions: SessionTable
     directory: AclDirectory
     statistics: Statistics
+    guard: ListenerGuard
     authenticator: Authenticator
 
     @property
@@ -93,6 +96,8 @@ class EndpointConnection(asyncio.Protocol):
         self.is_admitted = False
         self.opened_ms = 0
         self.peer = "in-process:0"
+        self.address = ""  # of the client, by which its connections are counted
+        self.unfinished = host.guard.frame_of(self, "")
 
     @property
     def is_established(self) -> bool:
@@ -118,6 +123,7 @@ class EndpointConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.peer = f"{peer[0]}:{peer[1]}"
+        self.address = self.unfinished.address = peer_address(transport)
         self.opened_ms = self._host.now_ms()
         if not self._host.on_connected(self):
             self.abort()
@@ -135,6 +141,9 @@ class EndpointConnection(asyncio.Protocol):
                 counts.frames_in += 1
                 self._received += 1
                 self._take(frame)
+            held = self._cutter.buffered
+            if held or self.unfinished.held:
+                self._host.guard.note(self.unfinished, held, self._cutter.missing, is_new=bool(frames))
         except MetadataProtocolError as error:
             quiet.warning("frame", "closing the connection of %s: %s", self.peer, error)
             self.abort()
@@ -210,7 +219,32 @@ class EndpointConnection(asyncio.Protocol):
             return
         if self._unanswered <= REQUESTS_QUEUED_MAX // 2 and self._request_bytes <= REQUEST_BYTES_QUEUED_MAX // 2:
             self._reading_paused = False
+            self._host.guard.restart(self.unfinished)
+            self.resume_reading()
+
+    # -- the guard's view of the frame that is being received
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the socket is not read for another reason than its unfinished frame."""
+        return self._reading_paused
+
+    def hold_reading(self) -> None:
+        """Stop reading, as there is no room for the frame."""
+        if self._transport is not None and not self._closing:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, if nothing forbids it."""
+        is_held = self._reading_paused or self.unfinished.is_waiting
+        if self._transport is not None and not self._closing and not is_held:
             self._transport.resume_reading()
+
+    def drop_frame(self, error: UnfinishedFrameError) -> None:
+        """Close the connection, because of its unfinished frame."""
+        self._host.guard.log_dropped(self.peer, error)
+        self._cutter.clear()
+        self.abort()
 
     async def _work(self, connect: ConnectRequest) -> None:
         try:

@@ -66,7 +66,9 @@ class Facts:
     acls: int
     session_timeout_ms_min: int
     session_timeout_ms_max: int
-    connections_max: int
+    connections_max: int  # of one address
+    unfinished_bytes: int = 0
+    unfinished_closed: int = 0
 
     @property
     def outstanding(self) -> int:
@@ -147,6 +149,8 @@ def _monitored(facts: Facts, counts: Statistics) -> str:
         "zk_watch_count": facts.watches,
         "zk_bytes_received_count": counts.bytes_in,
         "zk_connection_rejected": counts.refused_connections,
+        "zk_heliograph_unfinished_bytes": facts.unfinished_bytes,
+        "zk_heliograph_unfinished_closed": facts.unfinished_closed,
         "zk_heliograph_ready": int(facts.is_ready),
         "zk_heliograph_acls": facts.acls,
         "zk_heliograph_watch_events": counts.events,

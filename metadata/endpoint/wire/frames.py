@@ -6,7 +6,7 @@ limit, which distinguishes the two.
 
 from __future__ import annotations
 
-from heliograph.metadata.endpoint.limits import FRAME_BYTES_MAX
+from heliograph.metadata.endpoint.limits import FRAME_BYTES_MAX, GREETING_BYTES_MAX
 from heliograph.metadata.errors import MetadataProtocolError
 
 FOUR_LETTER_WORDS = frozenset(
@@ -24,7 +24,23 @@ class FrameCutter:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._begun = False
+        self._limit = GREETING_BYTES_MAX  # of the next frame; clients send requests at once after their first frame
+        self._wanted = _LENGTH_BYTES  # bytes, from the begin of the buffer
         self.word: bytes | None = None
+
+    @property
+    def buffered(self) -> int:
+        """The bytes of a frame that is not complete yet."""
+        return len(self._buffer)
+
+    @property
+    def missing(self) -> int:
+        """The bytes that it is known to lack."""
+        return self._wanted - len(self._buffer)
+
+    def clear(self) -> None:
+        """Free what is held of a frame. The stream cannot be read any further."""
+        self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the frames that ``data`` completes; none once ``word`` is set.
@@ -43,14 +59,16 @@ class FrameCutter:
                 buffer.clear()
                 return []
         frames: list[bytes] = []
-        start = 0
+        start, self._wanted = 0, _LENGTH_BYTES
         while len(buffer) - start >= _LENGTH_BYTES:
             length = int.from_bytes(buffer[start : start + _LENGTH_BYTES], signed=True)
-            if not 0 <= length <= FRAME_BYTES_MAX:
-                raise MetadataProtocolError(f"a frame of {length} bytes is not within 0 and {FRAME_BYTES_MAX}")
+            if not 0 <= length <= self._limit:
+                raise MetadataProtocolError(f"a frame of {length} bytes is not within 0 and {self._limit}")
             end = start + _LENGTH_BYTES + length
             if len(buffer) < end:
+                self._wanted = end - start
                 break
+            self._limit = FRAME_BYTES_MAX
             frames.append(bytes(buffer[start + _LENGTH_BYTES : end]))
             start = end
         del buffer[:start]

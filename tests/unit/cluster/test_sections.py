@@ -82,8 +82,12 @@ def arrived(config: ClusterConfig, full: str) -> list[Any]:
     section, *path = full.split(".")
     values = []
     for kind in sorted(NESTED.get(section, {section})):
-        part = Part(f"{kind}-1", kind, directory=Path("/data"))
-        found = _class_and_arguments(part, config, "memory://none", "")[1][0]
+        found: Any
+        if kind == "endpoint":  # no part of the cluster: `helio metadata serve` starts it
+            found = config.endpoint_limits(container_check_ms=1)
+        else:
+            part = Part(f"{kind}-1", kind, directory=Path("/data"))
+            found = _class_and_arguments(part, config, "memory://none", "")[1][2 if kind == "metadata" else 0]
         if section in NESTED:
             found = found.ledgers if section == "ledger" else getattr(found, section)
         for name in path:

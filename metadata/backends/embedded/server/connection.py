@@ -9,9 +9,11 @@ from typing import Any, Protocol, cast
 
 from typing_extensions import override
 
+from heliograph.base.errors import UnfinishedFrameError
 from heliograph.base.guard.handshake import METADATA, ServerHandshake
+from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
-from heliograph.base.peer import peer_name
+from heliograph.base.peer import peer_address, peer_name
 from heliograph.metadata.backends.embedded.protocol import (
     FRAME_BYTES_MAX,
     GREETING_BYTES_MAX,
@@ -28,6 +30,8 @@ quiet = QuietLog(logging.getLogger(__name__))
 
 class Handler(Protocol):
     """The receiver of a connection's events."""
+
+    guard: ListenerGuard
 
     def on_connected(self, connection: EmbeddedConnection) -> None:
         """Note that the socket is open."""
@@ -65,6 +69,8 @@ class EmbeddedConnection(asyncio.Protocol):
         self._output: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._closing = False
+        self.unfinished = handler.guard.frame_of(self, "")
+        self.address = ""  # of the client, by which its connections are counted
         self.session_id = 0
         self.alive_ms = 0
         self.paused = False
@@ -73,16 +79,21 @@ class EmbeddedConnection(asyncio.Protocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self.address = self.unfinished.address = peer_address(transport)
         self._handler.on_connected(self)
 
     @override
     def data_received(self, data: bytes) -> None:
         """Handle the frames and send the answers that need not wait."""
         try:
-            for frame in self._decoder.feed(data):
+            frames = self._decoder.feed(data)
+            for frame in frames:
                 if self._closing:
                     return
                 self._handler.handle(self, frame)
+            held = self._decoder.buffered
+            if held or self.unfinished.held:
+                self._handler.guard.note(self.unfinished, held, self._decoder.missing, is_new=bool(frames))
         except MetadataProtocolError as error:
             quiet.warning("frame", "metadata closed the connection from %s: %s", self.peer, error)
             self.abort()
@@ -148,7 +159,35 @@ class EmbeddedConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read again."""
+        """Read again, if there is room for the frame that is being received."""
         self.paused = False
+        self._handler.guard.restart(self.unfinished)
+        self.resume_reading()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the socket is not read."""
+        return self.paused or self.unfinished.is_waiting
+
+    # -- the guard's view of the frame that is being received
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the socket is not read for another reason than its unfinished frame."""
+        return self.paused
+
+    def hold_reading(self) -> None:
+        """Stop reading, as there is no room for the frame."""
         if self._transport is not None and not self._closing:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, if nothing forbids it."""
+        if self._transport is not None and not self._closing and not self.is_held:
             self._transport.resume_reading()
+
+    def drop_frame(self, error: UnfinishedFrameError) -> None:
+        """Close the connection, because of its unfinished frame."""
+        self._handler.guard.log_dropped(self.peer, error)
+        self._decoder.clear()
+        self.abort()

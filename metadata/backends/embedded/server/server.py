@@ -15,7 +15,7 @@ from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.handshake import check_secret
 from heliograph.base.peer import host_and_port, is_loopback
 from heliograph.base.tls.contexts import ServerTls
-from heliograph.metadata.backends.embedded.limits import EXPIRY_TICK_MS, ServerLimits
+from heliograph.metadata.backends.embedded.limits import EXPIRY_TICK_MS, SESSIONLESS_MS_MAX, ServerLimits
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
 from heliograph.metadata.backends.embedded.server.service import Service
@@ -123,6 +123,7 @@ class EmbeddedServer:
             sock=listening,
             backlog=ACCEPT_BACKLOG,
             ssl=None if self._tls is None else self._tls.context,
+            ssl_handshake_timeout=None if self._tls is None else SESSIONLESS_MS_MAX / 1000,
         )
         self._expiry = loop.create_task(self._expire_forever(service))
         log.info("metadata of %s served at %s", self._directory_path, self.address)
@@ -140,6 +141,7 @@ class EmbeddedServer:
         if self._service is not None:
             for connection in list(self._service.connections):
                 connection.abort()
+            self._service.guard.close()
             await self._service.committer.stop()
         if self._listener is not None:
             await self._listener.wait_closed()
@@ -158,6 +160,9 @@ class EmbeddedServer:
             "nodes": len(service.tree.nodes),
             "sessions": len(service.tree.sessions),
             "connections": len(service.connections),
+            "connections_refused": service.guard.refused,
+            "unfinished_bytes": service.guard.unfinished_bytes,
+            "unfinished_closed": service.guard.unfinished_closed,
             "watches": service.watches,
             "zxid": service.tree.zxid,
             "transactions": service.committer.transactions,

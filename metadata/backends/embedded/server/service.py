@@ -11,9 +11,9 @@ from typing import Any
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError
 from heliograph.base.guard.handshake import ServerHandshake
+from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.metadata.backends.embedded.limits import (
-    CONNECTIONS_MAX,
     HELD_BYTES_MAX,
     REAPABLE_MAX,
     SESSIONLESS_MS_MAX,
@@ -65,6 +65,7 @@ class Service:
         self.tree = tree
         self.committer = Committer(tree, storage, self._resume_readers, on_failure)
         self.connections: set[EmbeddedConnection] = set()
+        self.guard = ListenerGuard("metadata", limits.listener)
         self._limits = limits
         self._now_ms = now_ms
         self._watches: WatchTable[ServerWatch] = WatchTable()
@@ -133,7 +134,7 @@ class Service:
         """End the sessions whose time is up, and close connections that have had no session for too long."""
         now_ms = self._now_ms()
         for connection in list(self.connections):
-            if connection.paused:  # it is not read, so its silence means nothing
+            if connection.is_held:  # it is not read, so its silence means nothing
                 self.tree.touch(connection.session_id, now_ms)
             if connection.session_id in self.tree.sessions:
                 connection.alive_ms = now_ms
@@ -145,13 +146,17 @@ class Service:
     def on_connected(self, connection: EmbeddedConnection) -> None:
         """Add a client's connection."""
         connection.alive_ms = self._now_ms()
-        self.connections.add(connection)
-        if len(self.connections) > CONNECTIONS_MAX:  # I15
+        if not self.guard.admit(connection.address):  # I15
             connection.abort()
+            return
+        self.connections.add(connection)
 
     def on_disconnected(self, connection: EmbeddedConnection) -> None:
         """Remove a client's connection and its watches. Its session stands until it expires."""
-        self.connections.discard(connection)
+        self.guard.forget(connection.unfinished)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.guard.leave(connection.address)
         self._drop_watches(connection)
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import ACL, Id
 
-from heliograph.metadata.endpoint.limits import ACL_ENTRIES_MAX, FRAME_BYTES_MAX
+from heliograph.metadata.endpoint.limits import ACL_ENTRIES_MAX, FRAME_BYTES_MAX, GREETING_BYTES_MAX
 from heliograph.metadata.endpoint.wire import jute, replies
 from heliograph.metadata.endpoint.wire.acl import AclEntry
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode, code_of
@@ -81,10 +81,15 @@ def test_any_stream_is_cut_or_refused(chunks: list[bytes]) -> None:
 
 
 def test_frames_are_bounded_and_words_are_told_apart_from_lengths() -> None:
-    FrameCutter().feed(jute.int32(FRAME_BYTES_MAX))
-    for length in (FRAME_BYTES_MAX + 1, -1, (1 << 31) - 1):
-        with pytest.raises(MetadataProtocolError):
-            FrameCutter().feed(jute.int32(length))
+    for first, most in ((b"", GREETING_BYTES_MAX), (replies.frame(b"connect"), FRAME_BYTES_MAX)):
+        cutter = FrameCutter()
+        cutter.feed(first + jute.int32(most))
+        assert (cutter.buffered, cutter.missing) == (4, most)
+        cutter.feed(b"x" * most)
+        assert (cutter.buffered, cutter.missing) == (0, 4)
+        for length in (most + 1, -1, (1 << 31) - 1):
+            with pytest.raises(MetadataProtocolError):
+                FrameCutter().feed(first + jute.int32(length))
     for word in FOUR_LETTER_WORDS:
         assert int.from_bytes(word) > FRAME_BYTES_MAX
         cutter = FrameCutter()
