@@ -169,7 +169,9 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             journal.append(items, size)
         held = self._receiver.held_bytes
         if held or self._unfinished.held:
-            self._server.guard.note(self._unfinished, held, self._receiver.missing, is_new=is_new)
+            self._server.guard.note(
+                self._unfinished, held, self._receiver.missing, is_new=is_new, arrived=self._receiver.arrived
+            )
         self.regulate()
 
     # -- called by the server and the journal

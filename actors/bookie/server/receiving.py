@@ -35,6 +35,11 @@ class FrameReceiver:
         return 0 if self._unfinished is None else len(self._unfinished)
 
     @property
+    def arrived(self) -> int:
+        """The bytes of such a frame that have come."""
+        return self._held
+
+    @property
     def missing(self) -> int:
         """The bytes that such a frame is known to lack."""
         return self._wanted - self._held

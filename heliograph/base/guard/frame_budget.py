@@ -27,8 +27,8 @@ from heliograph.base.guard.shares import ShareCounter
 
 STALE_SECONDS = 5.0  # age above which no other frame waits for this one
 STALLS_REMEMBERED_SECONDS = 30.0  # after a frame stalled that had room, those that wait for room may be stale, too
-PREFERRED_SECONDS = 2.0  # in which a frame is complete that is read in spite of the bound, and
-PREFERRED_BYTES_PER_SECOND = 1 << 20  # one second more for so much of it that arrives
+STALL_SECONDS = 2.0  # in which nothing comes of a frame that is read in spite of the bound, or it comes slower than
+PREFERRED_BYTES_PER_SECOND = 1 << 20
 SHARE_OF_ONE_ADDRESS = 2  # one address may hold half of the budget
 BYTES_PER_SECOND_LEAST = 16 << 10  # a frame that comes slower than this uses up its deadline
 READ_BYTES_MAX = 256 << 10  # about the most that a socket delivers in one read
@@ -56,13 +56,14 @@ class FrameReader(Protocol):
 class UnfinishedFrame:
     """What one connection holds of a frame. It is made with the connection, and most of the time it holds nothing."""
 
-    __slots__ = ("address", "begun", "held", "is_waiting", "missing", "promised", "reader")
+    __slots__ = ("address", "arrived", "begun", "held", "is_waiting", "missing", "promised", "reader")
 
     def __init__(self, reader: FrameReader, address: str) -> None:
         self.reader = reader
         self.address = address
         self.held = 0  # bytes of memory, 0 <= held
         self.promised = 0  # bytes of room that it was given to read on, and has not used
+        self.arrived = 0  # bytes of the frame
         self.missing = 0  # bytes that are known to be needed
         self.begun = 0.0  # monotonic seconds
         self.is_waiting = False  # for room; held > 0
@@ -86,8 +87,7 @@ class FrameBudget:
         self._waiting: OrderedDict[UnfinishedFrame, None] = OrderedDict()  # the one that waits longest first
         self._full: set[str] = set()  # addresses whose frames all wait; "" stands for all
         self._preferred: UnfinishedFrame | None = None  # read in spite of the bound
-        self._preferred_at = 0.0
-        self._preferred_from = 0  # bytes of it that were there before
+        self._preferred_at = 0.0  # when it became that, and later for what arrived of it; <= now
         self._stalled_at = -STALLS_REMEMBERED_SECONDS
 
     @property
@@ -100,13 +100,16 @@ class FrameBudget:
         """Whether no frame is unfinished, so that there is no deadline to watch."""
         return not self._frames
 
-    def note(self, frame: UnfinishedFrame, held: int, missing: int, now: float, *, is_new: bool) -> None:
+    def note(
+        self, frame: UnfinishedFrame, held: int, missing: int, now: float, *, is_new: bool, arrived: int = 0
+    ) -> None:
         """Count what a connection holds after a read, and make room for it.
 
         Args:
             held: bytes of memory of its unfinished frame; 0: there is none.
             missing: bytes that the frame still lacks.
             is_new: an earlier frame was completed by this read.
+            arrived: bytes of the frame that have come; 0: as many as are held.
         """
         if is_new or not held:
             was_waiting = frame.is_waiting
@@ -118,8 +121,11 @@ class FrameBudget:
             if not frame.held:
                 frame.begun = now
                 self._frames.setdefault(frame.address, OrderedDict())[frame] = None
+            if frame is self._preferred:
+                earned = ((arrived or held) - frame.arrived) / PREFERRED_BYTES_PER_SECOND
+                self._preferred_at = min(now, self._preferred_at + earned)
             self._held.add(frame.address, held - frame.held - frame.promised)
-            frame.held, frame.promised = held, 0
+            frame.held, frame.promised, frame.arrived = held, 0, arrived or held
             if frame is not self._preferred and not self._has_room(frame.address):
                 self._make_room(frame.address, now)
                 self._hold(frame)
@@ -142,7 +148,7 @@ class FrameBudget:
     def sweep(self, now: float) -> None:
         """Close the connections whose frames are late. Call it every ``SWEEP_SECONDS`` while there are frames."""
         for frame in [frame for frames in self._frames.values() for frame in frames]:
-            if now - frame.begun < self.seconds_max + frame.held / BYTES_PER_SECOND_LEAST:
+            if now - frame.begun < self.seconds_max + frame.arrived / BYTES_PER_SECOND_LEAST:
                 continue
             if frame.reader.is_held_back or (frame.is_waiting and not self._has_stalled(now)):
                 self.restart(frame, now)
@@ -218,7 +224,7 @@ class FrameBudget:
         ready = [frame for frame in self._waiting if not frame.reader.is_held_back] if self._preferred is None else []
         if ready:
             frame = self._preferred = min(ready, key=lambda frame: frame.missing)
-            self._preferred_at, self._preferred_from = now, frame.held
+            self._preferred_at = now
             self._resume(frame, now)
 
     def _resume(self, frame: UnfinishedFrame, now: float) -> None:
@@ -232,10 +238,7 @@ class FrameBudget:
     def _check_preferred(self, now: float) -> None:
         """Take its place from a frame that did not use it. It stalled, if its socket was read."""
         frame = self._preferred
-        if frame is None:
-            return
-        arrived = frame.held - self._preferred_from
-        if now - self._preferred_at < PREFERRED_SECONDS + arrived / PREFERRED_BYTES_PER_SECOND:
+        if frame is None or now - self._preferred_at < STALL_SECONDS:
             return
         self._preferred = None
         if not frame.reader.is_held_back:

@@ -99,10 +99,10 @@ class ListenerGuard:
         """Return the account of a new connection."""
         return UnfinishedFrame(reader, address)
 
-    def note(self, frame: UnfinishedFrame, held: int, missing: int, *, is_new: bool) -> None:
+    def note(self, frame: UnfinishedFrame, held: int, missing: int, *, is_new: bool, arrived: int = 0) -> None:
         """Count what a connection holds after a read. See ``FrameBudget.note``."""
         loop = asyncio.get_running_loop()
-        self._budget.note(frame, held, missing, loop.time(), is_new=is_new)
+        self._budget.note(frame, held, missing, loop.time(), is_new=is_new, arrived=arrived)
         if self._sweeper is None and not self._budget.is_empty:
             self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
 

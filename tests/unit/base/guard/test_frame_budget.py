@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from heliograph.base.errors import UnfinishedFrameError
 from heliograph.base.guard.frame_budget import (
     BYTES_PER_SECOND_LEAST,
-    PREFERRED_SECONDS,
     READ_BYTES_MAX,
     STALE_SECONDS,
+    STALL_SECONDS,
     SWEEP_SECONDS,
     FrameBudget,
     UnfinishedFrame,
@@ -196,9 +196,9 @@ def test_a_stalled_frame_does_not_keep_the_place_of_the_preferred() -> None:
         pass
     preferred = [peer for peer in crowd if peer.is_open and peer.is_read]
     assert len(preferred) == 1
-    shared.sweep(PREFERRED_SECONDS)
-    assert preferred[0].is_open, "a second more for each MiB that came meanwhile"
-    shared.sweep(PREFERRED_SECONDS + FRAME / MIB)
+    shared.sweep(STALL_SECONDS - 0.1)
+    assert preferred[0].is_open
+    shared.sweep(STALL_SECONDS)
     assert not preferred[0].is_open
     assert any(peer.is_read for peer in crowd if peer.is_open), "others have its room"
 
