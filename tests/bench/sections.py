@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tests.bench.bench import Bench
 from tests.bench.bookie import bookie, disk
-from tests.bench.broker import consume, cursor_core, failover, many_topics, publish, subscriptions, writer_core
+from tests.bench.broker import auth, consume, cursor_core, failover, many_topics, publish, subscriptions, writer_core
 from tests.bench.metadata import store as metadata_store
 from tests.bench.peers import peer
 
@@ -18,6 +18,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "bookie": bookie.report,
     "metadata": metadata_store.report,
     "publish": publish.report,
+    "auth": auth.report,
     "consume": consume.report,
     "subscriptions": subscriptions.report,
     "topics": many_topics.report,
