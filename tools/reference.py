@@ -20,17 +20,16 @@ from heliograph.actors.auditor.auditor import AuditorStatistics
 from heliograph.actors.auditor.worker import WorkerStatistics
 from heliograph.actors.bookie.statistics import GAUGES, BookieStatistics
 from heliograph.actors.broker.metrics import METRICS
-from heliograph.base.section import Section
+from heliograph.base.section import Section, limits_of
 from heliograph.base.settings import default_of, setting_of, unit_of
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.location import PREFIX
-from heliograph.cluster.sections import SECTIONS, decided_in
+from heliograph.cluster.settings.location import PREFIX
+from heliograph.cluster.settings.sections import SECTIONS, decided_in
 from heliograph.gateway.http.metrics import GatewayMetrics
 
 PAGES = Path("docs/operations")
 COMMAND = "`python -m tools.reference`"
 _TYPES = {int: "integer", float: "number", bool: "yes or no", str: "text", Path: "path", SecretStr: "secret"}
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "min_length": "characters: at least", "pattern": "pattern"}
 _MIB = 1 << 20
 
 _SETTINGS = f"""# Settings
@@ -143,10 +142,15 @@ def _settings_table(rows: Iterable[tuple[str, ...]]) -> list[str]:
 def _cluster_row(name: str, item: FieldInfo) -> tuple[str, ...]:
     unit = unit_of(name)
     default = None if item.default is PydanticUndefined else item.default
-    bounds = ((bound, getattr(limit, bound, None)) for limit in item.metadata for bound in _BOUNDS)
-    limits = ", ".join(f"{_BOUNDS[bound]} {_limit(value)}" for bound, value in bounds if value is not None)
     shown = "see meaning" if item.default_factory is not None else _value(default, unit)
-    return f"`{name}`", _type(item.annotation, unit), shown, limits, item.description or "", f"`{PREFIX}{name.upper()}`"
+    return (
+        f"`{name}`",
+        _type(item.annotation, unit),
+        shown,
+        limits_of(item),
+        item.description or "",
+        f"`{PREFIX}{name.upper()}`",
+    )
 
 
 def _section_rows(section: type[Section], path: str) -> Iterator[tuple[str, ...]]:
@@ -168,7 +172,7 @@ def _section_rows(section: type[Section], path: str) -> Iterator[tuple[str, ...]
 def _type(kind: Any, unit: str) -> str:
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(each for each in get_args(kind) if each is not type(None))
-    name = _TYPES.get(kind, "list of texts")
+    name = "tables" if get_origin(kind) is dict else _TYPES.get(kind, "list of texts")
     return f"{name}, {unit}" if unit else name
 
 
@@ -179,10 +183,6 @@ def _value(value: Any, unit: str) -> str:
         return "yes" if value else "no"
     if unit == "bytes" and value >= _MIB and value % _MIB == 0:
         return f"{value} ({value // _MIB} MiB)"
-    return f"`{value}`" if isinstance(value, str) else str(value)
-
-
-def _limit(value: Any) -> str:
     return f"`{value}`" if isinstance(value, str) else str(value)
 
 

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ class ClusterHome:
         self.directory = directory
         self._file = directory / "cluster.json"
         self._secret = directory / "cluster.secret"
+        self._started_with = directory / "started-with.json"
 
     @property
     def ray_log(self) -> Path:
@@ -126,6 +127,19 @@ class ClusterHome:
         """Delete the recorded state, with the secret."""
         self._file.unlink(missing_ok=True)
         self._secret.unlink(missing_ok=True)
+        self._started_with.unlink(missing_ok=True)
+
+    def keep_started_with(self, settings: Mapping[str, Any]) -> None:
+        """Record the settings that the cluster was started with, but for secrets, by full names."""
+        replace_private(self._started_with, (json.dumps(dict(settings), indent=2) + "\n").encode())
+
+    def started_with(self) -> dict[str, Any] | None:
+        """Return the settings that the cluster was started with; None if none runs, as far as is known."""
+        try:
+            found: dict[str, Any] = json.loads(self._started_with.read_text())
+        except (OSError, ValueError):
+            return None
+        return found
 
     def keep_secret(self, secret: str | None) -> None:
         """Keep the cluster's secret for commands of the user who started it, in a file that nobody else can read."""

@@ -14,11 +14,14 @@ from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic.fields import FieldInfo
 
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.settings import default_of, setting_of
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "pattern": "pattern"}  # pydantic's names and our signs
+
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "min_length": "characters: at least", "pattern": "pattern"}
 
 
 class Section(BaseModel):
@@ -73,6 +76,16 @@ def settings_below(section: type[Section], prefix: str) -> Iterator[tuple[str, D
             yield from settings_below(kind, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", declared[name]
+
+
+def limits_of(item: FieldInfo) -> str:
+    """Return the limits of a setting that pydantic checks as a phrase such as ``at least 1, at most 999``."""
+    bounds = ((bound, getattr(limit, bound, None)) for limit in item.metadata for bound in _LIMITS)
+    return ", ".join(
+        f"{_LIMITS[bound]} " + (f"`{value}`" if isinstance(value, str) else str(value))
+        for bound, value in bounds
+        if value is not None
+    )
 
 
 def build(section: Section, prefix: str, decided: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
-from heliograph.cli.options import Home, Json, Namespace, Target, admin_of
+from heliograph.cli.options import Home, Json, Namespace, Target, admin_of, given
 from heliograph.cli.output import Output
 from heliograph.client.admin.admin import AdminSync
 
@@ -29,6 +29,11 @@ class CommandContext:
     def home(self) -> Path:
         """The directory in which this machine records the cluster."""
         return Target.of(self._namespace, self._home).home
+
+    @property
+    def location(self) -> dict[str, Any]:
+        """What names the cluster, as arguments of its configuration."""
+        return given(namespace=self._namespace, home=self.home)
 
     @functools.cached_property
     def admin(self) -> AdminSync:

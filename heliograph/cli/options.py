@@ -21,7 +21,7 @@ from heliograph.client.aio.client import AsyncClient
 from heliograph.client.certificates import tls_options
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
 from heliograph.client.options import ENCRYPTED
-from heliograph.cluster.location import ClusterLocation
+from heliograph.cluster.settings.location import ClusterLocation
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Namespace = Annotated[

@@ -28,13 +28,16 @@ from heliograph.base.section import build, from_environment
 from heliograph.base.settings import setting_of
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
-from heliograph.cluster.location import PREFIX, ClusterLocation
-from heliograph.cluster.sections import (
+from heliograph.cluster.ports import require_distinct
+from heliograph.cluster.settings.environment import check_environment
+from heliograph.cluster.settings.file import file_of
+from heliograph.cluster.settings.location import PREFIX, ClusterLocation
+from heliograph.cluster.settings.nodes import check_nodes
+from heliograph.cluster.settings.sections import (
     PARTS,
     Sections,
     check_not_decided,
     decided_in,
-    from_file,
     lifted,
     section_settings,
 )
@@ -45,10 +48,8 @@ from heliograph.metadata.endpoint.limits import EndpointLimits
 KIB = 1024
 MIB = 1024 * KIB
 
-FILE_NAME = "cluster.toml"  # below the home directory
 INTERNAL_TLS = ("internal_tls_certificate_file", "internal_tls_key_file", "internal_tls_ca_file")
 OUTER_TLS = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
-NOT_IN_FILES = ("config_file", "sections")
 METADATA_SCHEMES = ("embedded", "etcd", "etcds", "zk")
 
 
@@ -80,6 +81,11 @@ class ClusterConfig(ClusterLocation):
     )
     sections: Sections = Field(  # type: ignore[valid-type]  # derived from the parts' own configurations
         default_factory=Sections, description="settings of the parts, by section"
+    )
+    nodes: dict[str, dict[str, dict[str, Any]]] = Field(
+        default_factory=dict,
+        description="settings of the parts of one node: the table `[nodes.NAME.bookie]` and its siblings for "
+        "brokers and the gateway. NAME is the node's address in Ray, its host name or its label `heliograph.io/host`",
     )
     data_directory: Path | None = Field(
         default=None, description="journals, entry logs and metadata, on each node; None: `<home>/data`"
@@ -217,6 +223,7 @@ class ClusterConfig(ClusterLocation):
 
     @override
     def __init__(self, **values: Any) -> None:
+        check_environment(os.environ, self.known_settings())
         super().__init__(**lifted(values))
 
     @override
@@ -235,7 +242,7 @@ class ClusterConfig(ClusterLocation):
         **__: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         sections = InitSettingsSource(settings_cls, lifted(from_environment(os.environ, PREFIX, PARTS)))
-        file = InitSettingsSource(settings_cls, _from_file({**env_settings(), **init_settings()}))
+        file = InitSettingsSource(settings_cls, file_of({**env_settings(), **init_settings()}))
         return init_settings, env_settings, sections, file
 
     @field_validator("config_file", "data_directory", "tls_trust_file", *OUTER_TLS, *INTERNAL_TLS)
@@ -335,16 +342,7 @@ class ClusterConfig(ClusterLocation):
         fields: tuple[str, ...] = ("metadata_port", "broker_port", "gateway_port", "dashboard_port")
         if self.tls_certificate_file is not None:
             fields = (*fields, "broker_tls_port")
-        taken: dict[int, str] = {}
-        for field in fields:
-            port = getattr(self, field)
-            if port and port in taken:
-                raise InvalidConfigError(
-                    f"{field} and {taken[port]} are both {port}: give each its own port, or 0 for a free one",
-                    field=field,
-                    limit="ports differ",
-                )
-            taken[port] = field
+        require_distinct({field: getattr(self, field) for field in fields})
         return self
 
     @model_validator(mode="after")
@@ -366,6 +364,11 @@ class ClusterConfig(ClusterLocation):
                 "metadata_url holds a password, and would be shown: leave it out and give metadata_password",
                 field="metadata_url",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        check_nodes(self.nodes)
         return self
 
     @model_validator(mode="after")
@@ -506,22 +509,3 @@ class ClusterConfig(ClusterLocation):
             str(self.tls_ca_file or ""),
             self.tls_require_client_certificate,
         )
-
-
-def _from_file(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the configuration file that arguments and environment name, or of the usual one."""
-    named = given.get("config_file")
-    if named is not None:
-        path = Path(named).expanduser()
-        refused: tuple[str, ...] = NOT_IN_FILES
-    else:
-        home = given.get("home") or default_state_root() / str(given.get("namespace", DEFAULT_NAMESPACE))
-        path = Path(home).expanduser() / FILE_NAME
-        refused = (*NOT_IN_FILES, "home", "namespace")
-        if not path.exists():
-            return {}
-    values = from_file(path)
-    for name in refused:
-        if name in values:
-            raise InvalidConfigError(f"{name} cannot be set in {path}, which is found by it", field=name)
-    return lifted(values)

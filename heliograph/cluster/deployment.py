@@ -36,6 +36,7 @@ from heliograph.cluster.diagnosis import Node
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.parts import START_GROUPS, Part, parts_of
 from heliograph.cluster.removal import existing, remove
+from heliograph.cluster.settings.nodes import Tables, on_node
 from heliograph.gateway.actor import GatewayActor
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
@@ -116,7 +117,7 @@ def _start_group(group: Sequence[Part], config: ClusterConfig, deployed: Deploye
 def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str) -> Any:
     actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
     return (
-        ray.remote(hosted(actor_class, partial(_on_this_node, part.name, config.namespace)))
+        ray.remote(hosted(actor_class, partial(_on_this_node, part.name, config.namespace, config.nodes)))
         .options(
             name=part.name,
             namespace=config.namespace,
@@ -172,13 +173,14 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _on_this_node(name: str, namespace: str, argument: Any) -> Any:
-    """Return an argument of an actor with the addresses and ports that the actor has on the node that runs it."""
+def _on_this_node(name: str, namespace: str, nodes: Tables, argument: Any) -> Any:
+    """Return an argument of an actor with the settings, addresses and ports that it has on the node that runs it."""
     if not isinstance(argument, ListenAddress | BookieConfig | BrokerConfig | GatewayConfig):
         return argument
     node_labels: Mapping[str, Any] = ray.get_runtime_context().get_node_labels()
     machine = ports.Machine(_own_address(), socket.gethostname(), node_labels.get(labels.HOST, ""))
-    return machine.listening(argument, f"{namespace}/{name}")
+    names = (machine.address, machine.name, machine.advertised_host)
+    return machine.listening(on_node(argument, names, nodes), f"{namespace}/{name}")
 
 
 def _own_address() -> str:

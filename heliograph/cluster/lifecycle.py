@@ -24,8 +24,9 @@ from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.client import discovery
 from heliograph.client.access import joined_address
-from heliograph.cluster import launch, ports
+from heliograph.cluster import launch, ports, setting_report
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
 
 SECRET_BYTES = 32
 Progress = Callable[[str], None]
@@ -51,6 +52,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
     """
     check_exposure(config)
     check_doors(config)
+    wanted = config
     home = ClusterHome(config.home_directory)
     with private_files(), home.locked():
         if config.tls == "auto":
@@ -68,13 +70,30 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
         started = None if known or is_given else _start_ray(config, home, progress)
         state = known or started or _joined(config)
         try:
-            return _deploy(config, home, state, progress)
+            state = _deploy(config, home, state, progress)
+            keep_settings(wanted, home, progress)
+            return state
         except BaseException:
             if started is not None:
                 discovery.detach()
                 _stop_ray(started)
                 home.forget()
             raise
+
+
+def keep_settings(config: ClusterConfig, home: ClusterHome, progress: Progress) -> None:
+    """Write the settings to the cluster's file at its first start; later, say which of them the file does not have."""
+    if config.config_file is not None:
+        return
+    file = SettingsFile(home.directory / FILE_NAME)
+    wanted = setting_report.given(config)
+    if not file.exists():
+        file.create(wanted)
+        progress(f"wrote {file.path}, which the next start reads")
+        return
+    kept = {row.name: row.value for row in setting_report.reports(ClusterConfig(**config.own_location), file)}
+    for name in sorted(name for name, value in wanted.items() if kept[name] != value):
+        progress(f"{name} = {wanted[name]} for this start only ({file.path}: {kept[name]})")
 
 
 def with_secret(config: ClusterConfig, home: ClusterHome) -> ClusterConfig:
@@ -164,6 +183,7 @@ def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progr
 
     discovery.attach(config.namespace, address=state.ray_address)
     home.keep_secret(config.secrets)
+    home.keep_started_with(setting_report.given(config))
     deployed = deploy(config, progress, dashboard_url=state.dashboard_url)
     state = replace(
         state,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -100,6 +100,23 @@ def require_free(port: int, host: str, setting: str) -> None:
             "or 0 for a free one",
             field=setting,
         )
+
+
+def require_distinct(ports: Mapping[str, int]) -> None:
+    """Check that no two settings name one port; 0 is none.
+
+    Raises:
+        InvalidConfigError: two do; names them.
+    """
+    taken: dict[int, str] = {}
+    for field, port in ports.items():
+        if port and port in taken:
+            raise InvalidConfigError(
+                f"{field} and {taken[port]} are both {port}: give each its own port, or 0 for a free one",
+                field=field,
+                limit="ports differ",
+            )
+        taken[port] = field
 
 
 def _family(host: str) -> socket.AddressFamily:

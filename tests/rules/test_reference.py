@@ -15,7 +15,7 @@ from heliograph.actors.bookie.statistics import GAUGES, BookieStatistics
 from heliograph.actors.broker.metrics import METRICS
 from heliograph.base.settings import setting_of
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.sections import PARTS, section_settings
+from heliograph.cluster.settings.sections import PARTS, section_settings
 from heliograph.gateway.http.metrics import GatewayMetrics
 from heliograph.metadata.model import Policies
 from tests.rules.source import FOLDERS, ROOT, files_below

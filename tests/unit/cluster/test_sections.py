@@ -15,10 +15,11 @@ from heliograph.base.errors import InvalidConfigError
 from heliograph.base.section import settings_below
 from heliograph.base.settings import default_of, setting_of
 from heliograph.cli.operations.cluster import up
-from heliograph.cluster.config import FILE_NAME, ClusterConfig
+from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.deployment import _class_and_arguments
 from heliograph.cluster.parts import Part
-from heliograph.cluster.sections import PARTS, SECTIONS, SHARED, decided_in
+from heliograph.cluster.settings.file import FILE_NAME
+from heliograph.cluster.settings.sections import PARTS, SECTIONS, SHARED, decided_in
 from heliograph.gateway.actor import GatewayActor
 from heliograph.pipelines.reading.range_reader import _ledger_config
 

@@ -50,6 +50,11 @@ class ClusterLocation(BaseSettings):
         return None if path is None else path.expanduser().absolute()
 
     @property
+    def own_location(self) -> dict[str, Any]:
+        """The arguments that name the same cluster."""
+        return {"namespace": self.namespace, "home": self.home}
+
+    @property
     def home_directory(self) -> Path:
         """The directory of the cluster's state on this machine."""
         return self.home or default_state_root() / self.namespace
