@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import struct
@@ -159,4 +160,20 @@ def test_a_whole_entry_in_pieces_arrives() -> None:
         client.leave()
 
     with LoneBroker(TOPIC) as lone:
+        lone.run(scenario())
+
+
+def test_a_client_has_little_time_to_connect() -> None:
+    async def scenario() -> None:
+        connection = lone.broker._server._connected()
+        transport = FakeTransport()
+        connection.connection_made(transport)
+        assert connection._ticker is not None
+        assert connection._ticker.when() <= asyncio.get_running_loop().time() + 10
+        connection._ticker.cancel()
+        connection._tick()
+        assert transport.is_gone
+        connection.connection_lost(None)
+
+    with LoneBroker() as lone:
         lone.run(scenario())
