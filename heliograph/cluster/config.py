@@ -41,6 +41,7 @@ from heliograph.cluster.settings.sections import (
     lifted,
     section_settings,
 )
+from heliograph.cluster.settings.tls import INTERNAL_TLS, OUTER_TLS, check_tls
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
@@ -48,8 +49,6 @@ from heliograph.metadata.endpoint.limits import EndpointLimits
 KIB = 1024
 MIB = 1024 * KIB
 
-INTERNAL_TLS = ("internal_tls_certificate_file", "internal_tls_key_file", "internal_tls_ca_file")
-OUTER_TLS = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
 METADATA_SCHEMES = ("embedded", "etcd", "etcds", "zk")
 
 
@@ -309,32 +308,7 @@ class ClusterConfig(ClusterLocation):
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
-        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
-            raise InvalidConfigError(
-                "a certificate needs its key: give tls_certificate_file and tls_key_file together",
-                field="tls_certificate_file,tls_key_file",
-            )
-        if len({getattr(self, name) is None for name in INTERNAL_TLS}) > 1:
-            raise InvalidConfigError(
-                f"TLS between the parts needs a certificate, its key and the authority: give {', '.join(INTERNAL_TLS)} "
-                "together",
-                field=",".join(INTERNAL_TLS),
-            )
-        if self.gateway_tls and self.tls_certificate_file is None:
-            raise InvalidConfigError(
-                "gateway_tls needs tls_certificate_file and tls_key_file", field="tls_certificate_file"
-            )
-        if self.tls_only and (self.tls_certificate_file is None or (self.gateway and not self.gateway_tls)):
-            raise InvalidConfigError(
-                "tls_only closes plain ports, and the brokers or the gateway would have no other: give "
-                "tls_certificate_file and gateway_tls",
-                field="tls_only",
-            )
-        if self.tls_require_client_certificate and self.tls_ca_file is None:
-            raise InvalidConfigError(
-                "tls_require_client_certificate needs tls_ca_file, which signs the certificates of clients",
-                field="tls_ca_file",
-            )
+        check_tls(self)
         return self
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ from tests.cluster.guard.host import BUDGET_BYTES, UNFINISHED_MS
 from tests.cluster.guard.strangers import Strangers
 from tests.cluster.support.bookie_peer import BookiePeer
 from tests.cluster.support.raw_peer import RawPeer
-from tests.contracts.endpoint.wire_client import WireClient
+from tests.contracts.endpoint.wire.client import WireClient
 
 STRANGERS = 150
 SENDS = 10

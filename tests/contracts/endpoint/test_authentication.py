@@ -16,7 +16,7 @@ from heliograph.metadata.endpoint.limits import EndpointLimits
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode
 from heliograph.metadata.endpoint.wire.jute import JuteReader
 from tests.contracts.endpoint.backends import EndpointOverMemory
-from tests.contracts.endpoint.wire_client import (
+from tests.contracts.endpoint.wire.client import (
     DEADLINE_SECONDS,
     Event,
     Reply,

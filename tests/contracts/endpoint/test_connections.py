@@ -16,7 +16,7 @@ from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode
 from heliograph.metadata.endpoint.wire.jute import JuteReader, buffer, int32, int64, string
 from heliograph.metadata.store import MetadataStore, SessionState, Stat, Watcher
 from tests.contracts.endpoint.backends import EndpointOverMemory
-from tests.contracts.endpoint.wire_client import (
+from tests.contracts.endpoint.wire.client import (
     DEADLINE_SECONDS,
     OPEN,
     Event,

@@ -14,7 +14,7 @@ from heliograph.metadata.endpoint.wire.codes import ErrorCode
 from heliograph.metadata.endpoint.wire.codes import OpCode as O
 from heliograph.metadata.endpoint.wire.jute import JuteReader, int64
 from tests.contracts.endpoint.backends import EndpointOverEmbedded, EndpointOverEtcd, EndpointOverMemory
-from tests.contracts.endpoint.wire_client import (
+from tests.contracts.endpoint.wire.client import (
     DEADLINE_SECONDS,
     OPEN,
     AclTriples,

@@ -19,7 +19,7 @@ from tests.contracts.endpoint.backends import (
     EndpointOverMemory,
     EndpointOverZooKeeper,
 )
-from tests.contracts.endpoint.wire_client import (
+from tests.contracts.endpoint.wire.client import (
     DEADLINE_SECONDS,
     Event,
     Stat,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.endpoint.backends import EndpointOverMemory
-from tests.contracts.endpoint.wire_random import RandomConversation
-from tests.contracts.endpoint.wire_transcript import Line, Transcript
+from tests.contracts.endpoint.wire.random_calls import RandomConversation
+from tests.contracts.endpoint.wire.transcript import Line, Transcript
 from tests.contracts.metadata.zookeeper_server import missing, shared_server
 
 ORACLE = pytest.mark.skipif(bool(missing()), reason=missing() or "never")

@@ -16,7 +16,7 @@ from heliograph.metadata.endpoint.session import store_session
 from heliograph.metadata.endpoint.wire.codes import OpCode as O
 from heliograph.metadata.store import MetadataStore
 from tests.contracts.endpoint.test_moving_sessions import owner_of
-from tests.contracts.endpoint.wire_client import WireClient, set_data
+from tests.contracts.endpoint.wire.client import WireClient, set_data
 from tests.contracts.metadata.backends import eventually
 from tests.contracts.metadata.etcd_server import EtcdServer
 from tests.contracts.metadata.zookeeper_server import ZooKeeperServer, missing

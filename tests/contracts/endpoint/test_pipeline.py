@@ -16,7 +16,7 @@ from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.store import Delete, MetadataStore, Operation
 from heliograph.metadata.store import Stat as StoreStat
 from tests.contracts.endpoint.backends import EndpointOverEmbedded, EndpointOverEtcd, EndpointOverMemory
-from tests.contracts.endpoint.wire_client import (
+from tests.contracts.endpoint.wire.client import (
     DEADLINE_SECONDS,
     Event,
     Reply,

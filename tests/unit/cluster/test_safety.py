@@ -19,7 +19,8 @@ from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.tls.contexts import ClientTls, ServerTls
 from heliograph.cli.app import app
 from heliograph.cluster import launch, lifecycle
-from heliograph.cluster.config import INTERNAL_TLS, ClusterConfig
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.settings.tls import INTERNAL_TLS
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from heliograph.metadata.endpoint.wire.codes import OpCode as O
 from heliograph.metadata.endpoint.wire.jute import JuteReader, int64, string
-from tests.contracts.endpoint.wire_client import (
+from tests.contracts.endpoint.wire.client import (
     OPEN,
     Event,
     Reply,

@@ -10,7 +10,7 @@ import random
 
 from heliograph.metadata.endpoint.wire.codes import OpCode as O
 from heliograph.metadata.endpoint.wire.jute import string
-from tests.contracts.endpoint.wire_client import (
+from tests.contracts.endpoint.wire.client import (
     WireClient,
     add_watch,
     create,
@@ -20,7 +20,7 @@ from tests.contracts.endpoint.wire_client import (
     set_data,
     watch_query,
 )
-from tests.contracts.endpoint.wire_transcript import Line, Transcript
+from tests.contracts.endpoint.wire.transcript import Line, Transcript
 
 NAMES = ("a", "b", "p", "r")
 CLIENTS = 3

@@ -1,0 +1,47 @@
+"""The settings of TLS that need each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.base.errors import InvalidConfigError
+
+INTERNAL_TLS = ("internal_tls_certificate_file", "internal_tls_key_file", "internal_tls_ca_file")
+OUTER_TLS = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
+
+
+def check_tls(config: Any) -> None:
+    """Check that files of TLS are given together, and that nothing is asked of a listener that is not there.
+
+    Args:
+        config: a ``ClusterConfig``.
+
+    Raises:
+        InvalidConfigError: something is missing; names the settings.
+    """
+    if (config.tls_certificate_file is None) != (config.tls_key_file is None):
+        raise InvalidConfigError(
+            "a certificate needs its key: give tls_certificate_file and tls_key_file together",
+            field="tls_certificate_file,tls_key_file",
+        )
+    if len({getattr(config, name) is None for name in INTERNAL_TLS}) > 1:
+        raise InvalidConfigError(
+            f"TLS between the parts needs a certificate, its key and the authority: give {', '.join(INTERNAL_TLS)} "
+            "together",
+            field=",".join(INTERNAL_TLS),
+        )
+    if config.gateway_tls and config.tls_certificate_file is None:
+        raise InvalidConfigError(
+            "gateway_tls needs tls_certificate_file and tls_key_file", field="tls_certificate_file"
+        )
+    if config.tls_only and (config.tls_certificate_file is None or (config.gateway and not config.gateway_tls)):
+        raise InvalidConfigError(
+            "tls_only closes plain ports, and the brokers or the gateway would have no other: give "
+            "tls_certificate_file and gateway_tls",
+            field="tls_only",
+        )
+    if config.tls_require_client_certificate and config.tls_ca_file is None:
+        raise InvalidConfigError(
+            "tls_require_client_certificate needs tls_ca_file, which signs the certificates of clients",
+            field="tls_ca_file",
+        )
