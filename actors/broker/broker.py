@@ -75,6 +75,7 @@ class Broker:
         self._cache = TailCache(config.cache_bytes)
         self._publish_budget = PublishBudget(config.publish_bytes_max)
         self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
+        self._publish_budget.tenant_bytes_per_second = config.tenant_publish_bytes_per_second
         self._catalog = Catalog(store, config.default_retention_seconds, config.default_copies)
         self._live = LiveConfig(config, store)
         self._topic_lists = TopicLists(store, self._catalog)
@@ -284,6 +285,7 @@ class Broker:
         self._cache.limit(config.cache_bytes)
         self._publish_budget.bytes_max = config.publish_bytes_max
         self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
+        self._publish_budget.tenant_bytes_per_second = config.tenant_publish_bytes_per_second
         self.topics.idle.unload_seconds = config.idle_topic_seconds
         consumers = self.topics.setting.consumers
         consumers.failover_delay_seconds = config.failover_delay_seconds

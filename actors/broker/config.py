@@ -133,6 +133,12 @@ class BrokerConfig:
         least=0,
         is_live=True,
     )
+    tenant_publish_bytes_per_second: int = setting(
+        0,
+        "rate of all producers of one tenant's topics, above which their sockets are not read for a while; 0: no limit",
+        least=0,
+        is_live=True,
+    )
     connection_publish_bytes_max: int = setting(
         16 * MIB, "unconfirmed publishes of one connection, above which its socket is not read", least=1, is_live=True
     )

@@ -271,11 +271,9 @@ class ProducerCommands(ProducerChannel):
         topic.admission.send(
             entry, PublishRequest(producer, send.sequence_id, send.highest_sequence_id, entry.messages, size)
         )
-        rate = self.connection.context.publish_budget.rate
-        if rate.is_limited:
-            now = time.monotonic()
-            rate.take(entry.messages, size, now)
-            self.connection.throttle(rate.wait(now))
+        budget = self.connection.context.publish_budget
+        if budget.is_rated:
+            self.connection.throttle(budget.spend(topic.name.tenant, entry.messages, size, time.monotonic()))
 
     def _check_size(self, size: int, topic: BrokerTopic) -> None:
         limit = self.connection.context.config.max_message_bytes + FRAME_SLACK_BYTES

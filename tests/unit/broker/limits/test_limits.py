@@ -17,7 +17,9 @@ from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.dispatch.key_ring import KeyRing
 from heliograph.actors.broker.dispatch.key_split import KeySplit
 from heliograph.actors.broker.dispatch.shared import SharedDispatcher
+from heliograph.actors.broker.limits import publish_budget
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
 from heliograph.actors.broker.records.topic_entry import TopicEntry
@@ -264,3 +266,21 @@ def test_messages_of_a_batch_count_one_by_one(kind: SubscriptionType, limit: str
         assert not billing.dispatcher.is_blocked
 
     run(scenario)
+
+
+def test_the_rates_of_tenants_are_bounded_in_number_and_follow_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish_budget, "TENANTS_MAX", 2)
+    budget = PublishBudget(0)
+    assert not budget.is_rated
+    assert budget.spend("a", 1, 1 << 30, 0.0) == 0
+    budget.tenant_bytes_per_second = 100
+    assert budget.is_rated
+    now = time.monotonic()
+    assert budget.spend("a", 1, 1_000, now) == pytest.approx(9, abs=1.1)
+    assert budget.spend("b", 1, 1, now) == 0
+    assert budget.spend("a", 1, 1, now) > 0
+    assert budget.spend("c", 1, 1, now) == 0  # b is forgotten: a published later
+    assert len(budget._tenants) == 2
+    assert budget.spend("a", 1, 1, now) > 0
+    budget.tenant_bytes_per_second = 10_000
+    assert budget.spend("a", 1, 1, time.monotonic()) == 0

@@ -169,6 +169,33 @@ def test_all_producers_of_a_broker_share_its_rate() -> None:
         lone.run(scenario(lone))
 
 
+def test_all_producers_of_a_tenant_share_its_rate_and_other_tenants_have_theirs() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        await lone.broker.admin.namespaces.create_tenant("acme")
+        await lone.broker.admin.namespaces.create("acme/shop")
+        await lone.broker.ownership.resolve(TopicName.parse("non-persistent://acme/shop/t"))
+        client, same, other = (Client(lone.broker) for _ in range(3))
+        for one, topic in ((client, "orders"), (same, "work-0"), (other, "non-persistent://acme/shop/t")):
+            producer = pb.CommandProducer(topic=topic, producer_id=1, request_id=1)
+            one.say(T(type=T.PRODUCER, producer=producer))
+            await asyncio.gather(*one.connection._tasks)
+            assert one.answer(T.PRODUCER_SUCCESS), one.transport.answers
+        for sequence_id in range(0, 600, 2):  # minutes of the tenant's rate
+            send(client, sequence_id)
+        assert client.connection.is_throttled
+        send(same, 0)
+        assert same.connection.is_throttled, "it is the tenant's rate that was used up"
+        send(other, 0)
+        assert not other.connection.is_throttled
+        await lone.broker.admin.settings.set("tenant_publish_bytes_per_second", "0")
+        await turns(lambda: not lone.broker._publish_budget.is_rated)
+        for one in (client, same, other):
+            one.leave()
+
+    with LoneBroker("orders", tenant_publish_bytes_per_second=100) as lone:
+        lone.run(scenario(lone))
+
+
 def test_a_throttled_client_is_sent_signs_of_life(lone: LoneBroker) -> None:
     async def scenario() -> None:
         client = Client(lone.broker)
