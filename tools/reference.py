@@ -162,7 +162,8 @@ def _section_rows(section: type[Section], path: str) -> Iterator[tuple[str, ...]
             continue
         full, unit, setting = f"{path}.{name}", unit_of(name), setting_of(declared[name])
         default = default_of(declared[name])
-        assert default is not MISSING, "only settings that the cluster decides have no default"
+        if default is MISSING:  # required by the part, completed by the cluster, as the meaning says
+            default = ()
         variable = PREFIX + full.replace(".", "__").upper()
         meaning = setting.meaning + (" (changes live)" if setting.is_live else "")
         row = (_type(hints[name], unit), _value(default, unit), setting.limit(), meaning, f"`{variable}`")

@@ -42,13 +42,19 @@ assert JOURNAL_BATCH_BYTES_MAX + ENTRY_BYTES_MAX < JOURNAL_QUEUE_BYTES_MAX
 class BookieConfig:
     """Settings of one bookie.
 
-    Identity and directories are fixed for the bookie's life: its cookie records them. All others may change with each
-    start.
+    The identity is fixed for the bookie's life. Directories may move, and be added, from one start to the next; their
+    cookies say which is which. All other settings may change with each start.
     """
 
     bookie_id: str = field(metadata=described("name in the metadata, recorded in the cookie"))
-    journal_directories: tuple[Path, ...] = field(metadata=described("one journal in each"))
-    data_directories: tuple[Path, ...] = field(metadata=described("entry logs and their index in each"))
+    journal_directories: tuple[Path, ...] = field(
+        metadata=described(
+            "one journal in each; of a cluster: each bookie has a directory in each, default `data_directory`"
+        )
+    )
+    data_directories: tuple[Path, ...] = field(
+        metadata=described("entry logs and their index in each; of a cluster: as those of journals")
+    )
     host: str = setting("127.0.0.1", "address of the listener")
     port: int = setting(0, "port of the listener; 0: a free one", least=0, most=65_535)
     rack: str = setting("default", "failure domain, for placement")

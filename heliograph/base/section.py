@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from dataclasses import Field as DataclassField
-from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
@@ -61,6 +61,8 @@ def section_of(part: type[Any], without: Collection[str] = ()) -> type[Section]:
             )
             made[item.name] = (inner, Field(default_factory=inner, description=setting_of(item).meaning))
         else:
+            if default is MISSING:  # a setting that its dataclass requires is empty until the cluster completes it
+                default = ()
             made[item.name] = (hints[item.name], Field(default=default, description=setting_of(item).meaning))
     model: type[Section] = create_model(f"{part.__name__}Section", __base__=Section, **made)
     model.part = part

@@ -24,7 +24,7 @@ from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError, InvalidQuorumError
 from heliograph.base.guard.handshake import SECRET_CHARACTERS_MIN, joined_secrets
 from heliograph.base.home import DEFAULT_NAMESPACE, default_state_root
-from heliograph.base.section import build, from_environment
+from heliograph.base.section import Section, build, from_environment
 from heliograph.base.settings import setting_of
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
@@ -40,6 +40,7 @@ from heliograph.cluster.settings.sections import (
     decided_in,
     lifted,
     section_settings,
+    with_directories,
 )
 from heliograph.cluster.settings.tls import INTERNAL_TLS, OUTER_TLS, check_tls
 from heliograph.gateway.config import GatewayConfig
@@ -368,9 +369,8 @@ class ClusterConfig(ClusterLocation):
         """Return what a bookie is started with; ``directory`` is below ``data_root``."""
         made: BookieConfig = self._build(
             "bookie",
+            with_directories(self.sections.bookie, bookie_id, directory),  # type: ignore[attr-defined]
             bookie_id=bookie_id,
-            journal_directories=(directory / "journal",),
-            data_directories=(directory / "ledgers",),
             port=port,
             rack=rack,
             tls=self.peer_tls,
@@ -440,13 +440,13 @@ class ClusterConfig(ClusterLocation):
         )
         return made
 
-    def _build(self, section: str, **decided: Any) -> Any:
+    def _build(self, section: str, given: Section | None = None, **decided: Any) -> Any:
         names = {name.partition(".")[0] for name in decided_in(section)}
         shared = {name: getattr(self, name) for name in names - decided.keys()}
         if "cluster_secret" in shared:
             shared["cluster_secret"] = self.secrets
         assert decided.keys() <= names, "what the cluster decides, users cannot set"
-        return build(getattr(self.sections, section), f"{section}.", shared | decided)
+        return build(given or getattr(self.sections, section), f"{section}.", shared | decided)
 
     @property
     def peer_tls(self) -> PeerTlsFiles | None:

@@ -135,15 +135,18 @@ async def last_look(process: BookieProcess, history: History) -> None:
     peer.close()
 
 
-def run(folder: Path, rounds: int, seed: int, *, is_quiet: bool = False) -> History:
+def run(folder: Path, rounds: int, seed: int, *, is_quiet: bool = False, directories: int = 1) -> History:
     """Run ``rounds`` lives and a last check, and another check after a clean stop.
+
+    Args:
+        directories: of each kind that the bookie has.
 
     Raises:
         AssertionError: an acknowledged entry is lost or changed, or a fence is lost.
     """
     chance = random.Random(seed)
     history = History(seed)
-    process = BookieProcess(folder, journal_file_bytes=1 << 20)
+    process = BookieProcess(folder, journal_file_bytes=1 << 20, directories=directories)
     started = time.monotonic()
     try:
         while history.kills < rounds:

@@ -53,8 +53,6 @@ SHARED = (
 DECIDED: Mapping[str, Mapping[str, str]] = {
     "bookie": {
         "bookie_id": "the cluster setting bookies",
-        "journal_directories": "the cluster setting data_directory",
-        "data_directories": "the cluster setting data_directory",
         "port": "the bookie, which takes a free port",
         "rack": "the node label heliograph.io/rack",
         "tls": "the cluster settings internal_tls_certificate_file, internal_tls_key_file and internal_tls_ca_file",
@@ -106,6 +104,21 @@ def decided_in(section: str) -> dict[str, str]:
 SECTIONS: Mapping[str, type[Section]] = {name: section_of(part, decided_in(name)) for name, part in PARTS.items()}
 _fields: dict[str, Any] = {name: (section, Field(default_factory=section)) for name, section in SECTIONS.items()}
 Sections: type[BaseModel] = create_model("Sections", __config__=ConfigDict(extra="forbid", frozen=True), **_fields)
+
+
+def with_directories(bookie: Section, bookie_id: str, directory: Path) -> Section:
+    """Return the section of bookies with the directories of one of them.
+
+    A directory that the section names holds one directory for each bookie, with its journal or ledgers in it.
+
+    Args:
+        directory: where the bookie keeps what the section names no directory for.
+    """
+    placed = {}
+    for name, leaf in (("journal_directories", "journal"), ("data_directories", "ledgers")):
+        roots = [root.expanduser().absolute() / bookie_id for root in getattr(bookie, name)] or [directory]
+        placed[name] = tuple(root / leaf for root in roots)
+    return bookie.model_copy(update=placed)
 
 
 def section_settings() -> list[str]:

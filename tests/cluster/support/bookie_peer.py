@@ -129,13 +129,18 @@ async def serving(
 class BookieProcess:
     """A bookie in a process of its own, on a folder that outlives it."""
 
-    def __init__(self, home: Path, journal_file_bytes: int = 1 << 20) -> None:
+    def __init__(self, home: Path, journal_file_bytes: int = 1 << 20, directories: int = 1) -> None:
+        """
+        Args:
+            directories: of each kind.
+        """
         self._arguments = [
             sys.executable,
             "-m",
             "tests.cluster.support.bookie_peer",
             str(home),
             str(journal_file_bytes),
+            str(directories),
         ]
         self._process: subprocess.Popen[str] | None = None
         self.address = ""
@@ -167,9 +172,12 @@ class BookieProcess:
         return process.wait(120)
 
 
-async def _serve(home: Path, journal_file_bytes: int) -> None:
+async def _serve(home: Path, journal_file_bytes: int, directories: int) -> None:
+    numbers = [""] if directories == 1 else list(map(str, range(directories)))
     config = small_config(
         home,
+        journal_directories=tuple(home / f"journal{number}" for number in numbers),
+        data_directories=tuple(home / f"data{number}" for number in numbers),
         journal_file_bytes=journal_file_bytes,
         entry_log_bytes=4 << 20,
         flush_interval_ms=50,
@@ -186,4 +194,4 @@ async def _serve(home: Path, journal_file_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(_serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

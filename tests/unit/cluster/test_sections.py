@@ -32,6 +32,7 @@ COMPANIONS = {  # what has to be set with a setting
     "auth.token_audience": ("token_audience_claim", "aud"),
     "auth.token_audience_claim": ("token_audience", "here"),
 }
+PLACED = ("bookie.journal_directories", "bookie.data_directories")  # below which each bookie gets its own
 NESTED = {
     "ledger": {"broker", "auditor"},
     "auth": {"broker", "gateway"},
@@ -104,7 +105,7 @@ def toml(full: str, value: Any) -> str:
     return text + (f"{COMPANIONS[full][0]} = {COMPANIONS[full][1]!r}\n" if full in COMPANIONS else "")
 
 
-@pytest.mark.parametrize("full", SETTINGS)
+@pytest.mark.parametrize("full", [full for full in SETTINGS if full not in PLACED])
 def test_every_setting_arrives_from_every_source(full: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     value = other_value(full)
     assert value not in arrived(ClusterConfig(), full)
@@ -355,3 +356,18 @@ def test_the_flags_of_helio_up_are_settings_and_show_their_defaults() -> None:
         text = hint.__metadata__[0].help.partition("[default: ")[2].rstrip("]")
         default = ClusterConfig.model_fields[name].default
         assert str(shown.get(text, text)) == str(default), name
+
+
+def test_bookies_have_a_directory_on_each_disk_that_the_section_names(tmp_path: Path) -> None:
+    config = ClusterConfig(
+        bookie={"journal_directories": ["/nvme0"], "data_directories": "/disk0, /disk1"}, data_directory=tmp_path
+    )
+    bookie = config.bookie_config("bookie-2", tmp_path / "bookie-2")
+    assert bookie.journal_directories == (Path("/nvme0/bookie-2/journal"),)
+    assert bookie.data_directories == (Path("/disk0/bookie-2/ledgers"), Path("/disk1/bookie-2/ledgers"))
+    only_journals = ClusterConfig(bookie={"journal_directories": ["/nvme0", "/nvme1"]})
+    bookie = only_journals.bookie_config("bookie-1", tmp_path / "bookie-1")
+    assert len(bookie.journal_directories) == 2
+    assert bookie.data_directories == (tmp_path / "bookie-1" / "ledgers",)
+    with pytest.raises(InvalidConfigError, match="journal_directories"):
+        ClusterConfig(bookie={"journal_directories": ["/nvme0", "/nvme0"]})
