@@ -11,9 +11,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
-import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,6 +22,7 @@ from heliograph.auth.principal import Principal
 from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, NotPermittedError
+from heliograph.base.guard.line_file import LineFile
 from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.operations.table import AdminOperation
 
@@ -32,8 +30,7 @@ TEXT_CHARACTERS_MAX = 200  # of one argument, and of the reason of an error
 ARGUMENTS_MAX = 20
 BATCH_LINES_MAX = 500  # published at once
 BATCH_SECONDS = 0.2  # in which further lines join a batch
-RETRY_SECONDS = 5.0  # after the file or the topic took nothing
-FILE_MODE = 0o600
+RETRY_SECONDS = 5.0  # after the topic took nothing
 
 # Operations that change nothing, and ``publish``, which is not administration: their refusals are noted, no other use.
 _READS = """
@@ -73,7 +70,8 @@ class AuditLog:
         self._broker_id = broker_id
         self._refusals = TokenBucket(config.refusals_per_second, time.monotonic())
         self._untold = 0  # lines dropped since the last one that was kept
-        self._file = _FileWriter(config, broker_id, self._lost) if config.file else None
+        self._file = _lines_file(config, broker_id, self._lost_on_disk) if config.file else None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[bytes] = deque()  # for the topic
         self._wake = asyncio.Event()
         self._publishing: asyncio.Task[None] | None = None
@@ -85,10 +83,11 @@ class AuditLog:
 
     def start(self) -> None:
         """Begin to write and to publish."""
+        self._loop = asyncio.get_running_loop()
         if self._file is not None:
             self._file.start()
         if self._config.topic:
-            self._publishing = asyncio.get_running_loop().create_task(self._publish_all())
+            self._publishing = self._loop.create_task(self._publish_all())
 
     async def stop(self) -> None:
         """Write what waits for the file; what waits for the topic is tried once more. Idempotent."""
@@ -149,8 +148,8 @@ class AuditLog:
         if self._untold:
             line["dropped"], self._untold = self._untold, 0
         data = json.dumps(line, ensure_ascii=True, default=str, separators=(",", ":")).encode()
-        if self._file is not None:
-            self._file.put(data)
+        if self._file is not None and not self._file.put(data):
+            self._lost(1)
         if self._config.topic:
             if len(self._waiting) >= self._config.lines_max:
                 self._lost(1)
@@ -161,6 +160,11 @@ class AuditLog:
     def _lost(self, count: int) -> None:
         self.dropped_total += count
         self._untold += count
+
+    def _lost_on_disk(self, count: int) -> None:
+        assert self._loop is not None, "the file is started by the loop"
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._lost, count)
 
     async def _publish_all(self) -> None:
         while True:
@@ -187,86 +191,16 @@ class AuditLog:
         return True
 
 
-class _FileWriter:
-    """A thread that appends lines to a file and rotates it: ``file``, ``file.1``, ... ``file.<files_max - 1>``.
-
-    Args:
-        lost: called, on the event loop, with the number of lines that could not be kept.
-    """
-
-    def __init__(self, config: AuditConfig, broker_id: str, lost: Callable[[int], None]) -> None:
-        self._path = Path(config.file.replace("{broker_id}", broker_id))
-        self._bytes_max = config.file_bytes_max
-        self._files_max = config.files_max
-        self._lines: queue.Queue[bytes | None] = queue.Queue(config.lines_max)
-        self._lost = lost
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._failed_at = 0.0
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="heliograph-audit", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Write what waits, then end the thread. Blocks. Idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._lines.put(None)
-            thread.join()
-
-    def put(self, line: bytes) -> None:
-        """Give a line to the thread. It is lost if too many wait."""
-        try:
-            self._lines.put_nowait(line)
-        except queue.Full:
-            self._lost(1)
-
-    def _run(self) -> None:
-        while True:
-            lines = [self._lines.get()]
-            while len(lines) < BATCH_LINES_MAX and not self._lines.empty():
-                lines.append(self._lines.get())
-            found = [line for line in lines if line is not None]
-            try:
-                self._write(found)
-            except OSError as error:
-                self._tell(error, len(found))
-            if len(found) < len(lines):
-                return
-
-    def _write(self, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data = b"\n".join(lines) + b"\n"
-        with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_size + len(data) > self._bytes_max:
-                self._rotate()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        with open(descriptor, "ab") as file:
-            file.write(data)
-
-    def _rotate(self) -> None:
-        for number in range(self._files_max - 1, 0, -1):
-            older = self._numbered(number - 1)
-            with contextlib.suppress(FileNotFoundError):
-                older.replace(self._numbered(number))
-        self._path.unlink(missing_ok=True)  # where one file is all there may be
-
-    def _numbered(self, number: int) -> Path:
-        return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")
-
-    def _tell(self, error: OSError, count: int) -> None:
-        now = time.monotonic()
-        if now - self._failed_at > RETRY_SECONDS:
-            self._failed_at = now
-            log.error("the audit log %s cannot be written: %s", self._path, error)
-        assert self._loop is not None, "the thread is started by the loop"
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._lost, count)
+def _lines_file(config: AuditConfig, broker_id: str, on_lost: Callable[[int], None]) -> LineFile:
+    path = Path(config.file.replace("{broker_id}", broker_id))
+    return LineFile(
+        path,
+        bytes_max=config.file_bytes_max,
+        files_max=config.files_max,
+        lines_max=config.lines_max,
+        on_lost=on_lost,
+        on_failure=lambda error: log.error("the audit log %s cannot be written: %s", path, error),
+    )
 
 
 def _caller(principal: Principal, peer: str) -> dict[str, Any]:

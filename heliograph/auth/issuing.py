@@ -126,15 +126,18 @@ def new_token(
         raise BadRequestError(f"the key does not sign by {algorithm!r} ({type(error).__name__})") from None
 
 
-def seconds_of(text: str) -> int:
+def seconds_of(text: str, field: str = "expiry") -> int:
     """Return a time such as ``90m``, ``1h``, ``3d`` or ``1y`` in seconds.
+
+    Args:
+        field: the option that gives it.
 
     Raises:
         BadRequestError: it has another form.
     """
     match = re.fullmatch(r"([0-9]{1,9})([smhdwy]?)", text.strip().lower())
     if match is None:
-        raise BadRequestError(f"{text!r} is no time: write 90m, 1h, 3d, 2w or 1y", field="expiry")
+        raise BadRequestError(f"{text!r} is no time: write 90m, 1h, 3d, 2w or 1y", field=field)
     return int(match[1]) * _SECONDS[match[2]]
 
 

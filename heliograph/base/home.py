@@ -20,6 +20,7 @@ from heliograph.base.processes import ProcessName
 
 DEFAULT_NAMESPACE = "heliograph"  # Ray namespace of the actors
 STATE_VERSION = 1
+LOGS = "logs"  # directory of the parts' logs, below the home of the cluster
 PRIVATE_UMASK = 0o077
 PRIVATE_DIRECTORY = 0o700
 PRIVATE_FILE = 0o600

@@ -23,11 +23,12 @@ from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError, InvalidQuorumError
 from heliograph.base.guard.handshake import SECRET_CHARACTERS_MIN, joined_secrets
-from heliograph.base.home import DEFAULT_NAMESPACE, default_state_root
+from heliograph.base.home import DEFAULT_NAMESPACE, LOGS, default_state_root
 from heliograph.base.section import Section, build, from_environment
 from heliograph.base.settings import setting_of
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
+from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.ports import require_distinct
 from heliograph.cluster.settings.environment import check_environment
 from heliograph.cluster.settings.file import file_of
@@ -67,8 +68,8 @@ class ClusterConfig(ClusterLocation):
     """The configuration of one cluster, as ``helio up`` builds it.
 
     ``ClusterConfig(bookies=5, bookie={"read_cache_bytes": 1 << 30})`` sets one of the cluster's own settings and one of
-    the section ``bookie``. The sections are ``bookie``, ``broker``, ``auditor``, ``gateway``, ``ledger`` and ``auth``;
-    each has the settings of the part's own configuration class but those that the cluster decides.
+    the section ``bookie``. The sections are ``bookie``, ``broker``, ``auditor``, ``gateway``, ``ledger``, ``auth``
+    and ``logs``; each has the settings of the part's own configuration class but those that the cluster decides.
 
     Raises:
         InvalidQuorumError: not E >= Qw >= Qa >= 1, or fewer bookies than E.
@@ -353,6 +354,7 @@ class ClusterConfig(ClusterLocation):
             self.broker_config("broker-1")
             self.auditor_config()
             self.gateway_config()
+            self.logs_config()
         except InvalidConfigError as error:
             if "." in (error.field or ""):  # of a section; the others are checked when the parts are made
                 raise
@@ -438,6 +440,11 @@ class ClusterConfig(ClusterLocation):
         made: LedgerClientConfig = self._build(
             "ledger", tls=self.peer_tls, writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
         )
+        return made
+
+    def logs_config(self) -> LogsConfig:
+        """Return what the logs of all parts are made with."""
+        made: LogsConfig = self._build("logs", directory=self.home_directory / LOGS)
         return made
 
     def _build(self, section: str, given: Section | None = None, **decided: Any) -> Any:

@@ -116,8 +116,9 @@ def _start_group(group: Sequence[Part], config: ClusterConfig, deployed: Deploye
 
 def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str) -> Any:
     actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
+    prepare = partial(_on_this_node, part.name, config.namespace, config.nodes)
     return (
-        ray.remote(hosted(actor_class, partial(_on_this_node, part.name, config.namespace, config.nodes)))
+        ray.remote(hosted(actor_class, prepare, part=part.name, logs=config.logs_config()))
         .options(
             name=part.name,
             namespace=config.namespace,

@@ -19,6 +19,9 @@ from heliograph.base.completion import shielded
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
+from heliograph.cluster.logs.config import LogsConfig
+from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition, read_log
+from heliograph.cluster.logs.setup import start_log
 
 START_METHOD = "start"
 READY_WAIT_SECONDS = 10.0  # longest wait of a call for the start
@@ -29,21 +32,32 @@ COLLECT_AFTER = (2_000, 10, 50)
 _UNGATED = frozenset({START_METHOD, "pid", "stop"})
 
 
-def hosted(actor_class: type[Any], prepare: Callable[[Any], Any] = lambda argument: argument) -> type[Any]:
+def hosted(
+    actor_class: type[Any],
+    prepare: Callable[[Any], Any] = lambda argument: argument,
+    *,
+    part: str = "",
+    logs: LogsConfig | None = None,
+) -> type[Any]:
     """Return a subclass for ``ray.remote`` that starts itself and holds calls back until it has started.
 
     ``start`` may be called any number of times: each call returns or raises the outcome of the one real start. Another
-    async method raises ServiceNotReadyError when the start takes longer than 10 s.
+    async method raises ServiceNotReadyError when the start takes longer than 10 s. ``log_chunk`` returns the end of the
+    actor's log, or what was written after a place, as ``read_log`` does.
 
     Args:
         prepare: is given each argument of the constructor on the node that runs the actor, and returns what the actor
             gets instead.
+        part: name of the actor.
+        logs: where its log goes; None: the actor has none but Ray's.
     """
 
     class Hosted(actor_class):  # type: ignore[misc]  # its base is known at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
             os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
             assert __debug__, "invariants are checked by assert: do not run with python -O"
+            if logs is not None:
+                start_log(part, logs)
             super().__init__(*map(prepare, arguments), **options)
             if (watchdog := watchdog_of_environment()) is not None:
                 watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
@@ -57,6 +71,11 @@ def hosted(actor_class: type[Any], prepare: Callable[[Any], Any] = lambda argume
 
         async def pid(self) -> int:
             return os.getpid()
+
+        async def log_chunk(self, after: LogPosition | None, bytes_max: int = CHUNK_BYTES_MAX) -> LogChunk:
+            if logs is None:
+                return LogChunk(b"", None)
+            return await asyncio.to_thread(read_log, logs.directory, part, after, min(bytes_max, CHUNK_BYTES_MAX))
 
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in _UNGATED:

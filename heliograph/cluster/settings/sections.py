@@ -21,6 +21,7 @@ from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.section import Section, section_of, settings_below
+from heliograph.cluster.logs.config import LogsConfig
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
@@ -34,6 +35,7 @@ PARTS: Mapping[str, type[Any]] = {
     "auth": AuthConfig,
     "metadata": ServerLimits,
     "endpoint": EndpointLimits,
+    "logs": LogsConfig,
 }
 SWITCHES = {"auditor", "gateway"}  # sections that have the name of a setting of the cluster
 # Settings of the parts that the cluster decides by a setting of its own that has the same name.
@@ -92,6 +94,7 @@ DECIDED: Mapping[str, Mapping[str, str]] = {
     "auth": {},
     "metadata": {},
     "endpoint": {"container_check_ms": "the option --container-check-seconds of helio metadata serve"},
+    "logs": {"directory": "the cluster setting home"},
 }
 
 

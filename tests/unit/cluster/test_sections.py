@@ -65,7 +65,7 @@ def candidates(default: Any) -> Iterator[Any]:
     elif isinstance(default, tuple):
         yield from (("one", "two"), ("https://one.example", "https://two.example"), ("10.0.0.1", "10.0.0.2"))
     else:
-        yield from ("random", LISTENER, "inside", "both")
+        yield from ("random", LISTENER, "inside", "both", "json", "DEBUG")
 
 
 def other_value(full: str) -> Any:
@@ -87,6 +87,8 @@ def arrived(config: ClusterConfig, full: str) -> list[Any]:
         found: Any
         if kind == "endpoint":  # no part of the cluster: `helio metadata serve` starts it
             found = config.endpoint_limits(container_check_ms=1)
+        elif kind == "logs":  # of every part
+            found = config.logs_config()
         else:
             part = Part(f"{kind}-1", kind, directory=Path("/data"))
             found = _class_and_arguments(part, config, "memory://none", "")[1][2 if kind == "metadata" else 0]

@@ -1,0 +1,62 @@
+"""``helio logs``: the logs of the parts, of this machine and of the others, ordered by time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heliograph.auth.issuing import seconds_of
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import BadRequestError
+from heliograph.cli.options import Home, Namespace, Target
+
+if TYPE_CHECKING:
+    from heliograph.cluster.logs.lines import LogLine
+
+LINES_SHOWN = 200  # default of --lines
+
+
+def logs(
+    parts: Annotated[list[str] | None, typer.Argument(help="Such as bookie-1 or gateway. [default: all]")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with further lines as they come.")] = False,
+    since: Annotated[str | None, typer.Option(help="Only lines that are so old at most, such as 10m or 2h.")] = None,
+    level: Annotated[str, typer.Option(help="Lowest level: DEBUG, INFO, WARNING, ERROR or CRITICAL.")] = "INFO",
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", min=0, help="Last lines to show. [default: 200; all with --since]")
+    ] = None,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Show the logs of the parts, ordered by time.
+
+    Those of this machine are read from its files, whether a cluster runs or not; those of other machines are asked for
+    through Ray, the last MiB of each.
+    """
+    from heliograph.cluster.logs.config import LEVELS
+    from heliograph.cluster.logs.gathering import ClusterLogs
+
+    level = level.upper()
+    if level not in LEVELS:
+        raise BadRequestError(f"{level} is no level: give one of {', '.join(LEVELS)}", field="level")
+    since_ms = 0 if since is None else wall_ms() - seconds_of(since, "since") * 1000
+    target = Target.of(namespace, home)
+    found = ClusterLogs(target.home, target.namespace, parts or ())
+    shown = found.ends(since_ms=since_ms, level=level)
+    most = lines if lines is not None else (LINES_SHOWN if since is None else len(shown))
+    _print(shown[len(shown) - min(most, len(shown)) :], as_json)
+    if found.silent:
+        print(f"no answer from {', '.join(sorted(found.silent))}", file=sys.stderr)
+    if follow:
+        for more in found.follow(level=level):
+            _print(more, as_json)
+
+
+def _print(lines: Sequence[LogLine], as_json: bool) -> None:
+    for line in lines:
+        print(json.dumps(line.as_fields()) if as_json else line.as_text())
+    sys.stdout.flush()

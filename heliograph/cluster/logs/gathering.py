@@ -1,0 +1,124 @@
+"""The logs of a whole cluster: from the files of this machine, and from the actors of the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from heliograph.base.errors import ClusterNotFoundError, HeliographError, NotFoundError
+from heliograph.base.home import LOGS, ClusterHome, ClusterState
+from heliograph.base.peer import is_loopback
+from heliograph.client import discovery
+from heliograph.cluster.logs.files import LogChunk, LogPosition, parts_logged, read_log
+from heliograph.cluster.logs.lines import LogLine, merged, parsed
+
+ANSWER_TIMEOUT_SECONDS = 10.0
+POLL_SECONDS = 0.5
+LOCAL_BYTES_MAX = 64 << 20  # read at once from one log of this machine # I15
+
+
+class ClusterLogs:
+    """The logs of the parts of one cluster, as far as this machine can read them."""
+
+    def __init__(self, home: Path, namespace: str, parts: Collection[str] = ()) -> None:
+        """
+        Args:
+            parts: those that are wanted; empty: all.
+
+        Raises:
+            NotFoundError: one of them has no log that can be read; names those that have.
+            ClusterNotFoundError: there is no log at all, and no cluster.
+        """
+        self._directory = home / LOGS
+        self._namespace = namespace
+        state = ClusterHome(home).load()
+        self._local = parts_logged(self._directory)
+        self._remote: list[str] = []
+        if (missing := set(parts) - set(self._local)) or _has_other_machines(state):
+            self._remote = _names_of_actors(namespace, home)
+            missing -= set(self._remote)
+        known = sorted({*self._local, *self._remote})
+        if missing and known:
+            raise NotFoundError(f"{', '.join(sorted(missing))} has no log here: there are {', '.join(known)}")
+        if not known:
+            raise ClusterNotFoundError(
+                f"no logs in {self._directory}, and no cluster that runs: start one with `helio up`"
+            )
+        if parts:
+            self._local = [part for part in self._local if part in parts]
+            self._remote = [part for part in self._remote if part in parts]
+        self._places: dict[tuple[str, bool], LogPosition | None] = {}
+        self.silent: set[str] = set()  # actors that did not answer the last time
+
+    def ends(self, *, since_ms: int, level: str) -> list[LogLine]:
+        """Return the last lines of all logs, ordered by time: 64 MiB of a file here, and 1 MiB of another node's."""
+        return merged(self._read(), since_ms=since_ms, level=level)
+
+    def further(self, *, level: str) -> list[LogLine]:
+        """Return the lines that were written since the last call of this method or of ``ends``."""
+        return merged(self._read(), level=level)
+
+    def follow(self, *, level: str) -> Iterator[list[LogLine]]:
+        """Yield further lines as they are written, for ever."""
+        while True:
+            time.sleep(POLL_SECONDS)
+            if found := self.further(level=level):
+                yield found
+
+    def _read(self) -> Iterator[LogLine]:
+        for part in self._local:
+            chunk = read_log(self._directory, part, self._places.get((part, False)), LOCAL_BYTES_MAX)
+            self._places[part, False] = chunk.position
+            yield from parsed(chunk.data, part)
+        for part, chunk in self._ask_actors().items():
+            self._places[part, True] = chunk.position or self._places.get((part, True))
+            yield from parsed(chunk.data, part)
+
+    def _ask_actors(self) -> dict[str, LogChunk]:
+        if not self._remote:
+            return {}
+        import ray  # the logs of this machine are read without it
+        import ray.exceptions
+
+        calls: dict[Any, str] = {}
+        self.silent = set()
+        for part in self._remote:
+            try:
+                handle = discovery.actor(part, self._namespace)
+            except HeliographError:
+                self.silent.add(part)
+                continue
+            calls[handle.log_chunk.remote(self._places.get((part, True)))] = part
+        if not calls:
+            return {}
+        done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_SECONDS)
+        self.silent.update(calls[call] for call in late)
+        found = {}
+        for call in done:
+            try:
+                found[calls[call]] = ray.get(call)
+            except ray.exceptions.RayError:
+                self.silent.add(calls[call])
+        return found
+
+
+def _has_other_machines(state: ClusterState | None) -> bool:
+    """Return whether parts may run elsewhere: on loopback, all of them are on this machine."""
+    if state is None:
+        return False
+    hosts = [url.partition("://")[2].rpartition("@")[2].split(",")[0].rpartition(":")[0] for url in _addresses(state)]
+    return not all(is_loopback(host) for host in hosts)
+
+
+def _addresses(state: ClusterState) -> list[str]:
+    return [url for url in (state.service_url, state.gateway_url) if url]
+
+
+def _names_of_actors(namespace: str, home: Path) -> list[str]:
+    try:
+        discovery.attach(namespace, home=home)
+        return discovery.actor_names(namespace)
+    except ClusterNotFoundError:
+        return []
