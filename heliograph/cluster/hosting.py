@@ -11,6 +11,7 @@ import asyncio
 import functools
 import gc
 import inspect
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +20,7 @@ from heliograph.base.completion import shielded
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
+from heliograph.base.version import heliograph_version
 from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition, read_log
 from heliograph.cluster.logs.setup import start_log
@@ -30,6 +32,8 @@ FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next; callers
 # process and are excluded. The rest is scanned completely once in a million new objects.
 COLLECT_AFTER = (2_000, 10, 50)
 _UNGATED = frozenset({START_METHOD, "pid", "stop"})
+
+log = logging.getLogger(__name__)
 
 
 def hosted(
@@ -58,6 +62,7 @@ def hosted(
             assert __debug__, "invariants are checked by assert: do not run with python -O"
             if logs is not None:
                 start_log(part, logs)
+                log.info("process %d starts, version %s", os.getpid(), heliograph_version())
             super().__init__(*map(prepare, arguments), **options)
             if (watchdog := watchdog_of_environment()) is not None:
                 watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
@@ -101,9 +106,11 @@ def _gated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
 def _started(start: asyncio.Task[Any]) -> None:
     if start.cancelled():
         return
-    if start.exception() is not None:
+    if (error := start.exception()) is not None:
+        log.error("the start failed: %s", error, exc_info=error)
         asyncio.get_running_loop().call_later(FAILED_START_PAUSE_SECONDS, os._exit, 1)
         return
+    log.info("serves as %s", start.result())
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

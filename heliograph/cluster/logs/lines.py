@@ -20,12 +20,16 @@ from heliograph.base.clock import iso_time
 INDENT = "    "
 IDS = ("ledger", "entry", "topic", "subscription", "bookie", "broker")  # given as ``extra`` of a log call
 MESSAGE_CHARACTERS_MAX = 32_768  # of one record, a traceback included # I15
+_NAMED = {  # ids that messages name
+    "ledger": re.compile(r"\bledger (\d+)\b"),
+    "topic": re.compile(r"\b((?:non-)?persistent://[^\s/]+/[^\s/]+/\S+?)(?=[:,;.]?(?:\s|$))"),
+}
 _TEXT = re.compile(r"(?P<time>\d{4}-\S+Z) (?P<level>[A-Z]+) (?P<part>\S+) (?P<module>[^\s:]+): (?P<message>.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record of a log. ``message`` may have several lines; ``ids`` are those that a JSON line names."""
+    """One record of a log. ``message`` may have several lines; ``ids`` are names and values such as a ledger's."""
 
     time_ms: int
     level: str
@@ -71,7 +75,8 @@ def line_of(record: logging.LogRecord, part: str) -> LogLine:
         message += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
     if len(message) > MESSAGE_CHARACTERS_MAX:
         message = message[:MESSAGE_CHARACTERS_MAX] + " ..."
-    ids = tuple((name, str(getattr(record, name))) for name in IDS if hasattr(record, name))
+    given = {name: str(getattr(record, name)) for name in IDS if hasattr(record, name)}
+    ids = tuple({**_ids_in(message), **given}.items())
     return LogLine(int(record.created * 1000), record.levelname, part, record.name, message, ids)
 
 
@@ -120,7 +125,8 @@ def _parsed_line(text: str, part: str) -> LogLine | None:
     time_ms = _time_ms(match["time"]) if match else None
     if match is None or time_ms is None:
         return None
-    return LogLine(time_ms, match["level"], match["part"], match["module"], match["message"])
+    message = match["message"]
+    return LogLine(time_ms, match["level"], match["part"], match["module"], message, tuple(_ids_in(message).items()))
 
 
 def _parsed_json(text: str, part: str) -> LogLine | None:
@@ -137,6 +143,10 @@ def _parsed_json(text: str, part: str) -> LogLine | None:
     )
     ids = tuple((name, str(fields[name])) for name in IDS if name in fields)
     return LogLine(time_ms, level, part, module, message, ids)
+
+
+def _ids_in(message: str) -> dict[str, str]:
+    return {name: match[1] for name, pattern in _NAMED.items() if (match := pattern.search(message))}
 
 
 def _time_ms(text: str) -> int | None:

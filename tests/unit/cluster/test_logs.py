@@ -176,6 +176,13 @@ def test_a_chunk_is_bounded_and_holds_whole_lines(tmp_path: Path) -> None:
     assert begin.position.offset == 2 * size
 
 
+def test_ids_are_taken_from_what_a_message_names() -> None:
+    text = b"2026-01-01T05:15:00.000Z INFO broker-1 m: persistent://a/b/t-1: ledger 12 failed: x"
+    (found,) = parsed(text, "p")
+    assert found.as_fields() | {"ledger": "12", "topic": "persistent://a/b/t-1"} == found.as_fields()
+    assert found.as_text().encode() == text
+
+
 def test_logs_are_merged_by_time_and_filtered(tmp_path: Path) -> None:
     a = [LogLine(1, "INFO", "a", "m", "1"), LogLine(4, "ERROR", "a", "m", "4")]
     b = [LogLine(3, "WARNING", "b", "m", "3"), LogLine(2, "ERROR", "b", "m", "2"), a[1]]
