@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from heliograph.base.errors import HeliographError
 from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
@@ -76,7 +75,7 @@ class ReceivedEntry:
         self.permits = self.unacknowledged.bit_count()
         self.earlier_chunks: list[tuple[int, int]] = []
         self._plain: bytes | None = None
-        self._failure: HeliographError | None = None
+        self._failure: Exception | None = None
         self._unpacking: asyncio.Future[None] | None = None
 
     @property
@@ -99,7 +98,7 @@ class ReceivedEntry:
 
         A payload that cannot be decompressed is done, too: ``messages`` raises the error.
         """
-        if self._unpacking is None:
+        if self._unpacking is None or self._unpacking.cancelled():
             self._unpacking = asyncio.ensure_future(self._unpack())
         await asyncio.wait((self._unpacking,), timeout=timeout)
         return self._unpacking.done()
@@ -107,7 +106,7 @@ class ReceivedEntry:
     async def _unpack(self) -> None:
         try:
             self._plain = await asyncio.to_thread(entries.plain_payload, self.metadata, self.payload)
-        except HeliographError as error:
+        except Exception as error:  # also want of memory: ``messages`` raises it, and the next entry is another one
             self._failure = error
 
     def messages(self) -> Iterator[Message]:
