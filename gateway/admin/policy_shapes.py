@@ -272,7 +272,7 @@ def _auto_topics() -> PolicyShape:
 
     def parsed(body: Any) -> dict[str, Any]:
         given = object_of(body, "autoTopicCreation")
-        kind = given.get("topicType", "non-partitioned")
+        kind = given.get("topicType") or "non-partitioned"  # a tool that forbids topics may leave it empty
         if kind not in ("partitioned", "non-partitioned"):
             raise UnacceptableFieldError(
                 f"topicType is {kind!r}", field="topicType", limit="partitioned, non-partitioned"

@@ -9,6 +9,7 @@ from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.consumer_commands import ConsumerCommands
 from heliograph.actors.broker.records.position import from_unsigned
 from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError, NotFoundError, PersistenceError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.ack_set import bits_of
@@ -37,8 +38,10 @@ class AckCommands:
             if found.subscription.kind.is_shared:
                 error = BadRequestError("a shared subscription takes no cumulative acknowledgements", field="ackType")
             else:
+                found.consumer.acknowledged_ms = wall_ms()
                 durable = _cumulative(found.subscription, ack)
         else:
+            found.consumer.acknowledged_ms = wall_ms()
             durable = found.subscription.acknowledge(
                 [
                     (from_unsigned(data.ledger_id, data.entry_id), bits_of(data.ack_set) if data.ack_set else None)

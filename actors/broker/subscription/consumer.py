@@ -85,6 +85,7 @@ class SubscriptionConsumer:
         self.metadata = metadata or {}
         self._window = RateWindow(time.monotonic(), 3)
         self.connected_ms = wall_ms()
+        self.flow_ms = self.delivered_ms = self.acknowledged_ms = 0  # the last time; 0: never
         self.entries_out = 0
         self.messages_out = 0
         self.bytes_out = 0

@@ -67,6 +67,7 @@ def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -
         "drainingHashesCount": dispatcher.draining_hashes,
         "keySharedMode": _mode(subscription) if dispatcher.delivers_by_key else None,
         "allowOutOfOrderDelivery": any(c.state.allow_out_of_order for c in subscription.consumers.values()),
+        "consumersAfterMarkDeletePosition": {},
         "subscriptionProperties": dict(subscription.properties),
         "consumers": consumers,
     }
@@ -90,6 +91,9 @@ def consumer_stats(subscription: Subscription, consumer: SubscriptionConsumer, n
         "priorityLevel": consumer.state.priority,
         "address": consumer.channel.peer,
         "connectedSince": iso_time(consumer.connected_ms),
+        "lastConsumedFlowTimestamp": consumer.flow_ms,
+        "lastConsumedTimestamp": consumer.delivered_ms,
+        "lastAckedTimestamp": consumer.acknowledged_ms,
         "clientVersion": consumer.channel.client_version,
         "metadata": dict(consumer.metadata),
     }

@@ -189,6 +189,7 @@ class Subscription:
     def flow(self, consumer: SubscriptionConsumer, permits: int) -> None:
         """Let the consumer take ``permits`` more messages."""
         consumer.state.permits += permits
+        consumer.flow_ms = wall_ms()
         self.pump()
 
     def set_writable(self, consumer: SubscriptionConsumer, is_writable: bool) -> None:
@@ -411,6 +412,7 @@ class Subscription:
         state, redelivery_count = delivery
         consumer = self.consumers[state.key]
         consumer.entries_out += 1
+        consumer.delivered_ms = wall_ms()
         consumer.messages_out += messages
         consumer.bytes_out += len(entry.payload)
         self.entries_out += 1

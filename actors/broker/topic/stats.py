@@ -173,7 +173,13 @@ def merged_stats(parts: dict[str, Json]) -> Json:
         merged.setdefault("publishers", []).extend(stats["publishers"])
         for name, subscription in stats["subscriptions"].items():
             total = subscriptions.setdefault(
-                name, {"type": "", "isDurable": subscription["isDurable"], "consumers": []}
+                name,
+                {
+                    "type": "",
+                    "isDurable": subscription["isDurable"],
+                    "consumersAfterMarkDeletePosition": {},
+                    "consumers": [],
+                },
             )
             _add_up(total, subscription)
             total["type"] = total["type"] or subscription["type"]

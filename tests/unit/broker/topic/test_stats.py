@@ -37,12 +37,14 @@ OF_SUBSCRIPTION: dict[str, type] = {
     "msgOutCounter": COUNT, "messageAckRate": RATE, "backlogSize": COUNT, "totalMsgExpired": COUNT,
     "lastExpireTimestamp": COUNT, "isDurable": FLAG, "allowOutOfOrderDelivery": FLAG,
     "nonContiguousDeletedMessagesRanges": COUNT, "subscriptionProperties": TEXTS,
+    "consumersAfterMarkDeletePosition": TEXTS,
 }  # fmt: skip
 OF_CONSUMER: dict[str, type] = {
     "blockedConsumerOnUnackedMsgs": FLAG, "availablePermits": COUNT, "unackedMessages": COUNT, "msgRateOut": RATE,
     "msgThroughputOut": RATE, "msgRateRedeliver": RATE, "consumerName": TEXT, "bytesOutCounter": COUNT,
     "msgOutCounter": COUNT, "avgMessagesPerEntry": COUNT, "address": TEXT, "connectedSince": TEXT,
-    "clientVersion": TEXT, "metadata": TEXTS,
+    "clientVersion": TEXT, "metadata": TEXTS, "lastConsumedFlowTimestamp": COUNT, "lastConsumedTimestamp": COUNT,
+    "lastAckedTimestamp": COUNT,
 }  # fmt: skip
 
 
@@ -92,6 +94,9 @@ def test_statistics_have_the_types_that_clients_parse(lone: LoneBroker) -> None:
         check(consumer, OF_CONSUMER)
         assert (publisher["metadata"], consumer["metadata"]) == ({"app": "orders"}, {"app": "bills"})
         assert consumer["avgMessagesPerEntry"] == MESSAGES
+        times = [consumer[f"last{what}Timestamp"] for what in ("ConsumedFlow", "Consumed", "Acked")]
+        assert 0 < times[0] <= times[1], "asked for messages, then got them"
+        assert times[2] == 0, "acknowledged none"
         for one in (publisher, consumer):
             since = datetime.datetime.fromisoformat(one["connectedSince"])
             assert since.tzinfo is not None
@@ -105,6 +110,7 @@ def test_statistics_have_the_types_that_clients_parse(lone: LoneBroker) -> None:
         assert empty["lastPublishTimeStamp"] == 0
         assert abs(stats["lastPublishTimeStamp"] / 1000 - time.time()) < 600
         assert merged["lastPublishTimeStamp"] == stats["lastPublishTimeStamp"]
+        assert merged["subscriptions"]["billing"]["consumersAfterMarkDeletePosition"] == {}
         assert merged["msgInCounter"] == 2 * stats["msgInCounter"]
         client.leave()
 

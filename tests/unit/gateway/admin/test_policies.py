@@ -147,6 +147,18 @@ def test_every_policy_is_set_shown_and_removed(of_namespace: bool) -> None:
     run(scenario)
 
 
+def test_topics_are_not_made_by_their_first_use_and_no_type_is_named() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await begin(gateway)
+        for left_empty in ("", None):
+            body = {"allowAutoTopicCreation": False, "topicType": left_empty, "defaultNumPartitions": None}
+            assert (await gateway.http.post(f"{NAMESPACE}/autoTopicCreation", json=body)).status_code == 204
+            shown = (await gateway.http.get(f"{NAMESPACE}/autoTopicCreation")).json()
+            assert shown == {"allowAutoTopicCreation": False, "topicType": "non-partitioned"}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("url", [NAMESPACE, TOPIC])
 def test_a_time_to_live_may_stand_in_the_query(url: str) -> None:
     async def scenario(gateway: Gateway) -> None:
