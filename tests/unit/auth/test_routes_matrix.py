@@ -1,15 +1,23 @@
-"""Every HTTP route, asked for without credentials, as a role without rights, and as a superuser."""
+"""Every HTTP route, asked for as every role: it is answered as the rights of the operations say that it runs.
+
+The operations of a route are those that it runs for a superuser; what each of them needs says the table of
+``test_operations_matrix``. A route that runs none has to have a rule here, and fails without one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
+import functools
 import re
 import time
+from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 import httpx
 import jwt
+import pytest
 from fastapi.routing import APIRoute
 
 from heliograph.actors.broker.authorization import Authorizer
@@ -19,11 +27,14 @@ from heliograph.auth.principal import Principal
 from heliograph.base.errors import UnsupportedError
 from heliograph.gateway.app import _ROUTERS, create_app
 from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.shapes.json_forms import id_text
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.table import AdminOperation, Right, Scope, through
-from tests.unit.auth.roles import create_records
+from heliograph.protocol.message_id import MessageId
+from tests.unit.auth.roles import CLUSTER, CONSUME, MAY, PRODUCE, SUBSCRIBE, SUBSCRIPTION, create_records
+from tests.unit.auth.test_operations_matrix import NEEDS
 from tests.unit.gateway.world import View
 
 SECRET = b"a secret key of at least 32 bytes!"
@@ -33,21 +44,86 @@ CONFIG = AuthConfig(
     superuser_roles=("root",),
     proxy_roles=("gate",),
 )
-VALUES = {"domain": "persistent", "tenant": "acme", "namespace": "shop", "topic": "orders", "role": "r"}
+VALUES = {
+    "domain": "persistent",
+    "tenant": "acme",
+    "namespace": "shop",
+    "topic": "orders",
+    "subscription": SUBSCRIPTION,
+    "role": "r",
+    "cluster": "standalone",
+    "bundle": "0x00000000_0x80000000",
+    "policy": "retention",
+    "name": "cacheBytes",
+}
+_MESSAGE_ID = id_text(MessageId(1, 1))
+# Bodies by the end of a path, the first that matches; a list of actions otherwise, which many routes take or ignore.
+BODIES: list[tuple[str, Any]] = [
+    (r"^/topics/[^?]*/(ack|nack)$", {"messageIds": [_MESSAGE_ID]}),
+    (r"^/topics/[^?]*/(orders|partitions/1)$", {"messages": [{"payload": "x"}]}),
+    (r"/orders/partitions$", 4),
+    (r"/properties$", {"a": "b"}),
+    (r"/backlogQuota$", {"limitSize": 1, "limitTime": 1, "policy": "producer_request_hold"}),
+    (r"/retention$", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}),
+    (r"/dispatchRate$", {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": 1, "ratePeriodInSecond": 1}),
+    (r"/schema$|/compatibility$|/version$", {"type": "STRING", "schema": "", "properties": {}}),
+    (r"/resetcursor$|/expireMessages$", {"ledgerId": 1, "entryId": 1}),
+    (r"/subscriptionAuthMode$", "Prefix"),
+    (r"/racks-info/1$", {"rack": "/r1"}),
+    (r"/tenants/acme$", {"adminRoles": ["r"], "allowedClusters": ["standalone"]}),
+    (r"/namespaces/acme/shop$", {}),
+    (r"/persistent/acme/shop/orders$", {}),
+    (r"/permissions/subscription/billing$", ["r"]),
+    (r"/subscription/billing$", "latest"),
+    (r"/replicatedSubscriptionStatus$", False),
+]
+QUERIES = {
+    "DELETE /admin/v2/persistent/acme/shop/orders/properties": {"key": "a"},
+    "POST /admin/v2/bookies/racks-info/1": {"group": "default"},
+}
+# What a read operation answers, so that a route gets to the operation that it is for.
+ANSWERS: dict[str, Any] = {"partitions": 0, "brokers.list": ()}
 OPEN = re.compile(r"/$|/health$|/docs")  # pages, and whether the gateway works: for anyone
-# What every named role may ask for: counters of the gateway, the name of the cluster, the parts that the role may see.
-FOR_EVERY_ROLE = re.compile(
-    r"/metrics$|/status$|/admin/v2/clusters$|/admin/v2/brokers/(ready|health|version|internal-configuration)$"
+# What runs no operation, or is answered whatever becomes of it, and which right it needs; None: every role may ask.
+RULES: list[tuple[str, str | None]] = [
+    # Counters of the gateway, the name of the one cluster, the parts that the role may see.
+    (r"GET /(metrics|status)$", None),
+    (r"GET /admin/v2/clusters(/standalone/(peers|failureDomains(/\w+)?|migrate))?$", None),
+    (r"GET /admin/v2/brokers/(ready|health|version|internal-configuration)$", None),
+    (r"GET /admin/v2/(bookies/all|brokers(/standalone)?|clusters/standalone)$", CLUSTER),
+    # The sessions of REST consume are counted by role: a caller closes its own.
+    (r"DELETE /topics/persistent/acme/shop/orders/subscription/billing/consumer$", None),
+]
+
+
+@dataclass
+class Asked:
+    """What one request ran."""
+
+    needs: list[str] = field(default_factory=list)  # what the operations need that were run, permitted or not
+    done: list[str] = field(default_factory=list)  # the operations that were permitted
+
+
+# Refused for every role, with the reason: it is not offered.
+NOT_OFFERED = re.compile(
+    r"\w+ /admin/(v[23]/)?(functions?|sources?|sinks?|worker|worker-stats|packages|transactions|resourcegroups"
+    r"|resource-quotas|metadata/migration)(/1)?$|\w+ /admin/v2/clusters/standalone/namespaceIsolationPolicies(/1)?$"
+    r"|(PUT|POST|DELETE) /admin/v2/clusters/standalone|POST /admin/v2/brokers/shutdown$"
+    r"|\w+ /admin/v2/persistent/acme/shop/orders/(shadowTopics|offload)$"
+    r"|GET /admin/v2/broker-stats/(bookieops|mbeans|allocator-stats/cacheBytes)$"
 )
 
 
 class Acting:
     """What acts for one role: it notes what the role may do, and does nothing."""
 
-    def __init__(self, principal: Principal, authorizer: Authorizer, reached: list[str]) -> None:
+    def __init__(self, principal: Principal, factory: Factory) -> None:
         async def call(operation: AdminOperation, arguments: dict[str, Any]) -> Any:
-            await authorizer.check_operation(principal, operation, arguments)
-            reached.append(operation.name)
+            factory.asked.needs.append(need_of(operation, arguments))
+            await factory.authorizer.check_operation(principal, operation, arguments)
+            factory.asked.done.append(operation.name)
+            if operation.name in ANSWERS:
+                return ANSWERS[operation.name]
             raise UnsupportedError("it was permitted")
 
         everything = through(AdminOperations, call)
@@ -55,14 +131,18 @@ class Acting:
             if group != "call":
                 setattr(everything, group, through(kind, call))
         self.admin = everything
-        self._principal, self._authorizer = principal, authorizer
+        self._principal, self._factory = principal, factory
 
     async def producer(self, topic: str, **options: Any) -> Any:
-        await self._authorizer.check(self._principal, Right.PRODUCE, Scope.TOPIC, topic)
-        raise UnsupportedError("it was permitted")
+        await self._check(PRODUCE, Right.PRODUCE, topic)
 
     async def consumer(self, topic: str, subscription: str, **options: Any) -> Any:
-        await self._authorizer.check(self._principal, Right.CONSUME, Scope.TOPIC, topic, subscription)
+        await self._check(SUBSCRIBE, Right.CONSUME, topic, subscription)
+
+    async def _check(self, need: str, right: Right, *target: str) -> None:
+        self._factory.asked.needs.append(need)
+        await self._factory.authorizer.check(self._principal, right, Scope.TOPIC, *target)
+        self._factory.asked.done.append(need)
         raise UnsupportedError("it was permitted")
 
     reader = consumer
@@ -74,13 +154,19 @@ class Acting:
 class Factory:
     def __init__(self, authorizer: Authorizer) -> None:
         self.authorizer = authorizer
-        self.reached: list[str] = []
+        self.asked = Asked()
 
     def client(self, principal: Principal) -> Any:
-        return Acting(principal, self.authorizer, self.reached)
+        return Acting(principal, self)
 
     def admin(self, principal: Principal) -> Any:
-        return Acting(principal, self.authorizer, self.reached).admin
+        return Acting(principal, self).admin
+
+
+def need_of(operation: AdminOperation, arguments: dict[str, Any]) -> str:
+    """Return what an operation needs by the table; on all subscriptions of a topic, it is the right on the topic."""
+    need = NEEDS[operation.name]
+    return CONSUME if need == SUBSCRIBE and arguments[operation.target] is None else need
 
 
 def requests() -> list[tuple[str, str]]:
@@ -91,51 +177,99 @@ def requests() -> list[tuple[str, str]]:
             if isinstance(route, APIRoute):
                 path = re.sub(r"\{(\w+)(:\w+)?\}", lambda match: VALUES.get(match[1], "1"), route.path)
                 found += [(method, path) for method in sorted((route.methods or set()) - {"HEAD"})]
-    return found
+    return [(method, path) for method, path in found if not OPEN.match(path)]
 
 
-async def answers(role: str) -> tuple[dict[tuple[str, str], int], list[str]]:
-    """Return the status of each request of a role, and the operations that it may run."""
+def body_of(path: str) -> Any:
+    return next((body for ending, body in BODIES if re.search(ending, path)), ["produce"])
+
+
+Answers = dict[tuple[str, str], tuple[int, Asked]]
+
+
+async def answers(role: str, auth: AuthConfig = CONFIG) -> Answers:
+    """Return the status of each request of a role, and what it ran."""
     store = MemoryServer().open_session()
     await initialise(store)
     await create_records(store)
-    factory = Factory(Authorizer(CONFIG, store, Catalog(store)))
+    factory = Factory(Authorizer(auth, store, Catalog(store)))
     nothing: Any = None
-    app = create_app(nothing, nothing, GatewayConfig(auth=CONFIG), View(), factory)
+    app = create_app(nothing, nothing, GatewayConfig(auth=auth), View(), factory)
     token = jwt.encode({"sub": role, "exp": time.time() + 600}, SECRET, "HS256")
     headers = {"Authorization": f"Bearer {token}"} if role else {}
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    found = {}
+    found: Answers = {}
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080", headers=headers) as http:
         for method, path in requests():
-            if OPEN.match(path):
-                continue
-            body: dict[str, Any] = {} if method == "GET" else {"json": ["produce"]}
-            found[method, path] = (await http.request(method, path, **body)).status_code
+            factory.asked = asked = Asked()
+            given: dict[str, Any] = {} if method == "GET" else {"json": body_of(path)}
+            query = QUERIES.get(f"{method} {path}")
+            found[method, path] = (await http.request(method, path, params=query, **given)).status_code, asked
     await app.state.services.close()
-    return found, factory.reached
+    return found
+
+
+@functools.cache
+def of_superuser() -> Answers:
+    return asyncio.run(answers("root"))
+
+
+def needs_of(method: str, path: str) -> list[str]:
+    """Return the rights that a route needs: by its rule, or because of the operations that it runs.
+
+    Raises:
+        LookupError: it runs none, and has no rule.
+    """
+    for pattern, need in RULES:
+        if re.match(pattern, f"{method} {path}"):
+            return [need] if need else []
+    if found := of_superuser()[method, path][1].needs:
+        return found
+    if NOT_OFFERED.match(f"{method} {path}"):
+        return []
+    raise LookupError(f"{method} {path}")
 
 
 def test_without_credentials_every_route_is_closed() -> None:
-    found, reached = asyncio.run(answers(""))
+    found = asyncio.run(answers(""))
     assert len(found) > 150
-    assert set(found.values()) == {401}
-    assert not reached
-
-
-def test_a_role_without_rights_gets_nothing() -> None:
-    found, reached = asyncio.run(answers("nobody"))
-    assert not reached
-    open_ones = {
-        (method, path): status
-        for (method, path), status in found.items()
-        if status < 400 and not (method == "GET" and FOR_EVERY_ROLE.match(path))
-    }
-    assert not open_ones, open_ones
+    assert {status for status, _ in found.values()} == {401}
+    assert not any(asked.needs for _, asked in found.values())
 
 
 def test_a_superuser_is_refused_nothing() -> None:
-    found, reached = asyncio.run(answers("root"))
-    assert 403 not in found.values()
-    assert 401 not in found.values()
-    assert len(set(reached)) > 40
+    statuses = {status for status, _ in of_superuser().values()}
+    assert not statuses & {401, 403}
+    assert len({name for _, asked in of_superuser().values() for name in asked.done}) > 60
+
+
+def test_every_route_runs_an_operation_or_has_a_rule() -> None:
+    without = []
+    for (method, path), (status, _) in of_superuser().items():
+        try:
+            needs_of(method, path)
+        except LookupError:
+            without.append(f"{method} {path} -> {status}")
+    assert not without, without
+
+
+def test_what_is_not_offered_is_refused() -> None:
+    for (method, path), (status, asked) in of_superuser().items():
+        if not asked.needs and NOT_OFFERED.match(f"{method} {path}"):
+            assert status in (404, 405, 409, 501), (method, path, status)
+
+
+@pytest.mark.parametrize("role", MAY)
+def test_a_role_is_refused_what_its_rights_do_not_allow(role: str) -> None:
+    is_anonymous = role == "anonymous"
+    auth = dataclasses.replace(CONFIG, anonymous_role="anonymous") if is_anonymous else CONFIG
+    found = asyncio.run(answers("" if is_anonymous else role, auth))
+    wrong = []
+    for request, (status, asked) in found.items():
+        needs = needs_of(*request)
+        may = all(need in MAY[role] for need in needs)
+        if (status == 403) == may or status == 401:
+            wrong.append(f"{' '.join(request)} -> {status}, it needs {needs}")
+        if not may and len(asked.done) >= len(needs):
+            wrong.append(f"{' '.join(request)} was done: {asked.done}")
+    assert not wrong, "\n".join(wrong)
