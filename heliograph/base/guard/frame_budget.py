@@ -139,6 +139,12 @@ class FrameBudget:
             frame.begun = now
             self._frames[frame.address].move_to_end(frame)
 
+    def postpone(self, seconds: float) -> None:
+        """Give all frames more time: the process did not run for a while, and what came meanwhile is not read."""
+        for frame in [frame for frames in self._frames.values() for frame in frames]:
+            frame.begun += seconds
+        self._preferred_at += seconds
+
     def forget(self, frame: UnfinishedFrame, now: float) -> None:
         """Drop the frame of a connection that is closed. Idempotent."""
         self._finish(frame)

@@ -104,7 +104,7 @@ class ListenerGuard:
         loop = asyncio.get_running_loop()
         self._budget.note(frame, held, missing, loop.time(), is_new=is_new, arrived=arrived)
         if self._sweeper is None and not self._budget.is_empty:
-            self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+            self._schedule_sweep(loop)
 
     def restart(self, frame: UnfinishedFrame) -> None:
         """Give a frame its full time again, as the listener did not read its socket for a while."""
@@ -122,8 +122,15 @@ class ListenerGuard:
             self._sweeper = None
 
     def _sweep(self) -> None:
+        assert self._sweeper is not None, "it calls this"
         loop = asyncio.get_running_loop()
+        late_seconds = loop.time() - self._sweeper.when()
+        if late_seconds > SWEEP_SECONDS:
+            self._budget.postpone(late_seconds)
         self._sweeper = None
         self._budget.sweep(loop.time())
         if not self._budget.is_empty:
-            self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+            self._schedule_sweep(loop)
+
+    def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeper = loop.call_at(loop.time() + SWEEP_SECONDS, self._sweep)
