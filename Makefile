@@ -5,16 +5,17 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-FAST   := tests/rules tests/unit tests/scripts tests/contracts tests/simulation/test_simulation.py tests/simulation/test_topic.py
+FAST   := tests/rules tests/unit tests/scripts tests/contracts tests/fuzz tests/simulation/test_simulation.py tests/simulation/test_topic.py
 KEEP   ?= 0
 FULL   ?=
 RECORD ?=
 SEEDS  ?= 1000
 START  ?= 0
 ROUNDS ?= 200
+MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers lint test test-clients check bench sim sim-mutants chaos-bookie chaos-broker proto handles docs lock clean
+.PHONY: help setup demo up down servers lint test test-clients check bench sim sim-mutants fuzz chaos-bookie chaos-broker proto handles docs lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -68,7 +69,7 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-check: lint servers ## the fast tests: format, lint, types, rules, unit, scripts, contracts, a few simulator seeds
+check: lint servers ## the fast tests: format, lint, types, rules, unit, scripts, contracts, short fuzzing, a few simulator seeds
 	@$(PYTEST) -q $(FAST)
 
 # Clusters wait more than they work, so the rest runs beside them; its output follows theirs.
@@ -91,6 +92,9 @@ sim: $(READY) ## simulate ledgers and topics under faults: SEEDS=1000 START=0
 
 sim-mutants: $(READY) ## sabotage ledgers and topics in every known way and show how soon each is caught
 	@$(BIN)/python -m tests.simulation --mutants
+
+fuzz: $(READY) ## hostile clients at every listener, in turns: MINUTES=10 SEED=any
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 chaos-bookie: $(READY) ## SIGKILL a bookie under load 200 times: ROUNDS=200
 	@$(BIN)/python -m tests.chaos.bookie --rounds $(ROUNDS)

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
 
 from heliograph.base.guard.shares import ConnectionLimit
 from heliograph.gateway.config import GatewayConfig
@@ -148,10 +149,10 @@ class HttpProtocol(H11Protocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
-            if cycle.response_started:
-                self.transport.close()
-                return
-        super().send_400_response(msg)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # an answer has begun, or was the last one
+            self.transport.close()
 
     def close_as_late(self, is_body: bool) -> None:
         """Close a connection that sent too little in its time, with status 408 if it is not answered yet."""
@@ -209,6 +210,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if not self.close_sent:
                 self.conn.fail(1013, str(error)[:120])
                 self.handle_parser_exception()
+
+    @override
+    def send_receive_event_to_app(self) -> None:
+        try:
+            super().send_receive_event_to_app()
+        except InvalidState:  # a message that is not UTF-8, of a peer that has closed the session
+            self.transport.close()
 
     @override
     async def send(self, message: ASGISendEvent) -> None:
