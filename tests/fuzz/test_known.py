@@ -35,12 +35,12 @@ def test_a_chunk_that_is_none_after_the_answer_to_its_request() -> None:
     assert held == len(conversations)
 
 
-def test_a_message_that_is_not_utf8_after_the_close_of_its_session() -> None:
+def test_a_message_that_is_not_utf8_with_the_close_of_its_session() -> None:
     conversation = (
         Step(0, Act.SEND, UPGRADE),
         Step(0, Act.HEAR),
         Step(0, Act.HEAR),
-        Step(0, Act.SEND, b"\x88\x80\0\0\0\0" + b"\x81\x81\0\0\0\0\xff"),
+        Step(0, Act.SEND, b"\x81\x81\0\0\0\0\xff" + b"\x88\x80\0\0\0\0"),
         Step(0, Act.HEAR),
         Step(0, Act.CLOSE),
     )

@@ -18,8 +18,8 @@ from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode
 from heliograph.metadata.endpoint.wire.jute import JuteReader
 from heliograph.metadata.errors import MetadataProtocolError
 from heliograph.metadata.store import MetadataStore
-from tests.contracts.endpoint import wire_client
-from tests.contracts.endpoint.wire_client import Reply, WireClient
+from tests.contracts.endpoint.wire import client as wire_client
+from tests.contracts.endpoint.wire.client import Reply, WireClient
 from tests.fuzz.conversation import Conversation, disturbed
 from tests.fuzz.encodings import zookeeper
 from tests.fuzz.listener import BrokenPromiseError, Listener
