@@ -35,16 +35,9 @@ def reason(error: BaseException) -> str:
 
 def why_not_running(name: str, selector: Mapping[str, str], namespace: str) -> str:
     """Return the likely reason why an actor is not ready."""
-    if selector and not any(labels.matches(selector, node.labels) for node in living_nodes()):
-        return f"it is waiting for {labels.describe(selector)}"
-    state = actor_states(namespace).get(name)
-    if state is None:
-        return "Ray does not say why; see the logs in the Ray dashboard"
-    if state["state"] in ("PENDING_CREATION", "DEPENDENCIES_UNREADY"):
-        return "no node has room for it (see `ray status`), or its process is slow to start"
-    if state["num_restarts"]:
-        return f"it was restarted {state['num_restarts']} times; see its log in the Ray dashboard"
-    return f"it is {str(state['state']).lower()}, but its start has not finished"
+    found = actor_states(namespace).get(name)
+    state, restarts = (None, 0) if found is None else (str(found["state"]), int(found["num_restarts"]))
+    return labels.why_not_running(selector, [node.labels for node in living_nodes()], state, restarts)
 
 
 def living_nodes() -> list[Node]:

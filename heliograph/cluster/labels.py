@@ -7,7 +7,7 @@ the only node for bookies, and then carries all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from heliograph.base.errors import ResourceError
 
@@ -72,6 +72,24 @@ def metadata_selector(nodes: Sequence[NodeLabels]) -> Selector:
 def describe(selector: Mapping[str, str]) -> str:
     """Describe a selector: ``a node labelled heliograph.io/bookie=true``."""
     return "a node labelled " + " and ".join(f"{key}={value}" for key, value in selector.items())
+
+
+def why_not_running(selector: Mapping[str, str], nodes: Iterable[NodeLabels], state: str | None, restarts: int) -> str:
+    """Return the likely reason why an actor is not ready.
+
+    Args:
+        nodes: the labels of the living nodes.
+        state: the actor's, in Ray's words; None if Ray does not say.
+    """
+    if selector and not any(matches(selector, node) for node in nodes):
+        return f"it is waiting for {describe(selector)}"
+    if state is None:
+        return "Ray does not say why; see the logs in the Ray dashboard"
+    if state in ("PENDING_CREATION", "DEPENDENCIES_UNREADY"):
+        return "no node has room for it (see `ray status`), or its process is slow to start"
+    if restarts:
+        return f"it was restarted {restarts} times; see `helio logs`"
+    return f"it is {state.lower()}, but its start has not finished"
 
 
 def matches(selector: Mapping[str, str], node: NodeLabels) -> bool:

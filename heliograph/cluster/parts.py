@@ -11,7 +11,6 @@ from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
 
 PORTS_OF_A_BROKER = 2  # plain and TLS, next to each other with Pulsar's own numbers
-START_ORDER = ("metadata", "bookie", "broker", "auditor", "gateway")
 # Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
 START_GROUPS = (("metadata",), ("bookie", "broker", "auditor"), ("gateway",))
 
@@ -78,15 +77,3 @@ def _bookie(number: int, config: ClusterConfig, nodes: Sequence[Mapping[str, str
 def _numbered(first: int, number: int, step: int) -> int:
     """Return the port of a numbered part, of which the first has the port ``first``; 0 stays 0, a free one."""
     return first and first + step * (number - 1)
-
-
-def kind_of(actor_name: str) -> str:
-    """Return the kind of an actor: ``bookie`` for ``bookie-3``, ``gateway`` for ``gateway``."""
-    return actor_name.partition("-")[0]
-
-
-def sort_key(actor_name: str) -> tuple[int, int, str]:
-    """Return the key that sorts actor names by start order, then by number."""
-    kind, _, number = actor_name.partition("-")
-    place = START_ORDER.index(kind) if kind in START_ORDER else len(START_ORDER)
-    return place, int(number) if number.isdigit() else 0, actor_name

@@ -13,7 +13,7 @@ import ray
 import ray.exceptions
 
 from heliograph.cluster.diagnosis import actor_states
-from heliograph.cluster.parts import START_ORDER, kind_of
+from heliograph.cluster.naming import START_ORDER, kind_of
 
 STOP_TIMEOUT_SECONDS = 8.0  # for an actor's stop(); the last flush of a bookie takes longest
 

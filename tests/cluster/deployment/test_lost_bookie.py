@@ -11,7 +11,8 @@ from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.ledger.schedule import WriteSchedule
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.cluster.lifecycle import up
-from heliograph.cluster.status import ClusterStatus, gather
+from heliograph.cluster.status.model import ClusterStatus
+from heliograph.cluster.status.through_ray import gather
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import LedgerMetadata
 from tests.cluster.support.bookie_peer import BookiePeer

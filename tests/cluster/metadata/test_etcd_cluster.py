@@ -13,7 +13,7 @@ import heliograph
 from heliograph.base.errors import ConflictError
 from heliograph.base.home import ClusterHome
 from heliograph.client import discovery
-from heliograph.cluster.status import gather
+from heliograph.cluster.status.through_ray import gather
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.recipes.occupancy import require_vacant
 from tests.cluster.metadata.etcd_world import etcd

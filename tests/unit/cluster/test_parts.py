@@ -7,7 +7,8 @@ import pytest
 from heliograph.base.errors import ResourceError
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.parts import START_ORDER, kind_of, parts_of, sort_key
+from heliograph.cluster.naming import START_ORDER, kind_of, sort_key
+from heliograph.cluster.parts import parts_of
 
 ONE_MACHINE = [labels.ONE_MACHINE]
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from heliograph.cluster import status
-from heliograph.cluster.status import ActorStatus, ClusterStatus
+from heliograph.cluster.status import registrations
+from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.codec import encode
@@ -43,11 +43,11 @@ def seen(
         async def connect(url: str) -> MetadataStore:
             return server.open_session()
 
-        monkeypatch.setattr(status, "connect_store", connect)
-        await status._ask_metadata(found, None)
+        monkeypatch.setattr(registrations, "connect_store", connect)
+        await registrations.ask_metadata(found, None)
 
     asyncio.run(scenario())
-    status._explain(found)
+    explain(found)
     return found
 
 

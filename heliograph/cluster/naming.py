@@ -1,0 +1,17 @@
+"""Names of actors, their kinds and their order. Pure."""
+
+from __future__ import annotations
+
+START_ORDER = ("metadata", "bookie", "broker", "auditor", "gateway")
+
+
+def kind_of(actor_name: str) -> str:
+    """Return the kind of an actor: ``bookie`` for ``bookie-3``, ``gateway`` for ``gateway``."""
+    return actor_name.partition("-")[0]
+
+
+def sort_key(actor_name: str) -> tuple[int, int, str]:
+    """Return the key that sorts actor names by start order, then by number."""
+    kind, _, number = actor_name.partition("-")
+    place = START_ORDER.index(kind) if kind in START_ORDER else len(START_ORDER)
+    return place, int(number) if number.isdigit() else 0, actor_name

@@ -1,0 +1,60 @@
+"""What is known of a cluster at one moment. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class ActorStatus:
+    """One actor. ``note`` says what is wrong, or that the actor ``is_leaving`` on request; else it is empty."""
+
+    name: str
+    kind: str
+    state: str = "UNKNOWN"
+    pid: int | None = None
+    restarts: int | None = None
+    address: str = ""
+    note: str = ""
+    is_leaving: bool = False
+
+
+@dataclass(slots=True)
+class ClusterStatus:
+    """A cluster at one moment. Lists are sorted; ``topics`` counts the topics of public/default. -1 is unknown."""
+
+    namespace: str
+    ray_address: str
+    dashboard_url: str
+    metadata_url: str = ""
+    gateway_url: str = ""
+    actors: list[ActorStatus] = field(default_factory=list)
+    bookies_available: list[str] = field(default_factory=list)
+    bookies_readonly: list[str] = field(default_factory=list)
+    bookies_draining: list[str] = field(default_factory=list)
+    service_urls: list[str] = field(default_factory=list)
+    underreplicated_ledgers: int = -1
+    ledgers_in_repair: int = -1
+    ledgers_moving: int = -1  # ledgers with all copies, some on bookies that are being decommissioned
+    topics: int = -1
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every actor serves and no copies are known to be missing."""
+        serves = all(actor.is_leaving or not actor.note for actor in self.actors)
+        return serves and self.underreplicated_ledgers == 0
+
+
+def explain(status: ClusterStatus) -> None:
+    """Add notes to actors that run but are not registered."""
+    if status.underreplicated_ledgers < 0:
+        return  # the store did not answer: registrations are unknown
+    for actor in status.actors:
+        if actor.note:
+            continue
+        if actor.name in status.bookies_draining and actor.address:
+            actor.note, actor.is_leaving = "being decommissioned", True
+        elif actor.name in status.bookies_readonly:
+            actor.note = "read-only: its disk is nearly full"
+        elif actor.kind in ("bookie", "broker") and not actor.address:
+            actor.note = "runs, but is not registered in metadata yet"

@@ -1,0 +1,110 @@
+"""What the metadata store knows of a cluster: registrations, tasks of repair and topics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from heliograph.cluster.status.model import ClusterStatus
+from heliograph.metadata import paths
+from heliograph.metadata.codec import decode
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.credentials import with_secrets
+from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.model import BookieRegistration, BrokerRegistration, UnderReplicatedLedger
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
+
+TASKS_READ_AT_ONCE_MAX = 64
+TENANT, NAMESPACE = "public", "default"  # whose topics are counted
+_PARTITION = re.compile(r"(.+)-partition-\d+")
+
+
+async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics: bool = False) -> None:
+    """Add what the store knows.
+
+    Args:
+        secret: the cluster's, which the embedded store asks for; None: that of the environment.
+        with_topics: count the topics, too.
+
+    Raises:
+        HeliographError: the store cannot be reached, or failed.
+    """
+    if not status.metadata_url:
+        return
+    store = await connect_store(with_secrets(status.metadata_url, secret))
+    try:
+        status.bookies_available = await store.children(paths.BOOKIES_AVAILABLE)
+        status.bookies_readonly = await store.children(paths.BOOKIES_READONLY)
+        status.bookies_draining = await store.children(paths.BOOKIES_DRAINING)
+        status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
+        await _take_addresses(status, store)
+        await _count_tasks(status, store)
+        if with_topics:
+            status.topics = await count_topics(store)
+    finally:
+        await store.close()
+
+
+async def _count_tasks(status: ClusterStatus, store: MetadataStore) -> None:
+    """Count ledgers that miss copies, and apart from them those whose copies only move."""
+    names = await store.children(paths.UNDERREPLICATED)
+    moving = 0
+    leaving = {*status.bookies_draining} & {*status.bookies_available, *status.bookies_readonly}
+    if leaving:
+        gate = asyncio.Semaphore(TASKS_READ_AT_ONCE_MAX)  # I15
+        moving = sum(await asyncio.gather(*(_is_moving(store, name, leaving, gate) for name in names)))
+    status.underreplicated_ledgers, status.ledgers_moving = len(names) - moving, moving
+
+
+async def _is_moving(store: MetadataStore, name: str, leaving: set[str], gate: asyncio.Semaphore) -> bool:
+    async with gate:
+        try:
+            task = (await read(store, f"{paths.UNDERREPLICATED}/{name}", UnderReplicatedLedger)).record
+        except NoNodeError:
+            return True  # done since the list was read
+    return not task.is_abandoned and leaving.issuperset(task.missing_bookies)
+
+
+async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
+    addresses = {}
+    for parent in (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY):
+        for name in await store.children(parent):
+            with contextlib.suppress(NoNodeError):
+                addresses[name] = decode(BookieRegistration, (await store.get(f"{parent}/{name}"))[0]).address
+    for name in await store.children(paths.BROKERS_AVAILABLE):
+        with contextlib.suppress(NoNodeError):
+            value, _ = await store.get(paths.broker_available(name))
+            broker = decode(BrokerRegistration, value)
+            address = broker.service_url or broker.service_url_tls
+            addresses[broker.actor_name] = address
+            status.service_urls.append(address)
+    for actor in status.actors:
+        actor.address = actor.address or addresses.get(actor.name, "")
+
+
+async def count_topics(store: MetadataStore) -> int:
+    """Return the number of topics of public/default; a partitioned one counts once."""
+    families = (
+        (paths.topic, paths.partitioned_topic),
+        (paths.non_persistent_topic, paths.non_persistent_partitioned),
+    )
+    count = 0
+    for single, partitioned in families:
+        parents = await _names(store, partitioned)
+        for name in await _names(store, single):
+            match = _PARTITION.fullmatch(name)
+            count += match is None or match[1] not in parents
+        count += len(parents)
+    return count
+
+
+async def _names(store: MetadataStore, path_of: Callable[[str, str, str], str]) -> set[str]:
+    folder = path_of(TENANT, NAMESPACE, "any").rpartition("/")[0]
+    try:
+        return {unquote(name) for name in await store.children(folder)}
+    except NoNodeError:
+        return set()

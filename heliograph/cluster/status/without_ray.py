@@ -1,0 +1,102 @@
+"""The status of a cluster without joining its Ray: from its dashboard, the metadata store and the gateway's listener.
+
+Joining Ray registers a job and takes seconds of processor time. The registrations in the metadata store show which
+bookies and brokers serve, because each ends with the session of its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from urllib.parse import urlsplit
+
+from heliograph.base.errors import HeliographError
+from heliograph.base.home import ClusterState
+from heliograph.client.discovery import GATEWAY, METADATA
+from heliograph.cluster import labels
+from heliograph.cluster.naming import kind_of, sort_key
+from heliograph.cluster.status.dashboard import Json, RayDashboard
+from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
+from heliograph.cluster.status.registrations import ask_metadata
+
+STORE_TIMEOUT_SECONDS = 5.0
+CONNECT_TIMEOUT_SECONDS = 2.0
+
+
+def gather_without_ray(
+    namespace: str, state: ClusterState | None, *, secret: str | None = None
+) -> ClusterStatus | None:
+    """Return the cluster's status; None if it cannot be known without Ray.
+
+    That is so when the cluster was not started from this home, RAY_ADDRESS names another Ray, or its dashboard, the
+    metadata store or the gateway does not answer where it was.
+
+    Args:
+        state: what ``helio up`` recorded.
+        secret: the cluster's, which the embedded store asks for; None: that of the environment.
+    """
+    if state is None or state.namespace != namespace or not state.metadata_url or not state.dashboard_url:
+        return None
+    if os.environ.get("RAY_ADDRESS", state.ray_address) != state.ray_address:
+        return None
+    try:
+        return asyncio.run(_gather(state, secret))
+    except (HeliographError, OSError, TimeoutError):
+        return None
+
+
+async def _gather(state: ClusterState, secret: str | None) -> ClusterStatus | None:
+    status = ClusterStatus(
+        state.namespace,
+        state.ray_address,
+        state.dashboard_url,
+        metadata_url=state.metadata_url,
+        gateway_url=state.gateway_url,
+    )
+    dashboard = RayDashboard(state.dashboard_url, state.ray_auth_mode)
+    living = [actor for actor in await asyncio.to_thread(dashboard.actors, state.namespace) if _is_alive(actor)]
+    if not living:
+        return None
+    nodes = await asyncio.to_thread(dashboard.nodes) if any(not _runs(actor) for actor in living) else []
+    status.actors = sorted((_status_of(actor, nodes) for actor in living), key=lambda actor: sort_key(actor.name))
+    recorded = {GATEWAY: state.gateway_url, METADATA: urlsplit(state.metadata_url).netloc.rpartition("@")[2]}
+    for actor in status.actors:
+        actor.address = recorded.get(actor.name, "")
+    async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
+        await ask_metadata(status, secret, with_topics=True)
+    gateways = [actor for actor in status.actors if actor.name == GATEWAY and not actor.note]
+    if gateways and not await _listens(state.gateway_url):
+        return None  # it may have moved: Ray knows
+    explain(status)
+    return status
+
+
+def _is_alive(actor: Json) -> bool:
+    return actor.get("state") != "DEAD"
+
+
+def _runs(actor: Json) -> bool:
+    return actor.get("state") == "ALIVE"
+
+
+def _status_of(actor: Json, nodes: list[Json]) -> ActorStatus:
+    name, state = str(actor["name"]), str(actor.get("state"))
+    restarts = int(actor.get("num_restarts") or 0)
+    made = ActorStatus(name, kind_of(name), state, actor.get("pid"), restarts)
+    if not _runs(actor):
+        living = [node.get("labels") or {} for node in nodes if node.get("state") == "ALIVE"]
+        made.note = labels.why_not_running(actor.get("label_selector") or {}, living, state, restarts)
+    return made
+
+
+async def _listens(url: str) -> bool:
+    parts = urlsplit(url)
+    if not parts.hostname or not parts.port:
+        return False
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.close()
+        return True
+    return False
