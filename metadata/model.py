@@ -175,33 +175,6 @@ class BrokerLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Cookie:
-    """The identity of a bookie, in metadata, and of one of its directories, in that directory.
-
-    In layout 1 a directory's id was its path, and all copies were equal. In layout 2 the id is random, so that a
-    directory may be moved, and each start of the bookie writes a new cookie, so that an older copy of it is recognised.
-    """
-
-    bookie_id: str
-    instance_id: str
-    journal_directories: tuple[str, ...]  # ids; a journal's place in the marks is its place here
-    data_directories: tuple[str, ...]  # ids; a ledger's data directory follows from the places here and from `routes`
-    layout_version: int = 1
-    directory: str = ""  # id of the directory that holds this copy; empty in metadata
-    start: int = 0  # starts of the bookie so far
-    token: str = ""  # random, of this start
-    routes: tuple[tuple[int, int], ...] = ()  # of ledgers from an id on: how many data directories they are spread over
-
-
-@dataclass(frozen=True, slots=True)
-class BookieReplacement:
-    """The permission for a bookie to start once on empty directories, until a start other than ``start`` happened."""
-
-    bookie_id: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
 class Persistence:
     """The quorum of a topic's ledgers; overrides the namespace's."""
 

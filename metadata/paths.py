@@ -10,6 +10,7 @@ BOOKIES_READONLY = "/bookies/readonly"
 BOOKIES_COOKIES = "/bookies/cookies"
 BOOKIES_DRAINING = "/bookies/draining"
 BOOKIES_RACKS = "/bookies/racks"  # made with its first child
+BOOKIES_FAILED = "/bookies/failed"  # made with its first child
 BOOKIES_REPLACED = "/bookies/replaced"  # made with its first child
 BROKERS_AVAILABLE = "/brokers/available"
 BROKER_LOADS = "/brokers/loads"
@@ -72,6 +73,11 @@ def bookie_draining(bookie_id: str) -> str:
 def bookie_replacement(bookie_id: str) -> str:
     """Return the path of the BookieReplacement that lets a bookie start on empty directories."""
     return f"{BOOKIES_REPLACED}/{bookie_id}"
+
+
+def bookie_start_failure(bookie_id: str) -> str:
+    """Return the path of the BookieStartFailure of a bookie that does not start."""
+    return f"{BOOKIES_FAILED}/{bookie_id}"
 
 
 def bookie_rack(bookie_id: str) -> str:

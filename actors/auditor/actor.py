@@ -64,6 +64,22 @@ class AuditorActor:
         """Forget a bookie that is empty and stopped, as ``Decommission.finish`` does."""
         await self._service.decommission.finish(bookie_id)
 
+    async def permit_empty_disk(self, bookie_id: str, accept_loss: bool = False) -> dict[str, Any]:
+        """Let a bookie's next start accept empty directories, as ``DiskReplacement.permit`` does."""
+        return await self._service.replacement.permit(bookie_id, accept_loss=accept_loss)
+
+    async def recover_bookie(self, bookie_id: str) -> dict[str, Any]:
+        """Make the copies of a lost bookie again now, as ``DiskReplacement.recover`` does."""
+        return await self._service.replacement.recover(bookie_id)
+
+    async def recovery_progress(self, bookie_id: str) -> dict[str, Any]:
+        """Return how many ledgers of a bookie are still to be repaired, as ``DiskReplacement.progress`` does."""
+        return await self._service.replacement.progress(bookie_id)
+
+    async def may_stop_bookie(self, bookie_id: str) -> None:
+        """Check that the cluster can do without a bookie for some time, as ``DiskReplacement.may_stop`` does."""
+        await self._service.replacement.may_stop(bookie_id)
+
     async def statistics(self) -> dict[str, Any]:
         """Return counts of the auditor and of its worker since the session began."""
         return self._service.statistics()

@@ -107,6 +107,15 @@ class Auditor:
                 self._checked.clear()
             return await self._audit()
 
+    async def mark(self, findings: list[Finding]) -> int:
+        """Mark tasks for ledgers that lack copies, as far as there is room. Return how many were marked.
+
+        Raises:
+            MetadataError: the store failed; what was marked stays marked.
+        """
+        async with self._one_at_a_time:
+            return await self._mark(findings)
+
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, and the outcome of the latest audit."""
         return {**asdict(self._statistics), "absent_bookies": sorted(self._absences.absent)}

@@ -118,8 +118,14 @@ class Decommission:
             raise ConflictError(f"{found['ledgers_left']} ledgers name {bookie_id} still", field="bookie")
         if found["is_alive"]:
             raise ServiceNotReadyError(f"{bookie_id} is registered still: stop it first", field="bookie")
-        request = paths.bookie_draining(bookie_id)
-        for path in (paths.bookie_rack(bookie_id), paths.bookie_cookie(bookie_id), request):  # the request last
+        records = (
+            paths.bookie_rack,
+            paths.bookie_start_failure,
+            paths.bookie_replacement,
+            paths.bookie_cookie,
+            paths.bookie_draining,  # the request last
+        )
+        for path in (path_of(bookie_id) for path_of in records):
             with contextlib.suppress(NoNodeError):
                 await self._store.delete(path)
 

@@ -11,6 +11,7 @@ from typing import Any
 from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.decommission import Decommission
+from heliograph.actors.auditor.replacement import DiskReplacement
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.base.clock import monotonic_ms
@@ -39,6 +40,7 @@ class AuditorService:
         self._auditor: Auditor | None = None
         self._worker: ReplicationWorker | None = None
         self._decommission: Decommission | None = None
+        self._replacement: DiskReplacement | None = None
         self._task: asyncio.Task[None] | None = None
         self._sessions = 0
 
@@ -79,6 +81,17 @@ class AuditorService:
             raise ServiceNotReadyError("the auditor is opening a new session: try again")
         return self._decommission
 
+    @property
+    def replacement(self) -> DiskReplacement:
+        """Return the commands on bookies' disks, in this session.
+
+        Raises:
+            ServiceNotReadyError: between two sessions.
+        """
+        if self._replacement is None:
+            raise ServiceNotReadyError("the auditor is opening a new session: try again")
+        return self._replacement
+
     def statistics(self) -> dict[str, Any]:
         """Return the counts of auditor and worker in this session."""
         return {
@@ -107,7 +120,7 @@ class AuditorService:
             except HeliographError as error:
                 log.warning("auditor: %s: %s; starting over", type(error).__name__, error)
             finally:
-                self._auditor = self._worker = self._decommission = None
+                self._auditor = self._worker = self._decommission = self._replacement = None
             store = None
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
 
@@ -126,6 +139,7 @@ class AuditorService:
             )
             self._auditor, self._worker = auditor, worker
             self._decommission = Decommission(store, bookies, self._config)
+            self._replacement = DiskReplacement(store, auditor, self._config)
             async with asyncio.TaskGroup() as group:
                 group.create_task(auditor.run(), name="audit")
                 group.create_task(worker.run(), name="replicate")

@@ -12,9 +12,12 @@ from pathlib import Path
 
 from ray.util.metrics import Gauge
 
+from heliograph.actors.bookie import start_failure
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.statistics import GAUGES
+from heliograph.actors.errors import BookieError
+from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.store import MetadataStore
@@ -52,22 +55,34 @@ class BookieActor:
         """Start unless it is started; return ``host:port`` of the data plane.
 
         Raises:
-            the errors of ``Bookie.start``; nothing is left behind, call again.
+            the errors of ``Bookie.start``; nothing is left behind but their reason in metadata, call again.
         """
         async with self._starting:
             if self._bookie is None:
                 sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
                 self._loop = asyncio.get_running_loop()
                 self._store = await self._connect()
-                bookie = Bookie(self._config, self._store, reopen=self._reopen, on_failure=_exit)
-                try:
-                    await bookie.start()
-                except BaseException:
-                    await self._store.close()
-                    raise
-                self._bookie = bookie
+                self._bookie = bookie = await self._started(self._store)
                 self._metrics_task = self._loop.create_task(self._export_metrics(bookie), name="metrics")
             return self._bookie.address
+
+    async def _started(self, store: MetadataStore) -> Bookie:
+        """Start a bookie. After a failure, ``helio status`` has the reason, and the next start waits a little."""
+        bookie_id = self._config.bookie_id
+        bookie = Bookie(self._config, store, reopen=self._reopen, on_failure=_exit)
+        before = None
+        try:
+            before = await start_failure.last_failure(store, bookie_id)
+            await asyncio.sleep(start_failure.pause_seconds(before, wall_ms()))
+            await bookie.start()
+        except BaseException as error:
+            if isinstance(error, BookieError):
+                log.error("bookie %s does not start: %s: %s", bookie_id, type(error).__name__, error)
+                await start_failure.note_failure(store, bookie_id, error, before, wall_ms())
+            await store.close()
+            raise
+        await start_failure.clear_failure(store, bookie_id)
+        return bookie
 
     async def address(self) -> str:
         """Return ``host:port`` of the data plane; empty before ``start``."""

@@ -38,8 +38,9 @@ from heliograph.actors.wire.messages import TLS_SCHEME
 from heliograph.base.completion import end_task
 from heliograph.base.peer import host_and_port
 from heliograph.metadata import paths
+from heliograph.metadata.bookie_records import Cookie
 from heliograph.metadata.errors import MetadataError
-from heliograph.metadata.model import BookieRegistration, Cookie
+from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.recipes.ids import last_ledger_id
 from heliograph.metadata.store import MetadataStore
 

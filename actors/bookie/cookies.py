@@ -20,8 +20,8 @@ from heliograph.actors.bookie.disk.disk import Disk, read_file, replace_file
 from heliograph.actors.bookie.identity import Found, Plan, check_stored
 from heliograph.actors.errors import CookieMismatchError
 from heliograph.metadata import codec, paths
+from heliograph.metadata.bookie_records import BookieReplacement, Cookie
 from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError, RecordError
-from heliograph.metadata.model import BookieReplacement, Cookie
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore
 

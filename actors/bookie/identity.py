@@ -23,7 +23,7 @@ from pathlib import Path
 
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.errors import CookieMismatchError
-from heliograph.metadata.model import Cookie
+from heliograph.metadata.bookie_records import Cookie
 
 LAYOUT = 2
 _WAY_OUT = "Mount the right directory, or give the bookie an empty one"
@@ -116,17 +116,7 @@ def plan(
     """
     paths = list(dict.fromkeys([*config.journal_directories, *config.data_directories]))
     if truth is None:
-        ids = {path: new_id() for path in paths}
-        cookie = Cookie(
-            config.bookie_id,
-            instance_id,
-            tuple(ids[path] for path in config.journal_directories),
-            tuple(ids[path] for path in config.data_directories),
-            LAYOUT,
-            start=1,
-            token=new_id(),
-            routes=((0, len(config.data_directories)),),
-        )
+        cookie = _first_cookie(config, instance_id, paths, new_id)
         return Plan(cookie, config.journal_directories, config.data_directories)
     known, outdated = _known(paths, truth, found)
     if truth.layout_version == 1:
@@ -193,6 +183,20 @@ def check_stored(stored: Cookie | None, own: Cookie) -> None:
     raise CookieMismatchError(
         f"{what}. Metadata was lost or replaced under a running bookie, or the bookie was retired: it stops, and "
         "deletes nothing. Restore the metadata before it starts again"
+    )
+
+
+def _first_cookie(config: BookieConfig, instance_id: str, paths: Sequence[Path], new_id: Callable[[], str]) -> Cookie:
+    ids = {path: new_id() for path in paths}
+    return Cookie(
+        config.bookie_id,
+        instance_id,
+        tuple(ids[path] for path in config.journal_directories),
+        tuple(ids[path] for path in config.data_directories),
+        LAYOUT,
+        start=1,
+        token=new_id(),
+        routes=((0, len(config.data_directories)),),
     )
 
 

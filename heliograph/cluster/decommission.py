@@ -47,13 +47,13 @@ def decommission(
         ResourceError: its directories could not be deleted; it is stopped and not yet forgotten.
         ClusterNotFoundError: there is no cluster, or it has no auditor.
     """
-    found = _ask(namespace, "decommission", bookie_id)
+    found = ask(namespace, "decommission", bookie_id)
     deadline = time.monotonic() + wait_seconds
     reported = ""
     while not found["is_drained"] and time.monotonic() < deadline:
         reported = _report(found, reported, progress)
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
-        found = _ask(namespace, "decommission_progress", bookie_id)
+        found = ask(namespace, "decommission_progress", bookie_id)
     if not found["is_drained"]:
         return DecommissionOutcome(bookie_id, done=False, ledgers_left=found["ledgers_left"], data_deleted=False)
     progress(f"no ledger names {bookie_id} any more")
@@ -70,7 +70,7 @@ def cancel(bookie_id: str, namespace: str) -> None:
         NotFoundError: the bookie is not being decommissioned.
         ClusterNotFoundError: there is no cluster, or it has no auditor.
     """
-    _ask(namespace, "cancel_decommission", bookie_id)
+    ask(namespace, "cancel_decommission", bookie_id)
 
 
 def _report(found: dict[str, Any], reported: str, progress: Progress) -> str:
@@ -101,7 +101,7 @@ def _finish(bookie_id: str, namespace: str) -> None:
     deadline = time.monotonic() + LEAVE_SECONDS
     while True:
         try:
-            _ask(namespace, "finish_decommission", bookie_id)
+            ask(namespace, "finish_decommission", bookie_id)
         except HeliographError as error:
             if error.advice is Advice.STOP or time.monotonic() > deadline:
                 raise
@@ -110,7 +110,14 @@ def _finish(bookie_id: str, namespace: str) -> None:
             return
 
 
-def _ask(namespace: str, method: str, bookie_id: str) -> Any:
+def ask(namespace: str, method: str, bookie_id: str, *rest: Any) -> Any:
+    """Call a method of the auditor for a bookie.
+
+    Raises:
+        NotFoundError: the cluster has no auditor, or there is no such bookie.
+        ClusterNotFoundError: there is no cluster.
+        HeliographError: as the method raises.
+    """
     try:
         auditor = discovery.actor(discovery.AUDITOR, namespace)
     except ClusterNotFoundError as error:
@@ -120,6 +127,6 @@ def _ask(namespace: str, method: str, bookie_id: str) -> Any:
             ) from error
         raise
     try:
-        return ray.get(getattr(auditor, method).remote(bookie_id), timeout=CALL_TIMEOUT_SECONDS)
+        return ray.get(getattr(auditor, method).remote(bookie_id, *rest), timeout=CALL_TIMEOUT_SECONDS)
     except ray.exceptions.RayError as error:
         raise unwrapped(error, discovery.AUDITOR) from error

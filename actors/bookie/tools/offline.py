@@ -15,8 +15,8 @@ from heliograph.actors.bookie.store.data_directory import INDEX_NAME
 from heliograph.actors.errors import BookieStorageError
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata import codec
+from heliograph.metadata.bookie_records import Cookie
 from heliograph.metadata.errors import RecordError
-from heliograph.metadata.model import Cookie
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""``helio bookie``: inspect the directories of a bookie that is down, without changing them; decommission a bookie.
+"""``helio bookie``: inspect the directories of a bookie that is down, without changing them; move or retire a bookie.
 
 The commands import the bookie's modules when they run, because every ``helio`` command imports this file.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heliograph.cli.operations.decommission import decommission
+from heliograph.cli.operations.disks import move, recover, replace
 from heliograph.cli.options import Json
 from heliograph.cli.output import EXIT_FAILED, Output
 
@@ -27,12 +28,15 @@ SHOWN_BYTES = 60  # of each payload in a table
 MIB = 1 << 20
 
 app = typer.Typer(
-    help="Decommission a bookie, or inspect one that is down.",
+    help="Decommission, move or repair a bookie, or inspect one that is down.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 app.command()(decommission)
+app.command()(replace)
+app.command()(recover)
+app.command()(move)
 
 Directories = Annotated[
     list[Path],

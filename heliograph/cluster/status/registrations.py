@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from heliograph.cluster.status.model import ClusterStatus
 from heliograph.metadata import paths
+from heliograph.metadata.bookie_records import BookieStartFailure
 from heliograph.metadata.codec import decode
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
@@ -42,6 +43,7 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
         status.bookies_draining = await store.children(paths.BOOKIES_DRAINING)
         status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
         await _take_addresses(status, store)
+        await _take_start_failures(status, store)
         await _count_tasks(status, store)
         if with_topics:
             status.topics = await count_topics(store)
@@ -84,6 +86,16 @@ async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
             status.service_urls.append(address)
     for actor in status.actors:
         actor.address = actor.address or addresses.get(actor.name, "")
+
+
+async def _take_start_failures(status: ClusterStatus, store: MetadataStore) -> None:
+    """Say why bookies do not start, which no process tells between two attempts."""
+    for actor in status.actors:
+        if actor.kind == "bookie" and not actor.address:
+            with contextlib.suppress(NoNodeError):
+                found = (await read(store, paths.bookie_start_failure(actor.name), BookieStartFailure)).record
+                times = "" if found.failures == 1 else f" ({found.failures} starts in a row)"
+                actor.note = f"does not start: {found.error}: {found.reason}{times}"
 
 
 async def count_topics(store: MetadataStore) -> int:

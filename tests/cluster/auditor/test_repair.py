@@ -11,9 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.service import AuditorService
 from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.errors import CookieMismatchError
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.actors.ledger.schedule import WriteSchedule
 from heliograph.actors.wire.entry import decode_entry
@@ -235,5 +238,46 @@ def test_a_bookie_is_emptied_while_it_serves_and_its_writers_go_on(tmp_path: Pat
             await made.auditor.decommission.finish(leaving)
             assert await made.store.exists(paths.bookie_cookie(leaving)) is None
             await until_whole(made, [*closed, writer.ledger_id])
+
+    run(scenario())
+
+
+def test_a_bookie_on_an_empty_disk_denies_nothing_and_gets_its_copies_again(tmp_path: Path) -> None:  # I4, I6
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            closed = [await made.write(10, close=True) for _ in range(4)]
+            writer = await made.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            await asyncio.gather(*[writer.add(payload(number)) for number in range(10)])
+            lost = (await made.ledgers.metadata(writer.ledger_id)).record.last_segment.bookies[0]
+            await made.lose(lost)
+            with pytest.raises(CookieMismatchError, match=f"helio bookie replace {lost}"):
+                await made.start_bookie(lost)
+            await until(lambda: made.auditor.statistics()["auditor"].get("is_leader", False))
+            await made.store.create(paths.UNDERREPLICATION_DISABLED, parents=True)
+            assert (await made.auditor.replacement.permit(lost))["ledgers"] >= 1
+            await made.start_bookie(lost)
+            peer = await BookiePeer.connect(made.bookies[lost].address)
+            for ledger_id in (*closed, writer.ledger_id):
+                named = lost in (await made.ledgers.metadata(ledger_id)).record.segments[0].bookies
+                status = await peer.status(BookieOp.READ, ledger_id, 0)
+                assert status is Status.UNKNOWN_LEDGER_STATE
+                late = await peer.add(ledger_id, 99, b"late")
+                assert late[0].status is Status.FENCED, named
+            peer.close()
+            await made.store.delete(paths.UNDERREPLICATION_DISABLED)
+            await made.auditor.replacement.recover(lost)
+            await made.ledgers.recover(writer.ledger_id)
+            assert (await made.ledgers.metadata(writer.ledger_id)).record.last_entry_id == 9, "nothing is truncated"
+            await made.auditor.replacement.recover(lost)
+            await until_whole(made, [*closed, writer.ledger_id])
+
+            async def is_done() -> bool:
+                return bool((await made.auditor.replacement.progress(lost))["ledgers_left"] == 0)
+
+            await until(is_done, REPAIR_SECONDS)
+            await made.bookies.pop(lost).stop()
+            shutil.rmtree(tmp_path / lost)
+            with pytest.raises(CookieMismatchError):  # the permission is used up
+                await made.start_bookie(lost)
 
     run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,9 +12,14 @@ import pytest
 
 from heliograph.actors.bookie import actor as actor_module
 from heliograph.actors.bookie.actor import BookieActor
+from heliograph.actors.bookie.cookies import stored_cookie
+from heliograph.actors.bookie.start_failure import last_failure, pause_seconds
 from heliograph.actors.bookie.statistics import GAUGES
+from heliograph.actors.errors import CookieMismatchError
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
+from heliograph.metadata.bookie_records import BookieReplacement, BookieStartFailure
+from heliograph.metadata.codec import encode
 from heliograph.metadata.connect import connect_store
 from tests.cluster.support.bookie_peer import BookiePeer, small_config
 
@@ -81,3 +87,38 @@ def test_it_starts_once_serves_and_leaves(tmp_path: Path) -> None:
         await again.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_start_that_fails_leaves_its_reason_and_the_next_ones_wait(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        url = f"memory://{tmp_path.name}"
+        actor = BookieActor(small_config(tmp_path), url)
+        await actor.start()
+        await actor.stop()
+        shutil.rmtree(tmp_path / "data")
+        store = await connect_store(url)
+        for number in (1, 2):
+            with pytest.raises(CookieMismatchError):
+                await BookieActor(small_config(tmp_path), url).start()
+            found = await last_failure(store, "b1")
+            assert found is not None
+            assert (found.error, found.failures) == ("CookieMismatchError", number)
+            assert "misses data directory" in found.reason
+        cookie = (await stored_cookie(store, "b1")).cookie
+        assert cookie is not None
+        permission = BookieReplacement("b1", cookie.start)
+        await store.create(paths.bookie_replacement("b1"), encode(permission), parents=True)
+        actor = BookieActor(small_config(tmp_path), url)
+        await actor.start()
+        assert await last_failure(store, "b1") is None
+        assert await store.exists(paths.bookie_replacement("b1")) is None
+        await actor.stop()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_pauses_before_starts_grow_to_a_maximum() -> None:
+    pauses = [pause_seconds(BookieStartFailure("b1", "", "", number, 0), 1_000) for number in (1, 2, 3, 4, 7, 99)]
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 30.0, 30.0]
+    assert pause_seconds(None, 0) == pause_seconds(BookieStartFailure("b1", "", "", 9, 0), 200_000) == 0.0

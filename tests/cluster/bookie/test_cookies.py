@@ -20,8 +20,9 @@ from heliograph.actors.errors import BookieStorageError, CookieMismatchError
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.bookie_records import Cookie
 from heliograph.metadata.errors import ConnectionLossError, NodeExistsError
-from heliograph.metadata.model import Cookie, LedgerState
+from heliograph.metadata.model import LedgerState
 from heliograph.metadata.recipes.ids import next_ledger_id
 from tests.cluster.support.bookie_metadata import make_ledger, until
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config

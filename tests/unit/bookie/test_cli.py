@@ -19,7 +19,7 @@ from heliograph.actors.errors import BookieStorageError, DirectoryLockedError
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.app import app
 from heliograph.metadata import codec
-from heliograph.metadata.model import Cookie
+from heliograph.metadata.bookie_records import Cookie
 from tests.unit.bookie.test_storage import TestReplay, Told, add, crash, flip, opened, wait_for
 
 

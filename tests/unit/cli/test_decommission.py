@@ -27,7 +27,7 @@ class Cluster:
         self._answers, self._finish = list(answers), list(finish)
         self.has_process = True
         monkeypatch.setattr(decommission, "POLL_SECONDS", 0.0)
-        monkeypatch.setattr(decommission, "_ask", self.ask)
+        monkeypatch.setattr(decommission, "ask", self.ask)
         monkeypatch.setattr(decommission, "remove", lambda names, namespace: self.done.append(f"end {names[0]}"))
         monkeypatch.setattr(decommission, "existing", self.existing)
         monkeypatch.setattr(decommission, "ray", SimpleNamespace(get=lambda call, timeout: call, exceptions=None))

@@ -10,6 +10,7 @@ from heliograph.cluster.status import registrations
 from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.bookie_records import BookieStartFailure
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration, UnderReplicatedLedger
 from heliograph.metadata.recipes.cluster_init import initialise
@@ -23,10 +24,12 @@ def seen(
     readonly: str = "",
     draining: str = "",
     tasks: tuple[UnderReplicatedLedger, ...] = (),
+    failed: tuple[BookieStartFailure, ...] = (),
 ) -> ClusterStatus:
     """Return the status of a cluster in which every bookie's actor answers."""
     found = ClusterStatus("n", "ray", "", metadata_url="embedded://here")
-    found.actors = [ActorStatus(name, "bookie", "ALIVE") for name in sorted((writable + " " + readonly).split())]
+    names = [*writable.split(), *readonly.split(), *(failure.bookie_id for failure in failed)]
+    found.actors = [ActorStatus(name, "bookie", "ALIVE") for name in sorted(names)]
 
     async def scenario() -> None:
         server = MemoryServer()
@@ -39,6 +42,9 @@ def seen(
             await store.create(paths.bookie_draining(name))
         for task in tasks:
             await store.create(paths.underreplicated(task.ledger_id), encode(task))
+
+        for failure in failed:
+            await store.create(paths.bookie_start_failure(failure.bookie_id), encode(failure), parents=True)
 
         async def connect(url: str) -> MetadataStore:
             return server.open_session()
@@ -84,3 +90,12 @@ def test_a_full_disk_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     found = seen(monkeypatch, writable="b1 b2", readonly="b3")
     assert not found.is_healthy
     assert found.actors[2].note == "read-only: its disk is nearly full"
+
+
+def test_a_bookie_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = BookieStartFailure("b3", "CookieMismatchError", "b3 misses journal directory 1 of 1", 4)
+    found = seen(monkeypatch, writable="b1 b2", failed=(failure,))
+    assert not found.is_healthy
+    assert found.actors[2].note == (
+        "does not start: CookieMismatchError: b3 misses journal directory 1 of 1 (4 starts in a row)"
+    )

@@ -1,0 +1,160 @@
+"""Loss of a bookie's disk: the permission to start on empty directories, and copies made again at once.
+
+A bookie whose disk died starts on empty directories only with a permission in metadata, which counts for its next start
+alone. That start puts every ledger that names the bookie into limbo, fenced, before it serves (I4, I6), so it never
+answers "no such entry" for what it lost. Its copies are then made again from the other bookies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from heliograph.actors.auditor.auditor import Auditor
+from heliograph.actors.auditor.checks import finding, ledgers_on, named_bookies
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.actors.auditor.widest_ensemble import widest_ensemble
+from heliograph.base.errors import ConflictError, NotFoundError
+from heliograph.metadata import codec, paths
+from heliograph.metadata.bookie_records import BookieReplacement, Cookie
+from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.store import MetadataStore
+
+
+class DiskReplacement:
+    """Steps of commands on a bookie's disk. Each may be repeated.
+
+    Args:
+        config: has the ensemble size of namespaces that do not set their own.
+    """
+
+    def __init__(self, store: MetadataStore, auditor: Auditor, config: AuditorConfig) -> None:
+        self._store = store
+        self._auditor = auditor
+        self._config = config
+
+    async def permit(self, bookie_id: str, *, accept_loss: bool = False) -> dict[str, Any]:
+        """Let the bookie's next start accept empty directories, unless entries may have no other copy.
+
+        Args:
+            accept_loss: permit it also when entries may be lost for good.
+
+        Returns:
+            ``bookie``, and the number of ``ledgers`` that name it.
+
+        Raises:
+            NotFoundError: there is no such bookie.
+            ConflictError: it serves, is to leave the cluster, or may hold the last copies of entries.
+            MetadataError: the outcome is unknown; call again.
+        """
+        try:
+            value, _ = await self._store.get(paths.bookie_cookie(bookie_id))
+        except NoNodeError:
+            raise NotFoundError(f"there is no bookie {bookie_id} with a cookie", field="bookie") from None
+        alive = await self._auditor.membership.alive()
+        if bookie_id in alive:
+            raise ConflictError(
+                f"{bookie_id} serves, so it has its directories: stop it first, or move its data to others with helio "
+                "bookie decommission",
+                field="bookie",
+            )
+        if bookie_id in await self._auditor.membership.draining():
+            raise ConflictError(f"{bookie_id} is being decommissioned: cancel that first", field="bookie")
+        ledgers = [one for one in await self._ledgers() if bookie_id in named_bookies([one])]
+        last = _last_copies(ledgers, named_bookies(ledgers) - alive | {bookie_id})
+        if last and not accept_loss:
+            raise ConflictError(
+                f"{bookie_id} may hold the last copies of entries in {len(last)} ledgers, such as {last[0]}: start the "
+                "other bookies that are down, restore the disk, or accept the loss with --accept-loss",
+                field="bookie",
+            )
+        permission = BookieReplacement(bookie_id, codec.decode(Cookie, value).start)
+        path = paths.bookie_replacement(bookie_id)
+        if await self._store.exists(path) is None:
+            await self._store.create(path, codec.encode(permission), parents=True)
+        else:
+            await self._store.set(path, codec.encode(permission))
+        return {"bookie": bookie_id, "ledgers": len(ledgers)}
+
+    async def recover(self, bookie_id: str) -> dict[str, Any]:
+        """Mark every ledger that names the bookie for repair now, whether the bookie is lost or came back without data.
+
+        Returns:
+            The same as ``progress``.
+
+        Raises:
+            NotFoundError: there is no such bookie, and no ledger names it.
+            ConflictError: the bookie is down, and too few others are writable to hold its copies.
+            MetadataError: the store failed; what was marked stays marked.
+        """
+        ledgers = await self._ledgers()
+        alive = await self._auditor.membership.alive()
+        if bookie_id not in alive | named_bookies(ledgers):
+            raise NotFoundError(f"there is no bookie {bookie_id}, and no ledger names it", field="bookie")
+        if bookie_id not in alive:
+            await self._require_others(bookie_id, max([0, *(one.ensemble_size for one in ledgers)]))
+        await self._auditor.mark(ledgers_on(ledgers, (bookie_id,)))
+        return await self._progress(bookie_id, ledgers, alive)
+
+    async def progress(self, bookie_id: str) -> dict[str, Any]:
+        """Return ``bookie``, ``is_alive``, and how many ledgers are still to be repaired (``ledgers_left``).
+
+        Raises:
+            MetadataError: the store failed.
+        """
+        return await self._progress(bookie_id, await self._ledgers(), await self._auditor.membership.alive())
+
+    async def may_stop(self, bookie_id: str) -> None:
+        """Check that the cluster can do without the bookie for some time, so that it may be moved.
+
+        Raises:
+            NotFoundError: it is not registered.
+            ConflictError: too few writable bookies would be left for the widest ensemble.
+            MetadataError: the store failed.
+        """
+        if bookie_id not in await self._auditor.membership.alive():
+            raise NotFoundError(f"there is no bookie {bookie_id} that serves", field="bookie")
+        await self._require_others(
+            bookie_id, await widest_ensemble(self._store, self._config.ensemble_size, self._config.reads_at_once_max)
+        )
+
+    async def _require_others(self, bookie_id: str, needed: int) -> None:
+        leaving = {bookie_id, *await self._auditor.membership.draining()}
+        others = set(await self._store.children(paths.BOOKIES_AVAILABLE)) - leaving
+        if len(others) < needed:
+            raise ConflictError(
+                f"without {bookie_id}, {len(others)} bookies are writable, and there are ensembles of {needed}: start "
+                "another bookie first",
+                field="bookie",
+                limit=f"at least {needed} others",
+            )
+
+    async def _progress(
+        self, bookie_id: str, ledgers: Iterable[LedgerMetadata], alive: Collection[str]
+    ) -> dict[str, Any]:
+        """A lost bookie is replaced in every ledger that names it; one that is alive gets its copies back."""
+        left = len(ledgers_on(ledgers, (bookie_id,)))
+        if bookie_id in alive:
+            left = 0
+            for ledger_id in await self._auditor.tasks.tasks():
+                task = await self._auditor.tasks.task(ledger_id)
+                left += task is not None and bookie_id in task.record.missing_bookies
+        return {"bookie": bookie_id, "is_alive": bookie_id in alive, "ledgers_left": left}
+
+    async def _ledgers(self) -> list[LedgerMetadata]:
+        return await scan_ledgers(self._store, self._config.reads_at_once_max)
+
+
+def _last_copies(ledgers: Iterable[LedgerMetadata], missing: Collection[str]) -> list[int]:
+    """Return the ledgers of which an acknowledged entry may be on missing bookies only.
+
+    An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy.
+    """
+    return [
+        one.ledger_id
+        for one in ledgers
+        if finding(one, [name for name in missing if name in named_bookies([one])]).copies_left
+        < one.write_quorum - one.ack_quorum + 1
+    ]

@@ -1,0 +1,61 @@
+"""The reason why a bookie does not start, in metadata, where ``helio status`` finds it while no process serves.
+
+A bookie whose directory is dead, unreadable or not its own is started again and again, with pauses that grow, so that
+it serves soon after its disk is back, and no other part waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from heliograph.base.errors import HeliographError
+from heliograph.metadata import codec, paths
+from heliograph.metadata.bookie_records import BookieStartFailure
+from heliograph.metadata.errors import MetadataError, NoNodeError, RecordError
+from heliograph.metadata.store import MetadataStore
+
+PAUSE_SECONDS_MAX = 30.0  # before a start
+_FORGOTTEN_MS = 120_000  # a failure that is older does not delay a start
+_REASON_CHARACTERS_MAX = 2_000
+
+
+async def last_failure(store: MetadataStore, bookie_id: str) -> BookieStartFailure | None:
+    """Return the failure of the latest start, or None if that succeeded.
+
+    Raises:
+        MetadataError: the store did not answer.
+    """
+    try:
+        return codec.decode(BookieStartFailure, (await store.get(paths.bookie_start_failure(bookie_id)))[0])
+    except (NoNodeError, RecordError):
+        return None
+
+
+def pause_seconds(failure: BookieStartFailure | None, now_ms: int) -> float:
+    """Return the pause before the next start: 1 s after the second failure in a row, then doubled each time."""
+    if failure is None or failure.failures < 2 or now_ms - failure.failed_ms > _FORGOTTEN_MS:
+        return 0.0
+    return min(PAUSE_SECONDS_MAX, 2.0 ** min(failure.failures - 2, 10))
+
+
+async def note_failure(
+    store: MetadataStore, bookie_id: str, error: HeliographError, before: BookieStartFailure | None, now_ms: int
+) -> None:
+    """Record a failed start. Errors of the store are ignored: the caller raises the reason anyway."""
+    reason = str(error)[:_REASON_CHARACTERS_MAX]
+    failures = before.failures + 1 if before is not None else 1
+    value = codec.encode(BookieStartFailure(bookie_id, type(error).__name__, reason, failures, now_ms))
+    path = paths.bookie_start_failure(bookie_id)
+    with contextlib.suppress(MetadataError):
+        if await store.exists(path) is None:
+            await store.create(path, value, parents=True)
+        else:
+            await store.set(path, value)
+
+
+async def clear_failure(store: MetadataStore, bookie_id: str) -> None:
+    """Forget the failures after a start, and a permission to start on empty directories, which is used up."""
+    for path in (paths.bookie_start_failure(bookie_id), paths.bookie_replacement(bookie_id)):
+        with contextlib.suppress(MetadataError):
+            if await store.exists(path) is not None:
+                await store.delete(path)

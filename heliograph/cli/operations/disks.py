@@ -1,0 +1,107 @@
+"""``helio bookie replace``, ``recover`` and ``move``: what to do about the disk of a bookie of a running cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from heliograph.base.errors import BadRequestError
+from heliograph.cli.operations.decommission import Bookie
+from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.output import EXIT_FAILED, Output
+
+Wait = Annotated[float, typer.Option(help="Seconds to wait for the copies.", min=0)]
+
+
+def replace(
+    bookie: Bookie,
+    empty_disk: Annotated[
+        bool, typer.Option("--empty-disk", help="Confirm that its data is lost and that its directories are empty.")
+    ] = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on even if it may hold the last copies of entries.")
+    ] = False,
+    wait: Wait = 600.0,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Start a bookie whose disk died on empty directories, under the same name.
+
+    Until its copies are made again from the other bookies, it answers "unknown" for everything that it may have held.
+    The command is refused while the bookie serves, and if it may hold the last copies of entries. Exits with 1 if the
+    time was too short; the cluster goes on, and the command "recover" waits again.
+    """
+    from heliograph.cluster import replacement as work
+
+    if not empty_disk:
+        raise BadRequestError(
+            f"this gives up what the disks of {bookie} held: confirm with --empty-disk", field="empty_disk"
+        )
+    output, target = Output(as_json), Target.of(namespace, home)
+    target.attach()
+    outcome = work.replace(
+        bookie, target.namespace, accept_loss=accept_loss, wait_seconds=wait, progress=output.progress
+    )
+    output.result(asdict(outcome))
+    if not outcome.is_alive:
+        output.progress(f"{bookie} has not started yet; helio status says why")
+    elif outcome.ledgers_left:
+        output.progress(f"{outcome.ledgers_left} ledgers are still to be repaired; helio bookie recover {bookie} waits")
+    else:
+        output.progress(f"{bookie} has its copies again; ledgers that are still open get theirs when they are closed")
+    if not outcome.done:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def recover(
+    bookie: Bookie,
+    wait: Wait = 600.0,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Make the copies of a lost bookie again now, on other bookies; or those that a living one lacks.
+
+    Without it, the auditor waits for a lost bookie for lost_bookie_delay_ms. The command is refused if the other
+    bookies are too few to hold the copies. Exits with 1 if the time was too short; run it again to wait again.
+    """
+    from heliograph.cluster import replacement as work
+
+    output, target = Output(as_json), Target.of(namespace, home)
+    target.attach()
+    outcome = work.recover(bookie, target.namespace, wait_seconds=wait, progress=output.progress)
+    output.result(asdict(outcome))
+    if not outcome.done:
+        output.progress(f"{outcome.ledgers_left} ledgers are still to be repaired; call this again to wait for them")
+        raise typer.Exit(EXIT_FAILED)
+    output.progress(f"every ledger of {bookie} has its copies")
+
+
+def move(
+    bookie: Bookie,
+    force: Annotated[
+        bool, typer.Option("--force", help="Stop it even if topics then lack bookies for their ensemble.")
+    ] = False,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Stop a bookie in good order, so that its directories can be moved to another path or machine.
+
+    Copy them whole, with their cookies; name the new place in the settings, or move the label of its node; then start
+    it with helio up. An old copy that is left behind is refused. The command is refused if the other bookies are too
+    few for the widest ensemble.
+    """
+    from heliograph.cluster import replacement as work
+
+    output, target = Output(as_json), Target.of(namespace, home)
+    target.attach()
+    work.stop_for_move(bookie, target.namespace, force=force)
+    output.result({"bookie": bookie, "stopped": True})
+    output.progress(
+        f"{bookie} is stopped: move its directories, then run helio up. Its copies are made on other bookies if it is "
+        "away for longer than lost_bookie_delay_ms"
+    )

@@ -1,0 +1,43 @@
+"""The records that a bookie keeps of its disks and of its starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """The identity of a bookie, in metadata, and of one of its directories, in that directory.
+
+    In layout 1 a directory's id was its path, and all copies were equal. In layout 2 the id is random, so that a
+    directory may be moved, and each start of the bookie writes a new cookie, so that an older copy of it is recognised.
+    """
+
+    bookie_id: str
+    instance_id: str
+    journal_directories: tuple[str, ...]  # ids; a journal's place in the marks is its place here
+    data_directories: tuple[str, ...]  # ids; a ledger's data directory follows from the places here and from `routes`
+    layout_version: int = 1
+    directory: str = ""  # id of the directory that holds this copy; empty in metadata
+    start: int = 0  # starts of the bookie so far
+    token: str = ""  # random, of this start
+    routes: tuple[tuple[int, int], ...] = ()  # of ledgers from an id on: how many data directories they are spread over
+
+
+@dataclass(frozen=True, slots=True)
+class BookieReplacement:
+    """The permission for a bookie to start once on empty directories, until a start other than ``start`` happened."""
+
+    bookie_id: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStartFailure:
+    """Why the latest start of a bookie failed; ``failures`` starts in a row did."""
+
+    bookie_id: str
+    error: str  # name of the error's class
+    reason: str
+    failures: int = 1
+    failed_ms: int = 0
