@@ -12,7 +12,7 @@ import pytest
 from heliograph.cluster.ports import pick_free
 from tests.clients.support.maven import JavaProject, build
 from tests.clients.support.report import ClientMatrix
-from tests.clients.zookeeper.served import Server, run_to_end, serving
+from tests.clients.zookeeper.served import LOG_CHARACTERS_MAX, Server, run_to_end, serving
 
 CLIENT, VERSION = "BookKeeper", "4.17.3"
 MEMORY = ("-Xmx256m", "-XX:MaxDirectMemorySize=128m")
@@ -68,6 +68,11 @@ class BookKeeperCluster:
         bookie.wait_for("Started component bookie-server")
         return bookie
 
+    def write_entries(self) -> None:
+        """Write 200 entries to a ledger on three bookies, and read them."""
+        said = self.shell("simpletest", "-ensemble", "3", "-writeQuorum", "2", "-ackQuorum", "2", "-numEntries", "200")
+        assert "200 entries written to ledger" in said, said[-LOG_CHARACTERS_MAX:]
+
     def kill(self) -> None:
         """End all bookies."""
         for bookie in self.bookies:
@@ -107,12 +112,11 @@ def test_three_bookies_one_of_which_dies(store: str, tmp_path: Path, matrix: Cli
         cluster.shell("metaformat", "-nonInteractive", "-force")
         for _ in range(3):
             cluster.start_bookie()
-        simple = ("simpletest", "-ensemble", "3", "-writeQuorum", "2", "-ackQuorum", "2", "-numEntries", "200")
-        assert "200 entries written to ledger" in cluster.shell(*simple)
+        cluster.write_entries()
         assert cluster.shell("listbookies", "-rw").count("127.0.0.1:") >= 3
         cluster.bookies[0].stop()
         restarted = cluster.start_bookie()
-        assert "200 entries written to ledger" in cluster.shell(*simple)
+        cluster.write_entries()
         restarted.kill()
         assert "ledgerID: " not in cluster.shell("listledgers"), "the test deletes the ledgers that it writes"
         matrix.note(CLIENT, VERSION, "zk_storage")
