@@ -130,6 +130,8 @@ async def _judged(
         for heard in await converse(listener, conversation):
             listener.examine(heard)
         await _settled(listener.held, baseline)
+        if less := baseline - listener.held():
+            raise BrokenPromiseError(f"taken from others: {dict(less)}")
         async with asyncio.timeout(WORK_SECONDS_MAX):
             await listener.work()
         if baseline_long is not None:
@@ -153,8 +155,6 @@ async def _settled(held: Callable[[], Counter[str]], baseline: Counter[str]) -> 
             raise BrokenPromiseError(f"left behind after all connections were closed: {dict(more)}")
         turns += 1
         await asyncio.sleep(0 if turns < 20 else 0.002)
-    if less := baseline - held():
-        raise BrokenPromiseError(f"taken from others: {dict(less)}")
 
 
 async def shrunk(kind: type[Listener], failure: Failure) -> Failure:
