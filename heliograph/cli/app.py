@@ -12,7 +12,7 @@ import typer
 from heliograph.base.version import heliograph_version
 from heliograph.cli.admin import brokers, config, namespaces, permissions, racks, schemas, subscriptions, topics
 from heliograph.cli.messages import consume, perf, produce
-from heliograph.cli.operations import bookie, certs, cluster, logs, metadata, tokens
+from heliograph.cli.operations import bookie, certs, cluster, doctor, logs, metadata, tokens
 from heliograph.cli.output import EXIT_FAILED, Output, OwnOutput
 from heliograph.client import discovery
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
@@ -59,6 +59,7 @@ app.command("up")(cluster.up)
 app.command("down")(cluster.down)
 app.command("status")(cluster.status)
 app.command("logs")(logs.logs)
+app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")
 app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(namespaces.tenants, name="tenants")

@@ -13,9 +13,13 @@ import gc
 import inspect
 import logging
 import os
+import platform
+import resource
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.base.guard.watchdog import watchdog_of_environment
@@ -47,7 +51,7 @@ def hosted(
 
     ``start`` may be called any number of times: each call returns or raises the outcome of the one real start. Another
     async method raises ServiceNotReadyError when the start takes longer than 10 s. ``log_chunk`` returns the end of the
-    actor's log, or what was written after a place, as ``read_log`` does.
+    actor's log, or what was written after a place, as ``read_log`` does; ``part_facts`` returns ``own_facts``.
 
     Args:
         prepare: is given each argument of the constructor on the node that runs the actor, and returns what the actor
@@ -77,6 +81,9 @@ def hosted(
         async def pid(self) -> int:
             return os.getpid()
 
+        async def part_facts(self) -> dict[str, Any]:
+            return await asyncio.to_thread(own_facts)
+
         async def log_chunk(self, after: LogPosition | None, bytes_max: int = CHUNK_BYTES_MAX) -> LogChunk:
             if logs is None:
                 return LogChunk(b"", None)
@@ -88,6 +95,17 @@ def hosted(
     Hosted.__name__ = Hosted.__qualname__ = actor_class.__name__
     Hosted.__doc__ = actor_class.__doc__
     return Hosted
+
+
+def own_facts() -> dict[str, Any]:
+    """Return version, Python, node, open files at most and wall clock in ms of this process."""
+    return {
+        "version": heliograph_version(),
+        "python": platform.python_version(),
+        "node": socket.gethostname(),
+        "open_files_max": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "wall_ms": wall_ms(),
+    }
 
 
 def _gated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

@@ -1,0 +1,43 @@
+"""All checks in their order, for a machine without a cluster as well as with one."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+from heliograph.base.errors import HeliographError
+from heliograph.base.home import ClusterHome
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.doctor import machine, running, secrecy
+from heliograph.cluster.doctor.finding import CheckResult, problem
+
+
+def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iterator[CheckResult]:
+    """Yield the finding of each check as it is made.
+
+    Args:
+        config_file: None: that of the home, if it has one.
+    """
+    yield machine.check_python()
+    yield machine.check_ray()
+    yield machine.check_java()
+    yield machine.check_open_files()
+    try:
+        options = {} if config_file is None else {"config_file": config_file}
+        config = ClusterConfig(home=home, namespace=namespace, **options)
+        bookie = config.bookie_config("bookie-1", config.data_root)
+        state = ClusterHome(home).load()
+    except HeliographError as error:
+        yield problem("settings", str(error), "correct them: docs/operations/settings.md lists all")
+        return
+    for directory in machine.separate_disks((config.data_root, home)):
+        yield from machine.check_disk(directory, bookie.full_share, bookie.headroom_bytes)
+    yield secrecy.check_modes(config)
+    yield from secrecy.check_certificates(config, datetime.datetime.now(datetime.UTC))
+    yield secrecy.check_strangers(config)
+    answers = running.check_ray_answers(state)
+    yield from running.check_ports(config, is_running=state is not None and not answers.way_out)
+    yield answers
+    if state is not None and not answers.way_out:
+        yield from running.check_parts(namespace, state)

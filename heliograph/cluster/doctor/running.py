@@ -1,0 +1,137 @@
+"""Checks of the ports and of a running cluster: its Ray, and the versions, limits and clocks of its parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import HeliographError
+from heliograph.base.home import ClusterState
+from heliograph.base.peer import NODE
+from heliograph.base.version import heliograph_version
+from heliograph.client import discovery
+from heliograph.cluster import ports
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
+from heliograph.cluster.doctor.machine import OPEN_FILES_LEAST
+
+ANSWER_SECONDS = 10.0
+SKEW_WARNING_MS = 500
+SKEW_PROBLEM_MS = 5_000
+
+Facts = Mapping[str, Any]  # what ``part_facts`` of a hosted actor returns
+
+
+def check_ports(config: ClusterConfig, *, is_running: bool) -> Iterator[CheckResult]:
+    """Check that the fixed ports of a cluster that is to be started are free.
+
+    Args:
+        is_running: the cluster runs, so that its parts have them.
+    """
+    host = "0.0.0.0" if config.host == NODE else config.host
+    wanted = {
+        "metadata_port": config.metadata_url is None,
+        "broker_port": not config.tls_only,
+        "gateway_port": config.gateway,
+    }
+    for setting in (name for name, is_used in wanted.items() if is_used):
+        port = getattr(config, setting)
+        if port == 0:
+            continue
+        if ports.is_free(port, host):
+            if is_running:
+                continue  # of an earlier configuration, or on another node
+            yield ok(setting, f"{port} on {host} is free")
+        elif is_running:
+            yield ok(setting, f"{port} on {host} is in use, and the cluster runs")
+        else:
+            flag = setting.replace("_", "-")
+            yield problem(setting, f"{port} on {host} is in use", f"choose another with --{flag}, or 0 for a free one")
+
+
+def check_ray_answers(state: ClusterState | None) -> CheckResult:
+    """Check that the Ray of a recorded cluster answers."""
+    if state is None:
+        return ok("cluster", "none runs from this home")
+    if discovery.can_reach(state.ray_address):
+        return ok("cluster", f"{state.namespace} in Ray at {state.ray_address}")
+    return problem("cluster", f"no Ray answers at {state.ray_address}", "`helio down`, then `helio up`: data stays")
+
+
+def check_parts(namespace: str, state: ClusterState) -> Iterator[CheckResult]:
+    """Check the versions, limits and clocks of the parts of a running cluster. Joins its Ray."""
+    try:
+        discovery.attach(namespace, address=state.ray_address)
+        facts, silent = ask_parts(namespace)
+    except HeliographError as error:
+        yield problem("parts", str(error), "`helio status --ray` says more")
+        return
+    if silent:
+        yield problem(
+            "parts", f"no answer from {', '.join(sorted(silent))}", "see `helio status --ray` and `helio logs`"
+        )
+    yield from judged(facts)
+
+
+def judged(facts: Mapping[str, Facts]) -> Iterator[CheckResult]:
+    """Judge what the parts answered. Pure.
+
+    Args:
+        facts: by part; ``skew_ms`` is the part's clock minus ours, and ``round_ms`` the time of the call.
+    """
+    if not facts:
+        return
+    own = heliograph_version()
+    others = {name: fact["version"] for name, fact in facts.items() if fact["version"] != own}
+    if others:
+        shown = ", ".join(f"{name} {version}" for name, version in sorted(others.items()))
+        yield warning(
+            "versions", f"here {own}, but {shown}", "install the same version on every node, and restart these"
+        )
+    else:
+        yield ok("versions", f"all {len(facts)} parts have {own}")
+    few = sorted(name for name, fact in facts.items() if 0 <= fact["open_files_max"] < OPEN_FILES_LEAST)
+    if few:
+        yield problem(
+            "open files of parts", f"fewer than {OPEN_FILES_LEAST}: {', '.join(few)}", "raise ulimit -n there"
+        )
+    yield _clocks(facts)
+
+
+def _clocks(facts: Mapping[str, Facts]) -> CheckResult:
+    nodes = {fact["node"]: fact for fact in sorted(facts.values(), key=lambda fact: fact["round_ms"], reverse=True)}
+    # A clock is known to within half of the call's time.
+    skews = {node: max(0.0, abs(fact["skew_ms"]) - fact["round_ms"] / 2) for node, fact in nodes.items()}
+    node, worst = max(skews.items(), key=lambda item: item[1])
+    found = f"{len(nodes)} nodes, at most {worst:.0f} ms from this one"
+    way_out = f"run chrony or another NTP client on {node}: retention, delays and tokens go by the clock"
+    if worst >= SKEW_PROBLEM_MS:
+        return problem("clocks", found, way_out)
+    return warning("clocks", found, way_out) if worst >= SKEW_WARNING_MS else ok("clocks", found)
+
+
+def ask_parts(namespace: str) -> tuple[dict[str, Facts], set[str]]:
+    """Return what each part says of its process, and the parts that do not answer.
+
+    Raises:
+        ClusterNotFoundError: there is no cluster.
+    """
+    import ray
+    import ray.exceptions
+
+    facts: dict[str, Facts] = {}
+    silent = set()
+    deadline = time.monotonic() + ANSWER_SECONDS
+    for name in discovery.actor_names(namespace):  # one after another: a call's time bounds the error of its clock
+        begun_ms, begun = wall_ms(), time.monotonic()
+        try:
+            handle = discovery.actor(name, namespace)
+            answer = ray.get(handle.part_facts.remote(), timeout=max(0.1, deadline - time.monotonic()))
+        except (ray.exceptions.RayError, HeliographError, AttributeError):
+            silent.add(name)
+            continue
+        round_ms = (time.monotonic() - begun) * 1000
+        facts[name] = {**answer, "round_ms": round_ms, "skew_ms": answer["wall_ms"] - (begun_ms + round_ms / 2)}
+    return facts, silent

@@ -1,0 +1,105 @@
+"""Checks of files that others must not read, of certificates that end, and of doors that are open to strangers."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import stat
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from heliograph.base.errors import HeliographError
+from heliograph.base.home import LOGS
+from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
+from heliograph.base.tls.authority import CertificateAuthority
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
+from heliograph.cluster.lifecycle import check_doors, check_exposure
+
+OTHERS = 0o077  # the bits of group and others
+FILES_CHECKED_MAX = 10_000  # I15
+ENDING_DAYS = 30
+DIRECTORIES = (".", CERTIFICATES, LOGS)  # below the home
+
+
+def check_modes(config: ClusterConfig) -> CheckResult:
+    """Check that only this user can look into the cluster's home, its secrets, logs and data."""
+    home = config.home_directory
+    if not home.exists():
+        return ok("file modes", f"{home} does not exist yet")
+    foreign = [path for path in _closed_paths(config) if _owner(path) not in (os.geteuid(), None)]
+    if foreign:
+        return problem("file modes", f"of another user: {_some(foreign)}", "run helio as the user who started it")
+    wide = [path for path in _closed_paths(config) if _is_open(path)]
+    if wide:
+        return problem("file modes", f"open to others: {_some(wide)}", "chmod -R go= on these")
+    return ok("file modes", f"{home} is closed to others")
+
+
+def check_certificates(config: ClusterConfig, now: datetime.datetime) -> Iterator[CheckResult]:
+    """Check when the certificates end that ``helio up --tls auto`` made."""
+    directory = config.home_directory / CERTIFICATES
+    if not directory.is_dir():
+        return
+    try:
+        facts = CertificateAuthority(directory).facts()
+    except (HeliographError, OSError, ValueError) as error:
+        yield problem("certificates", str(error), "helio certs renew")
+        return
+    first = min(facts, key=lambda fact: fact.ends, default=None)
+    if first is None:
+        return
+    left = (first.ends - now).days
+    found = f"{first.file} ends on {first.ends:%Y-%m-%d}"
+    if left < 0:
+        yield problem("certificates", found, "helio certs renew")
+    elif left < ENDING_DAYS:
+        yield warning("certificates", found, "helio certs renew")
+    else:
+        yield ok("certificates", found)
+
+
+def check_strangers(config: ClusterConfig) -> CheckResult:
+    """Check who is let in."""
+    try:
+        check_exposure(config)
+        check_doors(config)
+    except HeliographError as error:
+        return problem("callers", str(error), "see the settings that it names, in docs/operations/security.md")
+    if config.auth_config().is_enabled:
+        return ok("callers", "have to say who they are")
+    if config.insecure:
+        return warning("callers", "may do everything (insecure)", "set auth.enabled, see docs/operations/security.md")
+    return ok("callers", f"are programs of this machine ({config.host}), and may do everything")
+
+
+def _closed_paths(config: ClusterConfig) -> list[Path]:
+    home = config.home_directory
+    found = [home, *(path for path in (config.data_root,) if path.exists())]
+    for name in DIRECTORIES:
+        folder = home / name
+        if folder.is_dir():
+            found += [folder, *islice((path for path in folder.iterdir() if path.is_file()), FILES_CHECKED_MAX)]
+    return list(dict.fromkeys(found))
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
+
+
+def _is_open(path: Path) -> bool:
+    """Return whether others can read a path. In a directory that is closed to them, they cannot."""
+    try:
+        mode = path.stat().st_mode
+        return bool(stat.S_IMODE(mode) & OTHERS) and (path.is_dir() or bool(path.parent.stat().st_mode & OTHERS))
+    except OSError:
+        return False
+
+
+def _some(paths: list[Path]) -> str:
+    shown = ", ".join(map(str, paths[:3]))
+    return shown if len(paths) <= 3 else f"{shown} and {len(paths) - 3} more"

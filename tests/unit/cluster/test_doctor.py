@@ -1,0 +1,190 @@
+"""``helio doctor``: each check finds what would fail, says the way out, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import resource
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from heliograph.base.home import ClusterState
+from heliograph.base.tls.authority import CertificateAuthority
+from heliograph.base.version import heliograph_version
+from heliograph.cli.app import app
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.doctor import machine, running, secrecy
+from heliograph.cluster.doctor.finding import CheckResult, Severity
+from heliograph.cluster.hosting import own_facts
+
+OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("HELIOGRAPH_")] + ["PYTHONOPTIMIZE"]:
+        monkeypatch.delenv(name, raising=False)
+
+
+def config_of(home: Path, **settings: Any) -> ClusterConfig:
+    return ClusterConfig(home=home, **settings)
+
+
+def severities(findings: Any) -> dict[str, Severity]:
+    return {finding.check: finding.severity for finding in findings}
+
+
+def test_the_machine_of_the_tests_can_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.check_python().severity is OK
+    assert machine.check_ray().severity is OK
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    assert machine.check_python().severity is PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "is_within"),
+    [
+        ("2.60.0", "<2.61,>=2.60", True),
+        ("2.61.0", "<2.61,>=2.60", False),
+        ("2.9.3", ">=2.60", False),
+        ("3.1", "", True),
+    ],
+)
+def test_versions_are_compared_by_number(version: str, bounds: str, is_within: bool) -> None:
+    assert machine._is_within(version, bounds) is is_within
+
+
+@pytest.mark.parametrize(
+    ("soft", "severity"),
+    [(1_024, PROBLEM), (20_000, WARNING), (65_536, OK), (resource.RLIM_INFINITY, OK)],
+)
+def test_open_files(monkeypatch: pytest.MonkeyPatch, soft: int, severity: Severity) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, resource.RLIM_INFINITY))
+    assert machine.check_open_files().severity is severity
+
+
+def test_a_disk_is_measured_once(tmp_path: Path) -> None:
+    assert machine.separate_disks((tmp_path / "a", tmp_path)) == [tmp_path / "a"]
+
+
+def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+    found = list(machine.check_disk(tmp_path / "not" / "yet", full_share=1.0, headroom_bytes=0))
+    assert [finding.check.partition(" ")[0] for finding in found][-2:] == ["disk", "fsync"]
+    assert "of 100 writes" in found[-1].found
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_a_problem(tmp_path: Path) -> None:
+    found = list(machine.check_disk(tmp_path, full_share=0.0, headroom_bytes=1 << 60))
+    assert f"disk of {tmp_path}" in {finding.check for finding in found if finding.severity is PROBLEM}
+
+
+@pytest.mark.parametrize(("milliseconds", "severity"), [(1.0, OK), (50.0, WARNING), (400.0, PROBLEM)])
+def test_a_slow_disk_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, milliseconds: float, severity: Severity
+) -> None:
+    monkeypatch.setattr(machine, "sync_times_ms", lambda directory: [0.1] * 98 + [milliseconds] * 2)
+    assert machine._check_sync(tmp_path, tmp_path).severity is severity
+
+
+def test_memory_is_no_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_file_system", lambda directory: "tmpfs")
+    first = next(machine.check_disk(tmp_path, full_share=1.0, headroom_bytes=0))
+    assert first.severity is PROBLEM
+
+
+def test_files_that_others_can_read_are_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    secret = home / "cluster.secret"
+    secret.write_text("x")
+    secret.chmod(0o644)
+    assert secrecy.check_modes(config_of(home)).severity is OK  # nobody else can enter the directory
+    home.chmod(0o755)
+    found = secrecy.check_modes(config_of(home))
+    assert found.severity is PROBLEM
+    assert str(secret) in found.found
+    assert secrecy.check_modes(config_of(tmp_path / "none")).severity is OK
+
+
+def test_certificates_that_end(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    now = datetime.datetime.now(datetime.UTC)
+    assert list(secrecy.check_certificates(config, now)) == []
+    authority = CertificateAuthority(tmp_path / "certificates")
+    authority.ensure(["127.0.0.1"])
+    ends = min(facts.ends for facts in authority.facts())
+    for days, severity in ((60, OK), (10, WARNING), (-1, PROBLEM)):
+        (found,) = secrecy.check_certificates(config, ends - datetime.timedelta(days=days))
+        assert found.severity is severity
+
+
+def test_strangers(tmp_path: Path) -> None:
+    assert secrecy.check_strangers(config_of(tmp_path)).severity is OK
+    assert secrecy.check_strangers(config_of(tmp_path, host="0.0.0.0")).severity is PROBLEM
+    assert secrecy.check_strangers(config_of(tmp_path, host="0.0.0.0", insecure=True)).severity is WARNING
+
+
+def test_ports(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = config_of(tmp_path, broker_port=taken.getsockname()[1], gateway_port=0)
+        assert severities(running.check_ports(config, is_running=False)) == {"broker_port": PROBLEM}
+        assert severities(running.check_ports(config, is_running=True)) == {"broker_port": OK}
+
+
+def test_a_recorded_ray_that_is_gone() -> None:
+    assert running.check_ray_answers(None).severity is OK
+    gone = running.check_ray_answers(ClusterState("n", "127.0.0.1:1", ""))
+    assert gone.severity is PROBLEM
+
+
+def facts(**changed: Any) -> dict[str, Any]:
+    return {**own_facts(), "node": "a", "open_files_max": 65_536, "round_ms": 4.0, "skew_ms": 1.0, **changed}
+
+
+def test_parts_of_one_version_and_one_time() -> None:
+    found = severities(running.judged({"bookie-1": facts(), "broker-1": facts(node="b")}))
+    assert found == {"versions": OK, "clocks": OK}
+
+
+def test_parts_that_differ() -> None:
+    parts = {
+        "bookie-1": facts(version="0.0.1", open_files_max=256),
+        "broker-1": facts(node="b", skew_ms=-900.0, round_ms=100.0),
+    }
+    found: list[CheckResult] = list(running.judged(parts))
+    assert severities(found) == {"versions": WARNING, "open files of parts": PROBLEM, "clocks": WARNING}
+    assert "850 ms" in found[-1].found  # less the time of the call
+    assert heliograph_version() in found[0].found
+    assert severities(running.judged({"b": facts(skew_ms=9_000.0)}))["clocks"] is PROBLEM
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", *arguments])
+
+
+def test_it_works_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_BROKER_PORT", "0")
+    monkeypatch.setenv("HELIOGRAPH_GATEWAY_PORT", "0")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (65_536, 65_536))
+    monkeypatch.setattr(machine, "check_disk", lambda *arguments: iter(()))
+    shown = run("--home", str(tmp_path / "home"), "--json")
+    result = json.loads(shown.output)
+    assert [finding for finding in result["findings"] if finding["severity"] == "problem"] == []
+    assert result["healthy"]
+    assert shown.exit_code == 0
+    assert not (tmp_path / "home").exists()
+
+
+def test_wrong_settings_are_a_problem_with_exit_code_1(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text("bookies = 0\n")
+    shown = run("--home", str(tmp_path), "--json")
+    assert shown.exit_code == 1
+    last = json.loads(shown.output)["findings"][-1]
+    assert (last["check"], last["severity"]) == ("settings", "problem")
