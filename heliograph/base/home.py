@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class ClusterState:
     ray_start_ticks: int = 0
     ray_temporary_directory: str = ""
     boot_id: str = ""
+    not_serving: Mapping[str, str] = field(default_factory=dict)  # of the last start: parts and reasons
     version: int = STATE_VERSION
 
     @property
@@ -86,12 +87,18 @@ class ClusterHome:
         self.directory = directory
         self._file = directory / "cluster.json"
         self._secret = directory / "cluster.secret"
+        self._places = directory / "places.json"
         self._started_with = directory / "started-with.json"
 
     @property
     def ray_log(self) -> Path:
         """Return the path of the Ray head's output."""
         return self.directory / "ray.log"
+
+    @property
+    def failed_start(self) -> Path:
+        """Return the path of Ray's logs of the last start that failed."""
+        return self.directory / "failed-start"
 
     def prepare(self) -> None:
         """Make the directory if it is missing.
@@ -129,6 +136,29 @@ class ClusterHome:
         self._file.unlink(missing_ok=True)
         self._secret.unlink(missing_ok=True)
         self._started_with.unlink(missing_ok=True)
+
+    def keep_places(self, places: Mapping[str, Any]) -> None:
+        """Record where the parts run that have data, for every later start."""
+        self.prepare()
+        replace_private(self._places, (json.dumps({**self.places(), **places}, indent=2) + "\n").encode())
+
+    def places(self) -> dict[str, Any]:
+        """Return where parts with data run, by name; nothing before the first start.
+
+        Raises:
+            ResourceError: the file cannot be read.
+        """
+        try:
+            found: dict[str, Any] = json.loads(self._places.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ResourceError(f"{self._places} cannot be read ({error})") from error
+        return found
+
+    def forget_places(self) -> None:
+        """Delete that record, when the data is deleted."""
+        self._places.unlink(missing_ok=True)
 
     def keep_started_with(self, settings: Mapping[str, Any]) -> None:
         """Record the settings that the cluster was started with, but for secrets, by full names."""

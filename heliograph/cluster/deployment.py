@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,12 +28,13 @@ from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
+from heliograph.base.home import ClusterHome
 from heliograph.base.peer import NODE, ListenAddress, is_loopback
 from heliograph.client.discovery import METADATA
 from heliograph.cluster import diagnosis, labels, ports
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.diagnosis import Node
 from heliograph.cluster.hosting import hosted
+from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.parts import START_GROUPS, Part, parts_of
 from heliograph.cluster.removal import existing, remove
 from heliograph.cluster.settings.nodes import Tables, on_node
@@ -49,6 +50,8 @@ from heliograph.metadata.recipes.occupancy import require_vacant
 from heliograph.metadata.recipes.update_loop import update
 
 SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to expire
+NEEDED = ("metadata", "bookie", "broker")  # kinds of which at least one part has to serve
+ADDRESS_SHARE = 0.001  # of a node's resource for its address; each of up to 1,000 actors holds as much
 CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
 
 Progress = Callable[[str], None]
@@ -61,26 +64,34 @@ class Deployed:
     metadata_url: str
     addresses: dict[str, str] = field(default_factory=dict)  # by actor name
     created: list[str] = field(default_factory=list)  # actors that did not exist before
+    not_serving: dict[str, str] = field(default_factory=dict)  # reasons, by actor name; each keeps trying
 
 
-def deploy(config: ClusterConfig, progress: Progress, *, dashboard_url: str = "") -> Deployed:
-    """Create the missing parts of the cluster in the Ray that this process has joined, and wait until all serve.
+def deploy(config: ClusterConfig, home: ClusterHome, progress: Progress, *, dashboard_url: str = "") -> Deployed:
+    """Create the missing parts of the cluster in the Ray that this process has joined, and wait until they serve.
+
+    A part that does not serve within ``start_timeout_ms``, or whose node is away, keeps trying and does not keep the
+    others from serving.
+
+    Args:
+        home: where the places of parts with data are recorded.
 
     Raises:
-        ResourceError: a part is not ready within ``start_timeout_ms``; names the part and the reason. The actors that
-            this call created are removed again; their data stays.
+        ResourceError: the metadata store, every bookie or every broker does not serve; names one and the reason. The
+            actors that this call created are removed again; their data stays.
     """
     nodes = diagnosis.living_nodes()
-    parts = parts_of(config, [node.labels for node in nodes])
+    parts = parts_of(config, nodes, {name: Place(**place) for name, place in home.places().items()})
     _check_reach(config, parts, nodes)
+    home.keep_places({part.name: asdict(part.place) for part in parts if part.directory is not None})
     deployed = Deployed(metadata_url=config.metadata_url or "")
     try:
         for kinds in START_GROUPS:
             group = [part for part in parts if part.kind in kinds]
-            _start_group(group, config, deployed, dashboard_url)
+            _start_group(group, nodes, config, deployed, dashboard_url)
             for part in group:
-                address = deployed.addresses[part.name]
-                progress(f"{part.name} serves" + (f" at {address}" if address != part.name else ""))
+                progress(_outcome(part.name, deployed))
+            _require_service(group, deployed)
             if "metadata" in kinds:
                 if group:
                     deployed.metadata_url = embedded_url(deployed.addresses[METADATA], config.peer_tls)
@@ -92,26 +103,52 @@ def deploy(config: ClusterConfig, progress: Progress, *, dashboard_url: str = ""
     return deployed
 
 
-def _start_group(group: Sequence[Part], config: ClusterConfig, deployed: Deployed, dashboard_url: str) -> None:
+def _outcome(name: str, deployed: Deployed) -> str:
+    address = deployed.addresses.get(name)
+    if address is None:
+        return f"{name} does not serve yet: {deployed.not_serving[name]}; it keeps trying"
+    return f"{name} serves" + (f" at {address}" if address != name else "")
+
+
+def _require_service(group: Sequence[Part], deployed: Deployed) -> None:
+    """Check that the parts that started can serve clients at all.
+
+    Raises:
+        ResourceError: they cannot.
+    """
+    for kind in NEEDED:
+        names = [part.name for part in group if part.kind == kind]
+        if names and not any(name in deployed.addresses for name in names):
+            reasons = "; ".join(f"{name} did not start: {deployed.not_serving[name]}" for name in names)
+            raise ResourceError(f"nothing can be served: {reasons}")
+
+
+def _start_group(
+    group: Sequence[Part], nodes: Sequence[Node], config: ClusterConfig, deployed: Deployed, dashboard_url: str
+) -> None:
     calls: dict[Any, Part] = {}
     for part in group:
         if existing(part.name, config.namespace) is None:
             deployed.created.append(part.name)
         handle = _create(part, config, _with_credentials(config, deployed.metadata_url), dashboard_url)
-        calls[handle.start.remote()] = part
+        if any(part.place.admits(node) for node in nodes):
+            calls[handle.start.remote()] = part
+        else:
+            deployed.not_serving[part.name] = f"it is waiting for {part.place}"
     deadline = time.monotonic() + config.start_timeout_ms / 1000
     waiting = list(calls)
     while waiting:
         done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
         if not done:
-            part = calls[waiting[0]]
-            why = diagnosis.why_not_running(part.name, part.selector, config.namespace)
-            raise ResourceError(f"{part.name} did not start in {config.start_timeout_ms / 1000:.0f} s: {why}")
+            for part in (calls[call] for call in waiting):
+                why = diagnosis.why_not_running(part.name, part.place, config.namespace)
+                deployed.not_serving[part.name] = f"not ready after {config.start_timeout_ms / 1000:.0f} s: {why}"
+            return
         part = calls[done[0]]
         try:
             deployed.addresses[part.name] = str(ray.get(done[0]))
         except ray.exceptions.RayError as error:
-            raise ResourceError(f"{part.name} did not start: {diagnosis.reason(error)}") from error
+            deployed.not_serving[part.name] = diagnosis.reason(error)
 
 
 def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str) -> Any:
@@ -128,7 +165,8 @@ def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url:
             max_task_retries=0,
             max_concurrency=CALLS_AT_ONCE_MAX,
             num_cpus=config.actor_cpus,
-            label_selector=part.selector or None,
+            label_selector=dict(part.place.selector) or None,
+            resources={f"{ADDRESS_RESOURCE}{part.place.address}": ADDRESS_SHARE} if part.place.address else None,
             runtime_env={"env_vars": _environment()},
         )
         .remote(*arguments)
@@ -196,7 +234,7 @@ def _check_reach(config: ClusterConfig, parts: Sequence[Part], nodes: Sequence[N
     """
     if not is_loopback(config.host):
         return
-    used = {node.address for node in nodes for part in parts if labels.matches(part.selector, node.labels)}
+    used = {node.address for node in nodes for part in parts if part.place.admits(node)}
     if len(used) > 1:
         first, second = sorted(used)[:2]
         raise InvalidConfigError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -13,16 +11,9 @@ import ray.exceptions
 from heliograph.base.errors import HeliographError
 from heliograph.client import discovery
 from heliograph.cluster import labels
+from heliograph.cluster.labels import Node, Place
 
 STATE_API_TIMEOUT_SECONDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of Ray: its address, and its labels by name."""
-
-    address: str
-    labels: Mapping[str, str]
 
 
 def reason(error: BaseException) -> str:
@@ -33,11 +24,11 @@ def reason(error: BaseException) -> str:
     return text if isinstance(raised, HeliographError) else f"{type(raised).__name__}: {text}"
 
 
-def why_not_running(name: str, selector: Mapping[str, str], namespace: str) -> str:
+def why_not_running(name: str, place: Place, namespace: str) -> str:
     """Return the likely reason why an actor is not ready."""
     found = actor_states(namespace).get(name)
     state, restarts = (None, 0) if found is None else (str(found["state"]), int(found["num_restarts"]))
-    return labels.why_not_running(selector, [node.labels for node in living_nodes()], state, restarts)
+    return labels.why_not_running(place, living_nodes(), state, restarts)
 
 
 def living_nodes() -> list[Node]:
@@ -68,6 +59,6 @@ def actor_states(namespace: str) -> dict[str, dict[str, Any]]:
                     "pid": actor.pid,
                     "num_restarts": int(actor.num_restarts or 0),
                     "node_id": actor.node_id,
-                    "label_selector": actor.label_selector or {},
+                    "place": labels.place_of(actor.label_selector, actor.required_resources),
                 }
     return found

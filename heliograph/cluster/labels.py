@@ -1,13 +1,15 @@
 """Label selectors of the actors, made from the labels of Ray's nodes. Pure.
 
-The data of a bookie or of the embedded store is on the disk of one node, so their selectors are strict: without a
-matching node, the actor waits. A node is labelled with ``heliograph.io/bookie=<bookie id>``; or with ``true`` if it is
-the only node for bookies, and then carries all of them.
+The data of a bookie or of the embedded store is on the disk of one node, so their places are strict: without that node,
+the actor waits. A node is labelled with ``heliograph.io/bookie=<bookie id>`` for one bookie, or with ``true`` for any;
+the bookies are spread over those, and each stays at the address that it was given.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from heliograph.base.errors import ResourceError
 
@@ -17,6 +19,9 @@ METADATA = "heliograph.io/metadata"
 RACK = "heliograph.io/rack"
 HOST = "heliograph.io/host"  # by which others reach what runs on the node; without it: its Ray node's address
 ANY = "true"
+ADDRESS_RESOURCE = "node:"  # and an address: a resource that Ray gives to the nodes at that address
+METADATA_NAME = "metadata"  # of the actor
+FIRST_BOOKIE = "bookie-1"
 
 ONE_MACHINE = {BOOKIE: ANY, BROKER: ANY, METADATA: ANY}
 
@@ -24,49 +29,86 @@ Selector = dict[str, str]
 NodeLabels = Mapping[str, str]
 
 
-def bookie_selector(bookie_id: str, nodes: Sequence[NodeLabels]) -> Selector:
-    """Return the selector of a bookie, given the labels of all living nodes.
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of Ray: its address, and its labels by name."""
+
+    address: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an actor may run: on nodes with all labels of ``selector``, and at ``address`` alone unless it is empty."""
+
+    selector: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+    def admits(self, node: Node) -> bool:
+        """Return whether the actor may run on a node."""
+        return matches(self.selector, node.labels) and self.address in ("", node.address)
+
+    def __str__(self) -> str:
+        text = describe(self.selector) if self.selector else "a node"
+        return f"{text} at {self.address}" if self.address else text
+
+
+def storage_places(names: Sequence[str], nodes: Sequence[Node], known: Mapping[str, Place]) -> dict[str, Place]:
+    """Return the place of each part that has data on a disk, which is where it was, whether its node is there or not.
+
+    Args:
+        names: of bookies and of the embedded store.
+        nodes: the living ones.
+        known: where parts were placed before.
 
     Raises:
-        ResourceError: no node has the label, or several nodes are labelled ``true``, so that the disk is ambiguous.
+        ResourceError: a part that is new finds no node with a label for it, or too many are labelled for metadata.
     """
-    if any(node.get(BOOKIE) == bookie_id for node in nodes):
-        return {BOOKIE: bookie_id}
-    general = [node for node in nodes if node.get(BOOKIE) == ANY]
-    if len(general) > 1:
-        raise ResourceError(
-            f"{len(general)} nodes are labelled {BOOKIE}={ANY}: label the node that holds the disk of {bookie_id} with "
-            f"{BOOKIE}={bookie_id}, so that it returns to it after a restart",
-            field="labels",
-        )
-    if not general:
-        raise ResourceError(_missing(BOOKIE, bookie_id), field="labels")
-    return {BOOKIE: ANY}
+    general = sorted({node.address for node in nodes if node.labels.get(BOOKIE) == ANY})
+    places: dict[str, Place] = {}
+    for name in names:
+        own = _own_label(name, nodes)
+        if own is not None:
+            places[name] = Place(own)
+        elif name in known:
+            places[name] = _kept(known[name], general, known)
+        elif name == METADATA_NAME and (first := places.get(FIRST_BOOKIE)) is not None:
+            places[name] = first
+        elif not general:
+            raise ResourceError(_missing(BOOKIE, name), field="labels")
+        else:
+            load = Counter(place.address for each, place in places.items() if each != METADATA_NAME)
+            places[name] = Place({BOOKIE: ANY}, min(general, key=lambda address: (load[address], address)))
+    return places
 
 
-def broker_selector(nodes: Sequence[NodeLabels]) -> Selector:
+def _own_label(name: str, nodes: Sequence[Node]) -> Selector | None:
+    """Return the labels of the node that is labelled for this part and no other; None if there is none."""
+    if name == METADATA_NAME:
+        named = [node for node in nodes if node.labels.get(METADATA) == ANY]
+        if len(named) > 1:
+            raise ResourceError(f"{len(named)} nodes are labelled {METADATA}={ANY}: leave one", field="labels")
+        return {METADATA: ANY} if named else None
+    return {BOOKIE: name} if any(node.labels.get(BOOKIE) == name for node in nodes) else None
+
+
+def _kept(place: Place, general: Sequence[str], known: Mapping[str, Place]) -> Place:
+    """Return the same place; a cluster on one machine follows it when its address has changed."""
+    before = {each.address for each in known.values() if each.address}
+    if place.address and len(before) == len(general) == 1:
+        return Place(place.selector, general[0])
+    return place
+
+
+def broker_selector(nodes: Sequence[Node]) -> Selector:
     """Return the selector of brokers, auditor and gateway, which keep nothing on disk.
 
     Raises:
         ResourceError: no node has the label.
     """
-    if not any(node.get(BROKER) == ANY for node in nodes):
+    if not any(node.labels.get(BROKER) == ANY for node in nodes):
         raise ResourceError(_missing(BROKER, "a broker"), field="labels")
     return {BROKER: ANY}
-
-
-def metadata_selector(nodes: Sequence[NodeLabels]) -> Selector:
-    """Return the selector of the embedded store: the node labelled for it, else the first bookie's.
-
-    Raises:
-        ResourceError: neither exists, or several nodes are labelled for it.
-    """
-    named = [node for node in nodes if node.get(METADATA) == ANY]
-    if len(named) > 1:
-        raise ResourceError(f"{len(named)} nodes are labelled {METADATA}={ANY}: leave one", field="labels")
-    if named:
-        return {METADATA: ANY}
-    return bookie_selector("bookie-1", nodes)
 
 
 def describe(selector: Mapping[str, str]) -> str:
@@ -74,15 +116,15 @@ def describe(selector: Mapping[str, str]) -> str:
     return "a node labelled " + " and ".join(f"{key}={value}" for key, value in selector.items())
 
 
-def why_not_running(selector: Mapping[str, str], nodes: Iterable[NodeLabels], state: str | None, restarts: int) -> str:
+def why_not_running(place: Place, nodes: Iterable[Node], state: str | None, restarts: int) -> str:
     """Return the likely reason why an actor is not ready.
 
     Args:
-        nodes: the labels of the living nodes.
+        nodes: the living ones.
         state: the actor's, in Ray's words; None if Ray does not say.
     """
-    if selector and not any(matches(selector, node) for node in nodes):
-        return f"it is waiting for {describe(selector)}"
+    if not any(place.admits(node) for node in nodes):
+        return f"it is waiting for {place}"
     if state is None:
         return "Ray does not say why; see the logs in the Ray dashboard"
     if state in ("PENDING_CREATION", "DEPENDENCIES_UNREADY"):
@@ -90,6 +132,12 @@ def why_not_running(selector: Mapping[str, str], nodes: Iterable[NodeLabels], st
     if restarts:
         return f"it was restarted {restarts} times; see `helio logs`"
     return f"it is {state.lower()}, but its start has not finished"
+
+
+def place_of(selector: Mapping[str, str] | None, resources: Mapping[str, float] | None) -> Place:
+    """Return where an actor may run, from the labels and resources that Ray has of it."""
+    addresses = [name for name in resources or {} if name.startswith(ADDRESS_RESOURCE)]
+    return Place(dict(selector or {}), addresses[0].removeprefix(ADDRESS_RESOURCE) if addresses else "")
 
 
 def matches(selector: Mapping[str, str], node: NodeLabels) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -89,8 +90,11 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     return address_file.read_text().strip()
 
 
-def stop_ray(process: ProcessName, temporary_directory: str) -> None:
+def stop_ray(process: ProcessName, temporary_directory: str, *, keep_logs: Path | None = None) -> None:
     """Stop a Ray head with everything it started, and remove its files.
+
+    Args:
+        keep_logs: directory that gets its logs instead, in place of those of an earlier one.
 
     Raises:
         ResourceError: a process survives SIGKILL.
@@ -99,6 +103,11 @@ def stop_ray(process: ProcessName, temporary_directory: str) -> None:
         raise ResourceError(f"processes of Ray's session {process.pid} do not end: see `ps -s {process.pid}`")
     if (child := _children.pop(process.pid, None)) is not None:
         child.wait()
+    if temporary_directory and keep_logs is not None:
+        delete_tree(keep_logs)
+        logs = Path(temporary_directory) / "session_latest" / "logs"
+        if logs.is_dir():
+            shutil.copytree(logs, keep_logs, symlinks=True)
     if temporary_directory:
         delete_tree(Path(temporary_directory))
 

@@ -16,6 +16,7 @@ from heliograph.base.errors import (
     ConflictError,
     HeliographError,
     InvalidConfigError,
+    ResourceError,
     UnsupportedError,
 )
 from heliograph.base.home import ClusterHome, ClusterState, boot_id, delete_tree, private_files, require_writable
@@ -29,6 +30,7 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
 
 SECRET_BYTES = 32
+RAY_STARTS_MAX = 3
 Progress = Callable[[str], None]
 
 
@@ -76,8 +78,8 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
         except BaseException:
             if started is not None:
                 discovery.detach()
-                _stop_ray(started)
-                home.forget()
+                _stop_failed(started, home)
+                progress(f"the logs of what failed are in {home.failed_start}")
             raise
 
 
@@ -175,6 +177,7 @@ def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = l
             delete_tree(Path(state.data_root))
             progress(f"{state.data_root} is deleted")
             home.ray_log.unlink(missing_ok=True)
+            home.forget_places()
         home.forget()
 
 
@@ -184,13 +187,14 @@ def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progr
     discovery.attach(config.namespace, address=state.ray_address)
     home.keep_secret(config.secrets)
     home.keep_started_with(setting_report.given(config))
-    deployed = deploy(config, progress, dashboard_url=state.dashboard_url)
+    deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url)
     state = replace(
         state,
         metadata_url=deployed.metadata_url,
         service_url=_joined_urls(deployed.addresses),
         gateway_url=deployed.addresses.get(discovery.GATEWAY, ""),
         data_root=str(config.data_root),
+        not_serving=deployed.not_serving,
     )
     state = _with_files(state, config)
     home.save(state)
@@ -221,6 +225,24 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
         if wanted.get(setting, True):
             ports.require_free(getattr(config, setting), "0.0.0.0" if config.host == NODE else config.host, setting)
     progress("starting Ray on this machine")
+    for attempt in range(1, RAY_STARTS_MAX + 1):
+        try:
+            state = _start_head(config, home)
+            break
+        except ResourceError as error:
+            if attempt == RAY_STARTS_MAX:
+                raise
+            progress(f"{error}; starting it again")  # Ray gives up its own start after 30 s, also on a busy machine
+    progress(f"Ray runs at {state.ray_address}, its dashboard at {state.dashboard_url}")
+    return state
+
+
+def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
+    """Start a Ray head and wait until it can be joined; the logs of one that fails are kept.
+
+    Raises:
+        ResourceError: it failed. Nothing of it runs.
+    """
     head = launch.spawn_ray(config, home)
     state = ClusterState(
         namespace=config.namespace,
@@ -237,12 +259,17 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
     try:
         state = replace(state, ray_address=launch.wait_for_ray(head, home))
     except BaseException:
-        _stop_ray(state)
-        home.forget()
+        _stop_failed(state, home)
         raise
     home.save(state)
-    progress(f"Ray runs at {state.ray_address}, its dashboard at {state.dashboard_url}")
     return state
+
+
+def _stop_failed(state: ClusterState, home: ClusterHome) -> None:
+    """Stop a Ray whose start, or whose cluster's start, failed. Its logs stay in the cluster's home."""
+    if (process := state.ray_process) is not None:
+        launch.stop_ray(process, state.ray_temporary_directory, keep_logs=home.failed_start)
+    home.forget()
 
 
 def _joined(config: ClusterConfig) -> ClusterState:

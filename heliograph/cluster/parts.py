@@ -21,28 +21,36 @@ class Part:
 
     name: str
     kind: str  # one of START_ORDER
-    selector: labels.Selector = field(default_factory=dict)
+    place: labels.Place = field(default_factory=labels.Place)
     port: int = 0
     tls_port: int = 0
     rack: str = "default"
     directory: Path | None = None
 
 
-def parts_of(config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> list[Part]:
+def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping[str, labels.Place]) -> list[Part]:
     """Return every actor of the cluster in starting order, without the embedded store if ``metadata_url`` is set.
 
     Args:
-        nodes: the labels of Ray's living nodes.
+        nodes: Ray's living nodes.
+        known: where parts with data were placed before.
 
     Raises:
         ResourceError: no node has a label that one of the parts needs.
     """
+    bookies = [f"{BOOKIE_PREFIX}{number}" for number in range(1, config.bookies + 1)]
+    stored = bookies if config.metadata_url is not None else [*bookies, METADATA]
+    anywhere = labels.Place()
+    places: Mapping[str, labels.Place] = dict.fromkeys(stored, anywhere)
+    if config.require_labels:
+        places = labels.storage_places(stored, nodes, known)
+        anywhere = labels.Place(labels.broker_selector(nodes))
     parts = []
     if config.metadata_url is None:
-        selector = labels.metadata_selector(nodes) if config.require_labels else {}
-        parts.append(Part(METADATA, "metadata", selector, config.metadata_port, directory=config.data_root / METADATA))
-    parts += [_bookie(number, config, nodes) for number in range(1, config.bookies + 1)]
-    anywhere = labels.broker_selector(nodes) if config.require_labels else {}
+        parts.append(
+            Part(METADATA, "metadata", places[METADATA], config.metadata_port, directory=config.data_root / METADATA)
+        )
+    parts += [_bookie(number, config, nodes, places[name]) for number, name in enumerate(bookies, 1)]
     parts += [
         Part(
             f"{BROKER_PREFIX}{number}",
@@ -60,14 +68,13 @@ def parts_of(config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> list[
     return parts
 
 
-def _bookie(number: int, config: ClusterConfig, nodes: Sequence[Mapping[str, str]]) -> Part:
+def _bookie(number: int, config: ClusterConfig, nodes: Sequence[labels.Node], place: labels.Place) -> Part:
     name = f"{BOOKIE_PREFIX}{number}"
-    selector = labels.bookie_selector(name, nodes) if config.require_labels else {}
-    racks = [node.get(labels.RACK, "default") for node in nodes if labels.matches(selector, node)]
+    racks = [node.labels.get(labels.RACK, "default") for node in nodes if place.admits(node)]
     return Part(
         name,
         "bookie",
-        selector,
+        place,
         _numbered(config.bookie_port, number, 1),
         rack=racks[0] if racks else "default",
         directory=config.data_root / name,

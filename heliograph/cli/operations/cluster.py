@@ -78,6 +78,8 @@ def _show_started(output: Output, state: ClusterState, seconds: float, option: s
         ("retention", retention_text(retention_seconds)),
     ]
     output.facts("", rows)
+    if state.not_serving:
+        output.progress(f"not serving yet: {', '.join(sorted(state.not_serving))}; `helio status` tells more")
     output.progress(f"up in {seconds} s. Next:")
     output.progress(f"  echo hello | helio produce greetings{option}")
     output.progress(f"  helio consume greetings --from earliest -n 1{option}")

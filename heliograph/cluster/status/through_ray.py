@@ -50,7 +50,7 @@ def _ask_ray(status: ClusterStatus) -> None:
         if known is not None:
             actor.state, actor.pid, actor.restarts = known["state"], known["pid"], known["num_restarts"]
             if actor.state != "ALIVE":
-                actor.note = diagnosis.why_not_running(actor.name, known["label_selector"], status.namespace)
+                actor.note = diagnosis.why_not_running(actor.name, known["place"], status.namespace)
                 continue
         method = "start" if actor.name in _START_RETURNS_ADDRESS else "pid"
         with contextlib.suppress(HeliographError):

@@ -15,6 +15,7 @@ from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterState
 from heliograph.client.discovery import GATEWAY, METADATA
 from heliograph.cluster import labels
+from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.status.dashboard import Json, RayDashboard
 from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
@@ -85,8 +86,11 @@ def _status_of(actor: Json, nodes: list[Json]) -> ActorStatus:
     restarts = int(actor.get("num_restarts") or 0)
     made = ActorStatus(name, kind_of(name), state, actor.get("pid"), restarts)
     if not _runs(actor):
-        living = [node.get("labels") or {} for node in nodes if node.get("state") == "ALIVE"]
-        made.note = labels.why_not_running(actor.get("label_selector") or {}, living, state, restarts)
+        living = [
+            Node(str(node.get("node_ip")), node.get("labels") or {}) for node in nodes if node.get("state") == "ALIVE"
+        ]
+        place = labels.place_of(actor.get("label_selector"), actor.get("required_resources"))
+        made.note = labels.why_not_running(place, living, state, restarts)
     return made
 
 

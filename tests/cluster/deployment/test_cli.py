@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -195,10 +194,11 @@ def test_down_leaves_no_process_and_no_data(home: Path) -> None:
     assert "nothing to stop" in helio("down", "--home", home, code=1)
 
 
-def test_a_cluster_whose_bookie_cannot_write_says_so(cluster: LiveCluster, tmp_path: Path) -> None:
-    from heliograph.base.errors import ResourceError
+def test_a_cluster_starts_without_a_bookie_that_cannot_and_gets_it_when_its_disk_is_back(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
     from heliograph.cluster.config import ClusterConfig
-    from heliograph.cluster.lifecycle import up
+    from heliograph.cluster.lifecycle import down, up
 
     data = tmp_path / "data"
     data.mkdir()
@@ -212,14 +212,44 @@ def test_a_cluster_whose_bookie_cannot_write_says_so(cluster: LiveCluster, tmp_p
         dashboard_port=0,
         start_timeout_ms=START_SECONDS * 1_000,
     )
-    with pytest.raises(ResourceError, match="bookie-2 did not start"):
-        up(config)
-    from heliograph.cluster.diagnosis import actor_states
+    lines: list[str] = []
+    state = up(config, lines.append)
+    assert set(state.not_serving) == {"bookie-2"}
+    assert any("bookie-2 does not serve yet" in line and "it keeps trying" in line for line in lines)
+    (data / "bookie-2").unlink()
+    from heliograph.cluster.status.through_ray import gather
 
-    wait_for(
-        lambda: all(actor["state"] == "DEAD" for actor in actor_states("broken").values()), 120, "actors are left over"
+    wait_for(lambda: gather("broken", state).is_healthy, 120, "bookie-2 did not come back by itself")
+    assert dict(up(config).not_serving) == {}
+    down(ClusterHome(tmp_path / "home"), delete_data=True)
+
+
+def test_a_cluster_of_which_nothing_can_serve_is_not_up(cluster: LiveCluster, tmp_path: Path) -> None:
+    from heliograph.base.errors import ResourceError
+    from heliograph.cluster.config import ClusterConfig
+    from heliograph.cluster.diagnosis import actor_states
+    from heliograph.cluster.lifecycle import up
+
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in (1, 2, 3):
+        (data / f"bookie-{number}").write_text("a file where a directory should be")
+    config = ClusterConfig(
+        home=tmp_path / "home",
+        data_directory=data,
+        namespace="hopeless",
+        broker_port=0,
+        gateway=False,
+        dashboard_port=0,
+        start_timeout_ms=START_SECONDS * 1_000,
     )
-    shutil.rmtree(tmp_path / "home", ignore_errors=True)
+    with pytest.raises(ResourceError, match="nothing can be served: bookie-1 did not start"):
+        up(config)
+    wait_for(
+        lambda: all(actor["state"] == "DEAD" for actor in actor_states("hopeless").values()),
+        120,
+        "actors are left over",
+    )
 
 
 def test_up_joins_the_ray_that_is_named_and_down_leaves_it(cluster: LiveCluster, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from heliograph.base.errors import ClusterNotFoundError, ConflictError, Resource
 from heliograph.client import discovery
 from heliograph.cluster import diagnosis
 from heliograph.cluster.hosting import hosted
+from heliograph.cluster.labels import Place
 from heliograph.cluster.removal import remove
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 
@@ -100,7 +101,7 @@ def test_a_failed_start_is_told_and_tried_again_in_a_new_process(namespace: str,
 def test_an_actor_without_a_node_is_said_to_wait_for_its_label(namespace: str, tmp_path: Path) -> None:
     selector = {"heliograph.io/bookie": "bookie-77"}
     create(namespace, "bookie-77", tmp_path / "notes", label_selector=selector)
-    why = diagnosis.why_not_running("bookie-77", selector, namespace)
+    why = diagnosis.why_not_running("bookie-77", Place(selector), namespace)
     assert why == "it is waiting for a node labelled heliograph.io/bookie=bookie-77"
     remove(["bookie-77"], namespace)  # without a wait for an answer that cannot come
 

@@ -12,6 +12,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import ListenAddress, host_and_port
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.labels import Node
 from heliograph.cluster.lifecycle import with_secret
 from heliograph.cluster.parts import parts_of
 from heliograph.cluster.ports import Machine
@@ -68,11 +69,11 @@ def test_the_metadata_store_keeps_the_port_of_its_first_start() -> None:
 
 
 def test_ports_of_numbered_parts_follow_the_first() -> None:
-    label = {"heliograph.io/bookie": "true", "heliograph.io/broker": "true"}
-    parts = {part.name: part for part in parts_of(ClusterConfig(bookie_port=3181, brokers=3), [label])}
+    node = Node("10.0.0.1", {"heliograph.io/bookie": "true", "heliograph.io/broker": "true"})
+    parts = {part.name: part for part in parts_of(ClusterConfig(bookie_port=3181, brokers=3), [node], {})}
     assert [parts[f"bookie-{number}"].port for number in (1, 2, 3)] == [3181, 3182, 3183]
     assert [(parts[f"broker-{n}"].port, parts[f"broker-{n}"].tls_port) for n in (1, 3)] == [(6650, 6651), (6654, 6655)]
-    free = parts_of(ClusterConfig(broker_port=0, brokers=3), [label])
+    free = parts_of(ClusterConfig(broker_port=0, brokers=3), [node], {})
     assert {part.port for part in free if part.kind == "broker"} == {0}
 
 

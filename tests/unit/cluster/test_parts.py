@@ -7,60 +7,99 @@ import pytest
 from heliograph.base.errors import ResourceError
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.labels import Node, Place, storage_places
 from heliograph.cluster.naming import START_ORDER, kind_of, sort_key
-from heliograph.cluster.parts import parts_of
+from heliograph.cluster.parts import Part, parts_of
 
-ONE_MACHINE = [labels.ONE_MACHINE]
+ONE_MACHINE = [Node("10.0.0.1", labels.ONE_MACHINE)]
+ANY = {labels.BOOKIE: "true"}
+THREE = [Node(f"10.0.0.{number}", {**ANY, labels.BROKER: "true"}) for number in (1, 2, 3)]
+BOOKIES = ["bookie-1", "bookie-2", "bookie-3", "bookie-4"]
+
+
+def parts(config: ClusterConfig, nodes: list[Node], known: dict[str, Place] | None = None) -> dict[str, Part]:
+    return {part.name: part for part in parts_of(config, nodes, known or {})}
 
 
 def test_parts_come_in_starting_order_with_their_places(tmp_path: Path) -> None:
     config = ClusterConfig(home=tmp_path, bookies=3, brokers=2, broker_port=6650, gateway_port=8080)
-    parts = parts_of(config, ONE_MACHINE)
-    assert [part.name for part in parts] == [
+    found = parts(config, ONE_MACHINE)
+    assert list(found) == [
         "metadata", "bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "auditor", "gateway",
     ]  # fmt: skip
-    assert [part.port for part in parts if part.kind == "broker"] == [6650, 6652]
-    assert parts[1].directory == tmp_path / "data" / "bookie-1"
-    assert parts[1].selector == {labels.BOOKIE: "true"}
-    assert parts[-1].port == 8080
+    assert [part.port for part in found.values() if part.kind == "broker"] == [6650, 6652]
+    assert found["bookie-1"].directory == tmp_path / "data" / "bookie-1"
+    assert found["bookie-1"].place == Place(ANY, "10.0.0.1")
+    assert found["gateway"].port == 8080
 
 
 def test_parts_that_are_not_wanted_are_left_out() -> None:
     config = ClusterConfig(metadata_url="etcd://127.0.0.1:2379", gateway=False, auditor=False, brokers=1)
-    assert {part.kind for part in parts_of(config, ONE_MACHINE)} == {"bookie", "broker"}
+    assert {part.kind for part in parts(config, ONE_MACHINE).values()} == {"bookie", "broker"}
 
 
 def test_a_node_labelled_with_an_id_holds_that_bookie_and_its_rack_counts() -> None:
     nodes = [
-        {labels.BOOKIE: f"bookie-{number}", labels.RACK: f"r{number}", labels.BROKER: "true"} for number in (1, 2, 3)
+        Node(f"10.0.0.{n}", {labels.BOOKIE: f"bookie-{n}", labels.RACK: f"r{n}", labels.BROKER: "true"})
+        for n in (1, 2, 3)
     ]
-    parts = {part.name: part for part in parts_of(ClusterConfig(), nodes)}
-    assert parts["bookie-2"].selector == {labels.BOOKIE: "bookie-2"}
-    assert parts["bookie-2"].rack == "r2"
-    assert parts["metadata"].selector == {labels.BOOKIE: "bookie-1"}
+    found = parts(ClusterConfig(), nodes)
+    assert found["bookie-2"].place == Place({labels.BOOKIE: "bookie-2"})
+    assert found["bookie-2"].rack == "r2"
+    assert found["metadata"].place == Place({labels.BOOKIE: "bookie-1"})
 
 
 def test_a_missing_label_is_named_with_the_command_that_sets_it() -> None:
     with pytest.raises(ResourceError, match=r"ray start --labels heliograph\.io/bookie=true"):
-        parts_of(ClusterConfig(), [{}])
+        parts(ClusterConfig(), [Node("10.0.0.1", {})])
     with pytest.raises(ResourceError, match=r"heliograph\.io/broker"):
-        parts_of(ClusterConfig(), [{labels.BOOKIE: "true"}])
+        parts(ClusterConfig(), [Node("10.0.0.1", ANY)])
 
 
-def test_two_nodes_for_any_bookie_are_refused_since_a_disk_is_on_one() -> None:
-    with pytest.raises(ResourceError, match="label the node that holds the disk of bookie-1"):
-        labels.bookie_selector("bookie-1", [{labels.BOOKIE: "true"}, {labels.BOOKIE: "true"}])
+def test_bookies_are_spread_over_the_nodes_for_any_of_them_and_each_has_one_address() -> None:
+    places = storage_places([*BOOKIES, "metadata"], THREE, {})
+    assert [places[name].address for name in BOOKIES] == ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1"]
+    assert places["metadata"] == places["bookie-1"]
+
+
+def test_a_bookie_stays_where_its_disk_is_whoever_comes_or_goes() -> None:
+    known = storage_places(BOOKIES, THREE[:2], {})
+    assert storage_places(BOOKIES, THREE, known) == known
+    assert storage_places(BOOKIES, THREE[1:], known) == known, "bookie-1 waits for its node"
+    assert storage_places([*BOOKIES, "bookie-5"], THREE, known)["bookie-5"].address == "10.0.0.3"
+
+
+def test_a_cluster_on_one_machine_follows_the_address_of_the_machine() -> None:
+    known = storage_places(BOOKIES, ONE_MACHINE, {})
+    moved = storage_places(BOOKIES, [Node("192.168.0.9", labels.ONE_MACHINE)], known)
+    assert {place.address for place in moved.values()} == {"192.168.0.9"}
+
+
+def test_a_label_with_an_id_goes_before_where_a_bookie_was() -> None:
+    known = storage_places(BOOKIES, THREE, {})
+    nodes = [*THREE, Node("10.0.0.9", {labels.BOOKIE: "bookie-2"})]
+    assert storage_places(BOOKIES, nodes, known)["bookie-2"] == Place({labels.BOOKIE: "bookie-2"})
+
+
+def test_one_node_only_is_for_metadata() -> None:
+    nodes = [Node("10.0.0.1", {**ANY, labels.METADATA: "true"}), Node("10.0.0.2", {labels.METADATA: "true"})]
+    assert storage_places(["metadata"], nodes[1:], {})["metadata"] == Place({labels.METADATA: "true"})
+    with pytest.raises(ResourceError, match="2 nodes are labelled"):
+        storage_places(["metadata"], nodes, {})
 
 
 def test_without_labels_any_node_will_do() -> None:
-    assert all(part.selector == {} for part in parts_of(ClusterConfig(require_labels=False), [{}]))
+    found = parts(ClusterConfig(require_labels=False), [Node("10.0.0.1", {})])
+    assert all(part.place == Place() for part in found.values())
 
 
-def test_a_selector_matches_and_reads_well() -> None:
-    selector = labels.bookie_selector("bookie-1", ONE_MACHINE)
-    assert labels.matches(selector, labels.ONE_MACHINE)
-    assert not labels.matches(selector, {})
-    assert labels.describe(selector) == "a node labelled heliograph.io/bookie=true"
+def test_a_place_admits_nodes_and_reads_well() -> None:
+    place = Place(ANY, "10.0.0.1")
+    assert place.admits(ONE_MACHINE[0])
+    assert not place.admits(THREE[1])
+    assert not place.admits(Node("10.0.0.1", {}))
+    assert str(place) == "a node labelled heliograph.io/bookie=true at 10.0.0.1"
+    assert str(Place()) == "a node"
 
 
 def test_names_sort_by_start_and_by_number() -> None:
