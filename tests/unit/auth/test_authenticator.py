@@ -169,6 +169,21 @@ async def test_remembered_passwords_are_bounded(with_users: Authenticator, monke
     assert len(found._right) == 2
 
 
+async def test_passwords_that_are_long_or_too_many_reach_no_thread(
+    with_users: Authenticator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checked: list[bytes] = []
+    monkeypatch.setattr(basic, "_matches", lambda password, known: bool(checked.append(password)))
+    for bound, data in (("DATA_BYTES_MAX", b"bcrypt:" + b"p" * basic.DATA_BYTES_MAX), ("WAITING_MAX", b"bcrypt:x")):
+        if bound == "WAITING_MAX":
+            monkeypatch.setattr(basic, bound, 0)
+        with pytest.raises(AuthenticationError):
+            await with_users.authenticate(Credentials("basic", data))
+    assert checked == []
+    assert "the limit is" in caplog.text
+    assert "wait already" in caplog.text
+
+
 @pytest.mark.parametrize("content", ["alice:plain\n", "no colon\n"])
 def test_a_file_of_users_without_hashes_is_refused(clock: Clock, tmp_path: Path, content: str) -> None:
     (tmp_path / "users").write_text(content)

@@ -12,8 +12,10 @@ from typing import Any
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from heliograph.auth import keys
 from heliograph.auth.config import AuthConfig
 from heliograph.auth.tokens import TOKEN_BYTES_MAX, TokenProvider
 from heliograph.base.errors import AuthenticationError, InvalidConfigError
@@ -293,3 +295,16 @@ def test_a_set_that_cannot_be_used_is_refused(content: Any, tmp_path: Path) -> N
     file.write_text(json.dumps(content))
     with pytest.raises(InvalidConfigError, match="token_jwks_file"):
         TokenProvider(AuthConfig(enabled=True, token_jwks_file=str(file)))
+
+
+def test_a_short_rsa_key_and_a_large_file_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    short = rsa.generate_private_key(public_exponent=65_537, key_size=1_024)
+    with pytest.raises(InvalidConfigError, match="at least 2048 bits"):
+        provider(token_public_key=base64.b64encode(der(short)).decode())
+    monkeypatch.setattr(keys, "KEY_FILE_BYTES_MAX", 64)
+    file = tmp_path / "key"
+    file.write_bytes(b"k" * 64)
+    assert provider(token_secret_key=str(file)).has_keys
+    file.write_bytes(b"k" * 65)
+    with pytest.raises(InvalidConfigError, match="too large"):
+        provider(token_secret_key=str(file))

@@ -16,9 +16,10 @@ from websockets.exceptions import ConnectionClosed
 
 from heliograph.auth.principal import Principal
 from heliograph.gateway.config import GatewayConfig
-from heliograph.gateway.errors import TooManyRequestsError, TooManySessionsError, TooMuchHeldError
+from heliograph.gateway.errors import TooManyRequestsError, TooManySessionsError, TooMuchHeldError, headers_of
+from heliograph.gateway.http import limits
 from heliograph.gateway.http.caller import Caller
-from heliograph.gateway.http.limits import BodyBudget, Rate, Shares, tenant_of
+from heliograph.gateway.http.limits import BodyBudget, Rate, Shares, tenant_of, too_fast
 from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.test_server import started
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World, run
@@ -311,6 +312,16 @@ def test_rates_fill_with_time_and_debts_are_paid() -> None:
     assert off.wait_seconds("a", 0) == 0
 
 
+def test_the_callers_whose_rates_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CALLERS_MAX", 2)
+    rate = Rate(1)
+    for key in ("a", "b", "a", "c"):
+        rate.use(key, 100, 0)
+    assert [rate.wait_seconds(key, 0) > 0 for key in ("c", "a")] == [True, True]
+    assert rate.wait_seconds("b", 0) == 0, "it was seen longest ago, and is forgotten"
+    assert len(rate._buckets) == 2
+
+
 @pytest.mark.parametrize(
     ("path", "tenant"),
     [
@@ -346,6 +357,10 @@ def test_who_is_too_fast_is_told_when_to_try_again(setting: str, kind: str) -> N
         assert refused.status == 429
 
     run(scenario, **{setting: 2.0})
+
+
+def test_the_time_to_wait_is_that_of_the_debt() -> None:
+    assert headers_of(too_fast(7.2, "role")) == {"Retry-After": "8"}
 
 
 def test_frames_that_come_too_fast_are_slowed_down() -> None:
