@@ -173,7 +173,12 @@ async def test_passwords_that_are_long_or_too_many_reach_no_thread(
     with_users: Authenticator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     checked: list[bytes] = []
-    monkeypatch.setattr(basic, "_matches", lambda password, known: bool(checked.append(password)))
+
+    def matches(password: bytes, known: str) -> bool:
+        checked.append(password)
+        return False
+
+    monkeypatch.setattr(basic, "_matches", matches)
     for bound, data in (("DATA_BYTES_MAX", b"bcrypt:" + b"p" * basic.DATA_BYTES_MAX), ("WAITING_MAX", b"bcrypt:x")):
         if bound == "WAITING_MAX":
             monkeypatch.setattr(basic, bound, 0)
