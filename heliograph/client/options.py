@@ -40,7 +40,9 @@ class ClientOptions:
         tls_certificate_file, tls_key_file: The client's own certificate, for brokers that require one.
         operation_timeout_ms: Time for a lookup, subscribing, acknowledging or seeking, with all retries.
         connect_timeout_ms: Time for one attempt to reach one broker.
-        keep_alive_ms: Time between pings; a peer that sends nothing between two pings is taken for dead.
+        silence_ms: Time between pings. When a broker has sent nothing for so long, another one is asked whether its
+            topics have moved, as they do from a broker that stands still for longer than its session.
+        keep_alive_ms: A broker that sends nothing for this long is taken for dead.
         partitions_update_ms: Time between checks for added partitions while a handle is open; 0 turns them off.
         retry_first_ms, retry_max_ms: The first and the longest pause between attempts; pauses double, with jitter.
     """
@@ -58,6 +60,7 @@ class ClientOptions:
     tls_key_file: str | None = None
     operation_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
+    silence_ms: int = 5_000
     keep_alive_ms: int = 30_000
     partitions_update_ms: int = 60_000
     retry_first_ms: int = 50
@@ -71,7 +74,13 @@ class ClientOptions:
                 "connections are to be made by TLS, and an address is of none", field="address", limit=ENCRYPTED
             )
         _check_positive(
-            self, "operation_timeout_ms", "connect_timeout_ms", "keep_alive_ms", "retry_first_ms", "retry_max_ms"
+            self,
+            "operation_timeout_ms",
+            "connect_timeout_ms",
+            "silence_ms",
+            "keep_alive_ms",
+            "retry_first_ms",
+            "retry_max_ms",
         )
         assert self.identity is not None, "its parts do not contradict each other, or it has raised"
 

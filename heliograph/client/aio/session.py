@@ -33,6 +33,7 @@ class ClientSession:
         self.loop = asyncio.get_running_loop()
         self.pool = ConnectionPool(options)
         self.lookup = Lookup(options, self.pool, random)
+        self.pool.on_silent = self.lookup.suspect
         self._ids = itertools.count(1)
 
     def next_id(self) -> int:
@@ -69,4 +70,5 @@ class ClientSession:
 
     async def close(self) -> None:
         """Close all connections."""
+        await self.lookup.close()
         await self.pool.close()

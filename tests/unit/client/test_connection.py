@@ -12,12 +12,13 @@ import heliograph
 from heliograph.base import errors
 from heliograph.base.backoff import Backoff
 from heliograph.client.access import parse_address
+from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.producer.routing import Router
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.client.options import ClientOptions
 from heliograph.cluster.ports import pick_free
 from heliograph.protocol import pulsar_pb2 as pb
-from tests.unit.client.fake_broker import FakeBroker, T
+from tests.unit.client.fake_broker import FakeBroker, FakeStore, T
 from tests.unit.client.world import TOPIC, client_of, run, until
 
 
@@ -155,6 +156,31 @@ def test_a_peer_that_answers_no_ping_is_disconnected_and_a_live_one_is_not() -> 
             broker.silent.clear()
             await producer.send(b"x")
             await producer.close()
+
+    run(scenario())
+
+
+def test_a_broker_that_stands_still_is_left_as_soon_as_another_one_has_its_topics() -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        async with FakeBroker(store) as first, FakeBroker(store) as second:
+            second.redirects[TOPIC] = first.url
+            options = ClientOptions((first.url, second.url), silence_ms=100, keep_alive_ms=600_000)
+            async with AsyncClient(options) as client:
+                producer = await client.producer("t")
+                consumer = await client.consumer("t", "s")
+                await producer.send(b"1")
+                first.silent |= set(T.Type.values())
+                sending = asyncio.ensure_future(producer.send(b"2"))
+                await until(lambda: len(second.of_type(T.LOOKUP)) >= 2)
+                assert not sending.done(), "the topic has not moved yet"
+                del second.redirects[TOPIC]
+                first.redirects[TOPIC] = second.url
+                await sending
+                assert second.of_type(T.SEND)
+                await until(lambda: second.of_type(T.SUBSCRIBE))
+                await consumer.close()
+                await producer.close()
 
     run(scenario())
 

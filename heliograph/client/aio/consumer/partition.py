@@ -90,7 +90,7 @@ class PartitionConsumer:
         self.epoch = 0
         self.held_bytes = 0
         self.last_taken: MessageId | None = None
-        self._topic = topic
+        self.topic = topic
         self._session = session
         self._options = options
         self._inbox = inbox
@@ -273,7 +273,7 @@ class PartitionConsumer:
 
     async def _subscribe(self) -> None:
         """Try once to subscribe; on success send unconfirmed acknowledgements, then permits."""
-        connection = await self._session.lookup.owner(self._topic)
+        connection = await self._session.lookup.owner(self.topic)
         start, inclusive = self.start, self.start_inclusive
         if start is not None and self.last_taken is not None:
             start, inclusive = self.last_taken, False

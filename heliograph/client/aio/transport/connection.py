@@ -30,6 +30,7 @@ from heliograph.protocol.frame import (
 )
 from heliograph.protocol.outbox import Outbox
 from heliograph.protocol.server_error import exception_of
+from heliograph.protocol.topic_name import TopicName
 
 CLIENT_VERSION = "Heliograph-Python"
 REQUESTS_MAX = 10_000  # unanswered requests on one connection # I15
@@ -72,6 +73,10 @@ _ANSWERS: dict[int, tuple[RequestIdSpace, str]] = {
 class ProducerSession(Protocol):
     """A producer as its connection sees it."""
 
+    @property
+    def topic(self) -> TopicName:
+        """Return the topic or partition."""
+
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
         """Confirm an entry."""
 
@@ -87,6 +92,10 @@ class ProducerSession(Protocol):
 
 class ConsumerSession(Protocol):
     """A consumer as its connection sees it."""
+
+    @property
+    def topic(self) -> TopicName:
+        """Return the topic or partition."""
 
     def on_message(self, message: pb.CommandMessage, section: memoryview) -> None:
         """Take an entry, which ``section`` holds with its checksum."""
@@ -129,9 +138,16 @@ class BrokerConnection(asyncio.Protocol):
         closed: Whether the connection ended; it never opens again.
         max_message_bytes: The broker's limit.
         producers, consumers: The sessions to which commands are passed, by id.
+        on_silent: Called each time that the broker has sent nothing for ``silence_ms``.
     """
 
-    def __init__(self, url: str, options: ClientOptions, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: ClientOptions,
+        credentials: Credentials,
+        on_silent: Callable[[BrokerConnection], None] = lambda _: None,
+    ) -> None:
         self.url = url
         self.closed = False
         self.max_message_bytes = MESSAGE_BYTES_MAX
@@ -148,7 +164,8 @@ class BrokerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
         self._reason: HeliographError | None = None  # why it ended, or is ending
-        self._heard = True  # whether bytes came since the last ping
+        self._on_silent = on_silent
+        self._unanswered_since: float | None = None  # when a ping was sent that no byte followed
         self._keep_alive: asyncio.TimerHandle | None = None
 
     # -- transport callbacks
@@ -166,10 +183,10 @@ class BrokerConnection(asyncio.Protocol):
         if self._options.original_principal is not None:
             connect.original_principal = self._options.original_principal
         self.send(pb.BaseCommand(type=_T.CONNECT, connect=connect))
-        self._keep_alive = self._loop.call_later(self._options.keep_alive_ms / 1000, self._tick)
+        self._keep_alive = self._loop.call_later(self._ping_seconds, self._tick)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._unanswered_since = None
         try:
             for command, section in self._decoder.feed(data):
                 self._dispatch(command, section)
@@ -272,12 +289,20 @@ class BrokerConnection(asyncio.Protocol):
             session.on_connection_lost(error)
 
     def _tick(self) -> None:
-        if not self._heard:
+        now = self._loop.time()
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        elif now - self._unanswered_since >= self._options.keep_alive_ms / 1000:
             self.abort(ConnectionLostError(f"{self.url} did not answer a ping within {self._options.keep_alive_ms} ms"))
             return
-        self._heard = False
+        else:
+            self._on_silent(self)
         self.write(_PING)
-        self._keep_alive = self._loop.call_later(self._options.keep_alive_ms / 1000, self._tick)
+        self._keep_alive = self._loop.call_later(self._ping_seconds, self._tick)
+
+    @property
+    def _ping_seconds(self) -> float:
+        return min(self._options.silence_ms, self._options.keep_alive_ms) / 1000
 
     def _expire(self, key: tuple[RequestIdSpace, int]) -> None:
         request = self._requests.pop(key, None)

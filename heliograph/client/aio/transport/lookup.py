@@ -6,6 +6,7 @@ import asyncio
 import logging
 from random import Random
 
+from heliograph.base.completion import end_task
 from heliograph.base.errors import ConnectionLostError, HeliographError, ServiceNotReadyError
 from heliograph.client.aio.transport.connection import BrokerConnection, RequestIdSpace
 from heliograph.client.aio.transport.pool import ConnectionPool
@@ -29,6 +30,7 @@ class Lookup:
         self._pool = pool
         self.service_urls = list(options.service_urls)
         random.shuffle(self.service_urls)
+        self._asking: dict[BrokerConnection, asyncio.Task[None]] = {}  # about brokers that are silent
 
     async def any_connection(self) -> BrokerConnection:
         """Return a connection to any broker, the one that answered last if it still does.
@@ -85,6 +87,51 @@ class Lookup:
                 return connection
             authoritative = answer.authoritative
         raise ServiceNotReadyError(f"the lookup of {topic} was redirected {REDIRECTS_MAX} times")
+
+    def suspect(self, connection: BrokerConnection) -> None:
+        """Ask another broker whether the topics of a silent one have moved; if so, its connection ends.
+
+        A broker that stands still keeps its sockets open, but loses its topics with its session.
+        """
+        topics = [session.topic for session in connection.producers.values()]
+        topics += [session.topic for session in connection.consumers.values()]
+        if not topics or connection in self._asking:
+            return
+        task = asyncio.get_running_loop().create_task(self._leave_if_moved(connection, topics[0]))
+        self._asking[connection] = task
+        task.add_done_callback(lambda _: self._asking.pop(connection, None))
+
+    async def close(self) -> None:
+        """End what ``suspect`` began."""
+        for task in list(self._asking.values()):
+            await end_task(task)
+
+    async def _leave_if_moved(self, silent: BrokerConnection, topic: TopicName) -> None:
+        for url in [url for url in self.service_urls if url != silent.url]:
+            try:
+                owner = await self._owner_besides(silent, await self._pool.get(url), topic)
+            except HeliographError as error:
+                log.debug("%s does not say who owns %s: %s", url, topic, error)
+                continue
+            if owner is not None:
+                if silent.url in self.service_urls:  # the next lookup asks others first
+                    self.service_urls.remove(silent.url)
+                    self.service_urls.append(silent.url)
+                silent.abort(ConnectionLostError(f"{silent.url} is silent, and {topic} has moved to {owner}"))
+            return
+
+    async def _owner_besides(self, silent: BrokerConnection, asked: BrokerConnection, topic: TopicName) -> str | None:
+        """Return the address of the owner as other brokers know it; None if that is still the silent one."""
+        authoritative = False
+        for _ in range(REDIRECTS_MAX):
+            answer = await self._ask(asked, topic, authoritative)
+            url = answer.url_tls if asked.url.startswith(ENCRYPTED) else answer.url
+            if answer.response == _Lookup.FAILED or url == silent.url or not url:
+                return None
+            if answer.response == _Lookup.CONNECT:
+                return str(url)
+            asked, authoritative = await self._pool.get(url), answer.authoritative
+        return None
 
     async def _ask(
         self, connection: BrokerConnection, topic: TopicName, authoritative: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from collections.abc import Callable
 
 from heliograph.auth.principal import Credentials
 from heliograph.base.completion import shielded
@@ -33,6 +34,7 @@ class ConnectionPool:
     """Opens connections when they are first needed, and shares them."""
 
     def __init__(self, options: ClientOptions) -> None:
+        self.on_silent: Callable[[BrokerConnection], None] = lambda _: None  # told when a broker has not been heard of
         self._options = options
         self._connections: dict[str, BrokerConnection] = {}
         self._dialling: dict[str, asyncio.Task[BrokerConnection]] = {}
@@ -86,7 +88,7 @@ class ConnectionPool:
                 loop = asyncio.get_running_loop()
                 credentials = await self._credentials(has_certificate=encrypted)
                 _, connection = await loop.create_connection(
-                    lambda: BrokerConnection(url, self._options, credentials), host, port, ssl=context
+                    lambda: BrokerConnection(url, self._options, credentials, self.on_silent), host, port, ssl=context
                 )
                 await connection.connected
         except TimeoutError as error:
