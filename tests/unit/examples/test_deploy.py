@@ -24,7 +24,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from heliograph.cli.app import app
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.labels import bookie_selector, broker_selector, metadata_selector
+from heliograph.cluster.labels import METADATA_NAME, Node, broker_selector, storage_places
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -131,13 +131,15 @@ def pairs(text: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in text.split(","))
 
 
-def check_placement(nodes: list[dict[str, str]], bookies: int) -> None:
-    """Check that every part has a node."""
-    for number in range(1, bookies + 1):
-        bookie_selector(f"bookie-{number}", nodes)
+def check_placement(found: list[dict[str, str]], bookies: int) -> None:
+    """Check that every part has a node, and each bookie one of its own in a rack of its own."""
+    nodes = [Node(f"10.0.0.{number}", labelled) for number, labelled in enumerate(found, 1)]
+    names = [f"bookie-{number}" for number in range(1, bookies + 1)]
+    places = storage_places([*names, METADATA_NAME], nodes, {})
+    assert [places[name].selector for name in names] == [{labels.BOOKIE: name} for name in names]
+    assert places[METADATA_NAME].selector == {labels.METADATA: labels.ANY}
     broker_selector(nodes)
-    metadata_selector(nodes)
-    racks = [node[labels.RACK] for node in nodes if labels.BOOKIE in node]
+    racks = [node.labels[labels.RACK] for node in nodes if labels.BOOKIE in node.labels]
     assert len(set(racks)) == bookies
 
 
