@@ -105,6 +105,9 @@ class BookieRegistration:
     free_bytes: int = 0
     total_bytes: int = 0
     session_token: str = ""
+    used_share: float = 0.0  # of its fullest disk, 0 to 1
+    is_full: bool = False  # a disk is full, and the bookie is read-only therefore
+    is_nearly_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

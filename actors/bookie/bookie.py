@@ -178,7 +178,7 @@ class Bookie:
         )
         running.checkpointer.on_settled = running.server.regulate
         await self._update_draining()
-        self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
+        await self._measure()
         port = await running.server.start(config.host, config.port)
         scheme = TLS_SCHEME if config.tls is not None else ""
         self.address = scheme + host_and_port(config.advertised_host or config.host, port)
@@ -288,7 +288,7 @@ class Bookie:
             await asyncio.sleep(self._config.space_check_ms / 1000)
             try:
                 await self._update_draining()
-                self._space.update(await asyncio.to_thread(measure, self._disk, self._directories))
+                await self._measure()
                 if self._registrar is not None:
                     await self._report_space(self._registrar)
             except (BookieStorageError, MetadataError) as error:
@@ -297,6 +297,25 @@ class Bookie:
                 self.fail(error)
                 return
 
+    async def _measure(self) -> None:
+        space = self._space
+        before = (space.is_full, space.is_nearly_full)
+        space.update(await asyncio.to_thread(measure, self._disk, self._directories))
+        if (space.is_full, space.is_nearly_full) == before:
+            return
+        what = "is full: the bookie is read-only" if space.is_full else "is nearly full"
+        if not space.is_nearly_full:
+            what = "has space again"
+        log.log(
+            logging.WARNING if space.is_nearly_full else logging.INFO,
+            "bookie %s: a disk %s (%.0f%% used, %d MiB free, %d MiB kept as a reserve)",
+            self._config.bookie_id,
+            what,
+            100 * space.used_share,
+            space.free_bytes >> 20,
+            self._config.reserve_bytes >> 20,
+        )
+
     async def _update_draining(self) -> None:
         store = self._current_store()
         with contextlib.suppress(MetadataError):  # the last known value holds until the store answers
@@ -304,11 +323,15 @@ class Bookie:
                 self._space.is_draining = await store.exists(paths.bookie_draining(self._config.bookie_id)) is not None
 
     async def _report_space(self, registrar: Registrar) -> None:
+        space = self._space
+        is_news = registrar.note_space(
+            used_share=space.used_share, is_full=space.is_full, is_nearly_full=space.is_nearly_full
+        )
         await registrar.move(
             is_read_only=self._space.is_read_only
         )  # each time, because the last attempt may have failed
         now = time.monotonic()
-        if now - self._space_reported_at >= self._config.space_report_ms / 1000:
+        if is_news or now - self._space_reported_at >= self._config.space_report_ms / 1000:
             await registrar.report_space(self._space.free_bytes, self._space.total_bytes)
             self._space_reported_at = now
 
@@ -324,7 +347,14 @@ class Bookie:
 
     def _record(self) -> BookieRegistration:
         return BookieRegistration(
-            self._config.bookie_id, self.address, self._config.rack, self._space.free_bytes, self._space.total_bytes
+            self._config.bookie_id,
+            self.address,
+            self._config.rack,
+            self._space.free_bytes,
+            self._space.total_bytes,
+            used_share=self._space.used_share,
+            is_full=self._space.is_full,
+            is_nearly_full=self._space.is_nearly_full,
         )
 
     def statistics(self) -> dict[str, object]:
@@ -388,8 +418,7 @@ class Bookie:
             minor_compactions=rounds.minor_compactions,
             major_compactions=rounds.major_compactions,
             bytes_compacted=rounds.bytes_compacted,
-            free_bytes=self._space.free_bytes,
-            total_bytes=self._space.total_bytes,
+            **self._space.figures(),
             replayed_files=summary.files,
             replayed_entries=summary.entries,
             replayed_fences=summary.fences,

@@ -107,6 +107,12 @@ class BookieConfig:
         above=0,
         most=1,
     )
+    warning_share: float = setting(
+        0.85,
+        "used share of a disk above which the bookie warns, if less than twice `headroom_bytes` is free",
+        above=0,
+        most=1,
+    )
     headroom_bytes: int = setting(8 << 30, "free space with which a disk is not full, whatever its used share", least=0)
     recovery_headroom_bytes: int = setting(
         256 << 20, "free space with which a disk still accepts the adds of ledger recovery", least=0
@@ -133,6 +139,11 @@ class BookieConfig:
     accept_storage_loss: bool = setting(
         False, "start on lost directories; ledgers whose entries are in doubt go into limbo"
     )
+
+    @property
+    def reserve_bytes(self) -> int:
+        """The free space that each disk keeps, however small it is: a journal file and a flush of the write cache."""
+        return self.journal_file_bytes + self.write_cache_bytes
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.bookie_id):

@@ -106,6 +106,12 @@ class Registrar:
                 await self.store.delete(self._path(not is_read_only))
             self._listed_as = is_read_only
 
+    def note_space(self, *, used_share: float, is_full: bool, is_nearly_full: bool) -> bool:
+        """Note the state of the disks for the next change of the registration. Return whether a flag changed."""
+        before = self._record
+        self._record = replace(before, used_share=used_share, is_full=is_full, is_nearly_full=is_nearly_full)
+        return (before.is_full, before.is_nearly_full) != (is_full, is_nearly_full)
+
     async def report_space(self, free_bytes: int, total_bytes: int) -> None:
         """Update the disk space in the registration.
 

@@ -7,7 +7,7 @@ own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
@@ -29,6 +29,24 @@ async def run_to_completion(work: Coroutine[Any, Any, _Result]) -> _Result:
     _running.add(task)
     task.add_done_callback(_running.discard)
     return await shielded(task)
+
+
+class OncePerTurn:
+    """Calls a function soon, at most once in a turn of the event loop, however often it is due."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._is_due = False
+
+    def due(self) -> None:
+        """Have the function called in the next turn of the running loop."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False
+        self._call()
 
 
 async def end_task(task: asyncio.Task[Any] | None) -> None:

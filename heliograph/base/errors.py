@@ -40,6 +40,7 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |- RequestTimeoutError        RETRY    the outcome is unknown
     |  `- ReceiveTimeoutError              no message came in time
     |- PersistenceError           RETRY    the broker could not store it; the outcome is unknown
+    |  `- StorageFullError                 too few bookies have free space: names them and their used shares
     |- AlreadyClosedError         STOP     this handle was closed
     |- ResourceError              STOP     a port, disk path or tool of this machine cannot be used
     |- MetadataError                       branch of metadata/errors.py
@@ -85,6 +86,7 @@ __all__ = [
     "RequestTimeoutError",
     "ResourceError",
     "ServiceNotReadyError",
+    "StorageFullError",
     "SubscriptionExistsError",
     "SubscriptionNotFoundError",
     "TooManyConnectionsError",
@@ -95,6 +97,9 @@ __all__ = [
     "UnfinishedFrameError",
     "UnsupportedError",
 ]
+
+
+STORAGE_FULL = "storage is full"  # the beginning of the text of StorageFullError
 
 
 class Advice(enum.Enum):
@@ -276,6 +281,10 @@ class PersistenceError(HeliographError):
     """The broker could not store the change; the outcome is unknown."""
 
     advice = Advice.RETRY
+
+
+class StorageFullError(PersistenceError):
+    """The disks of the bookies are full; the text names them. Nothing was stored. Try again when space is free."""
 
 
 class CompactedLostError(PersistenceError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heliograph.base.errors import (
+    STORAGE_FULL,
     Advice,
     AlreadyClosedError,
     AuthenticationError,
@@ -26,6 +27,7 @@ from heliograph.base.errors import (
     QuotaExceededError,
     RequestTimeoutError,
     ServiceNotReadyError,
+    StorageFullError,
     SubscriptionExistsError,
     SubscriptionNotFoundError,
     TooManyConnectionsError,
@@ -41,7 +43,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 _TABLE: tuple[tuple[pb.ServerError, tuple[type[HeliographError], ...]], ...] = (
     (pb.UNKNOWN_ERROR, (HeliographError,)),
     (pb.METADATA_ERROR, (ConflictError, TopicBusyError, SubscriptionExistsError)),
-    (pb.PERSISTENCE_ERROR, (PersistenceError,)),
+    (pb.PERSISTENCE_ERROR, (PersistenceError, StorageFullError)),
     (pb.AUTHENTICATION_ERROR, (AuthenticationError,)),
     (pb.AUTHORIZATION_ERROR, (NotPermittedError,)),
     (pb.CONSUMER_BUSY, (ConsumerBusyError,)),
@@ -94,5 +96,10 @@ def code_of(error: BaseException) -> pb.ServerError:
 
 
 def exception_of(code: int, message: str) -> HeliographError:
-    """Return the exception that a client raises for an error of a broker."""
+    """Return the exception that a client raises for an error of a broker.
+
+    Pulsar has no code of its own for full disks, so that error is known by the beginning of its text.
+    """
+    if code == pb.PERSISTENCE_ERROR and message.startswith(STORAGE_FULL):
+        return StorageFullError(message)
     return _CLASS_OF_CODE.get(code, HeliographError)(message)

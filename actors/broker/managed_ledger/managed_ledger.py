@@ -3,8 +3,8 @@
 - The next ledger is created and named in the topic's record before the current one is full. Then adds wait until all
   adds of the current ledger are confirmed, which takes one round trip, and continue in the next. So a crash at any
   moment leaves a prefix of what was published, and the next owner fences the last two ledgers of the record.
-- When a writer loses its quorum, its ledger is recovered. The entries that recovery finds are published; the others are
-  added again, in order, to a new ledger. None of these is confirmed before the record names the new ledger (I13).
+- When a writer loses its quorum, its ledger is recovered. The entries that recovery finds are confirmed once the record
+  has the ledger's end (I13); the others are added again, in order, to a new ledger, or refused while disks are full.
 - When a writer is fenced, or another broker wrote the record, this broker does not own the topic any more: ``on_lost``.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
-from heliograph.actors.broker.managed_ledger.retention import trimmable_ledgers
+from heliograph.actors.broker.managed_ledger.retention import trimmable_of
 from heliograph.actors.broker.managed_ledger.rollover import is_full
 from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
@@ -39,8 +39,14 @@ from heliograph.actors.broker.records.topic_record import (
 from heliograph.actors.errors import LedgerFencedError
 from heliograph.base.backoff import Backoff
 from heliograph.base.clock import wall_ms
-from heliograph.base.completion import run_to_completion
-from heliograph.base.errors import HeliographError, PersistenceError, ServiceNotReadyError, TopicTerminatedError
+from heliograph.base.completion import OncePerTurn, run_to_completion
+from heliograph.base.errors import (
+    HeliographError,
+    PersistenceError,
+    ServiceNotReadyError,
+    StorageFullError,
+    TopicTerminatedError,
+)
 from heliograph.metadata.model import Policies, TopicRecord
 
 ADDS_IN_FLIGHT_MAX = 5_000  # entries handed to one ledger writer and not confirmed; more wait here
@@ -79,8 +85,7 @@ class ManagedLedger:
         self.on_confirmed: Callable[[], None] = lambda: None
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
         self.stamp: EntryStamp | None = None  # puts the broker's metadata in front of entries, if it is to be there
-        self.entries_added = 0
-        self.bytes_added = 0
+        self.entries_added = self.bytes_added = 0
         self._owned = owned
         self._ledgers = ledgers
         self._cache = cache
@@ -92,10 +97,11 @@ class ManagedLedger:
         self._in_flight_bytes = 0
         self._drained: asyncio.Future[None] | None = None  # resolves when the writer has nothing in flight
         self._idle: asyncio.Future[None] | None = None  # resolves when nothing is pending
-        self._is_notify_due = False  # ``on_confirmed`` is scheduled
+        self._notice = OncePerTurn(self._notify)
         self._record_lock = asyncio.Lock()  # one change of the record at a time
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_rolling = False
+        self._storage_full: StorageFullError | None = None  # why a failed ledger is not replaced
 
     @property
     def record(self) -> TopicRecord:
@@ -119,6 +125,9 @@ class ManagedLedger:
             return
         if self.state is WriteState.TERMINATED:
             publication.failed(TopicTerminatedError(f"{self.name} was terminated"))
+            return
+        if self._storage_full is not None:
+            publication.failed(self._storage_full)
             return
         if self.stamp is not None:
             entry = self.stamp.stamped(entry)
@@ -144,7 +153,11 @@ class ManagedLedger:
 
     def roll_if_due(self) -> None:
         """Start a new ledger if the last one is old enough or large enough."""
-        if self.state is WriteState.WRITING and not self._is_rolling and self._is_full():
+        if (
+            self.state is WriteState.WRITING
+            and not self._is_rolling
+            and is_full(self._writer, self._in_flight, time.monotonic() - self._opened_at, self.policies)
+        ):
             self._is_rolling = True
             self._spawn(self._roll())
 
@@ -170,23 +183,21 @@ class ManagedLedger:
         await self.change_record(lambda record: replace(record, properties={**record.properties, name: value}))
 
     async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
-        """Store a change of the topic's record, to completion even if the caller is cancelled: a write with an unknown
-        outcome would look like the write of another owner.
+        """Store a change of the topic's record, to completion even if the caller is cancelled.
 
         Raises:
             ServiceNotReadyError: another broker owns the topic.
             ConnectionLossError: the metadata store cannot be reached; the outcome is unknown.
         """
 
-        async def store() -> None:
+        async def store() -> None:  # a write with an unknown outcome would look like the write of another owner
             async with self._record_lock:
                 await self._replace(change(self.record))
 
         await run_to_completion(store())
 
     async def terminate(self) -> Position:
-        """Terminate the topic: adds in flight are confirmed, and no later entry is ever accepted, by any owner.
-        Idempotent.
+        """Confirm adds in flight; no later entry is ever accepted, by any owner. Idempotent.
 
         Returns:
             the position of the last entry; its entry id is -1 when there is none.
@@ -205,8 +216,7 @@ class ManagedLedger:
         return self.chain.position_before(self.chain.end)
 
     async def close(self) -> None:
-        """Confirm what is pending, close the ledger and store its end. A failure is left to the recovery of the next
-        owner."""
+        """Confirm what is pending, close the ledger and store its end. The next owner recovers it after a failure."""
         if self._pending and self.state is not WriteState.CLOSED:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=RECOVER_SECONDS_MAX)
@@ -234,18 +244,18 @@ class ManagedLedger:
 
         Args:
             needed_from: returns the oldest ledger that a cursor needs.
-            now_ms: the wall clock.
             keeps_retained: False to delete what only retention keeps, too.
 
         Returns:
-            how many ledgers left the chain. Ledgers whose deletion failed stay named in the record; the next trim
-                deletes them.
+            how many ledgers left the chain. The next trim deletes ledgers whose deletion failed.
         """
         async with self._record_lock:
-            if self.state not in (WriteState.WRITING, WriteState.TERMINATED):
+            full = WriteState.RECOVERING if self._storage_full is not None else WriteState.WRITING
+            if self.state not in (WriteState.WRITING, WriteState.TERMINATED, full):
                 return 0
             # ``needed_from`` is asked only now: a cursor may have been created while we waited.
-            count = self.trimmable_at(needed_from(), now_ms, keeps_retained=keeps_retained)
+            last = self.chain.last_ledger_id
+            count = trimmable_of(self.record, last, needed_from(), now_ms, self.policies, keeps_retained=keeps_retained)
             if count:
                 await self._replace(with_head_trimmed(self.record, count))
                 for _ in range(count):
@@ -256,16 +266,6 @@ class ManagedLedger:
             if left:
                 await self._replace(with_deletable(self.record, []))
             return count
-
-    def trimmable_at(self, needed_from: int, now_ms: int, *, keeps_retained: bool = True) -> int:
-        """Return how many ledgers at the head ``trim`` would remove at that time."""
-        return trimmable_ledgers(
-            [info for info in self.record.ledgers if info.ledger_id <= self.chain.last_ledger_id],
-            needed_from,
-            now_ms,
-            retention_seconds=self.policies.retention_seconds if keeps_retained else 0,
-            retention_bytes=self.policies.retention_bytes if keeps_retained else 0,
-        )
 
     # -- adds
 
@@ -314,12 +314,9 @@ class ManagedLedger:
         add.publication.confirmed(Position(ledger_id, entry_id))
         if self._idle is not None and not self._pending and not self._idle.done():
             self._idle.set_result(None)
-        if not self._is_notify_due:
-            self._is_notify_due = True
-            asyncio.get_running_loop().call_soon(self._notify)
+        self._notice.due()
 
     def _notify(self) -> None:
-        self._is_notify_due = False
         if self.state is not WriteState.CLOSED:
             self.on_confirmed()
 
@@ -338,9 +335,6 @@ class ManagedLedger:
             add.publication.failed(error)
 
     # -- a new ledger when the last one is full
-
-    def _is_full(self) -> bool:
-        return is_full(self._writer, self._in_flight, time.monotonic() - self._opened_at, self.policies)
 
     async def _roll(self) -> None:
         try:
@@ -454,22 +448,29 @@ class ManagedLedger:
             except ServiceNotReadyError as error:
                 self.lose(error)
             except HeliographError as error:
-                if time.monotonic() > deadline:
+                if isinstance(error, StorageFullError):  # consumers go on, and may free space
+                    self._storage_full = error
+                    self._fail_pending(error)
+                    deadline = time.monotonic() + RECOVER_SECONDS_MAX
+                elif time.monotonic() > deadline:
                     self.lose(PersistenceError(f"{self.name} cannot be written now: {error}"))
                     return
                 log.warning("%s: the failed ledger cannot be replaced yet: %s", self.name, error)
                 await asyncio.sleep(pauses.pause())
 
     async def _replace_writer(self) -> None:
+        if self._storage_full is None:
+            await self._end_failed_ledger()
+        if self.state is WriteState.RECOVERING:
+            await self._append_next()
+        if self.state is WriteState.RECOVERING:
+            self._storage_full = None
+            self._enter_next()
+
+    async def _end_failed_ledger(self) -> None:
         await self._store_ends()
         metadata = await self._ledgers.recover(self._writer.ledger_id)
-        record = with_ledger_closed(self.record, metadata, wall_ms())
-        if self._next is None:
-            writer = await create_topic_ledger(self._ledgers, self.name, self.policies)
-            await self._replace(with_ledger_appended(record, writer.ledger_id))
-            self._next = writer
-        else:
-            await self._replace(record)
+        await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
         if self.state is not WriteState.RECOVERING:
             return
         known = self.chain.entries_in(self._writer.ledger_id)
@@ -478,7 +479,6 @@ class ManagedLedger:
         for entry_id in range(known, metadata.last_entry_id + 1):
             self._confirm(entry_id)
         self._in_flight = self._in_flight_bytes = 0
-        self._enter_next()
 
     def _move(self, to: WriteState) -> None:
         self.state = WRITE_LIFECYCLE.move(self.state, to)

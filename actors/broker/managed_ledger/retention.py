@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from heliograph.metadata.model import LedgerInfo
+from heliograph.metadata.model import LedgerInfo, Policies, TopicRecord
 
 UNLIMITED = -1
 
@@ -42,3 +42,22 @@ def trimmable_ledgers(
         count += 1
     assert count == 0 or count < len(ledgers), "the ledger that takes entries stays"  # I14
     return count
+
+
+def trimmable_of(
+    record: TopicRecord, last_ledger_id: int, needed_from: int, now_ms: int, policies: Policies, *, keeps_retained: bool
+) -> int:
+    """Return how many ledgers at the head of a topic may be deleted.
+
+    Args:
+        last_ledger_id: the ledger that takes new entries; later ones are not in use yet.
+        needed_from, now_ms: as those of ``trimmable_ledgers``.
+        keeps_retained: False to count what only retention keeps, too.
+    """
+    return trimmable_ledgers(
+        [info for info in record.ledgers if info.ledger_id <= last_ledger_id],
+        needed_from,
+        now_ms,
+        retention_seconds=policies.retention_seconds if keeps_retained else 0,
+        retention_bytes=policies.retention_bytes if keeps_retained else 0,
+    )

@@ -18,6 +18,7 @@ from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.managed_ledger.retention import trimmable_of
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
@@ -363,7 +364,9 @@ class BrokerTopic:
 
     def has_old_ledgers(self) -> bool:
         """Return whether there are ledgers that only retention keeps, and not for ever."""
-        return self.ledger.trimmable_at(self._needed_from(), END_OF_TIME_MS) > 0
+        ledger, needed_from = self.ledger, self._needed_from()
+        last = ledger.chain.last_ledger_id
+        return trimmable_of(ledger.record, last, needed_from, END_OF_TIME_MS, self.policies, keeps_retained=True) > 0
 
     def _needed_from(self) -> int:
         """Return the oldest ledger that a durable cursor, compaction or deduplication needs."""

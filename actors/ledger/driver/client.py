@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, cast
 
-from heliograph.actors.errors import NoSuchLedgerError
+from heliograph.actors.errors import NoSuchLedgerError, NotEnoughBookiesError
 from heliograph.actors.ledger.deletion import DeletionCore
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.ledger.driver.context import DriverContext
-from heliograph.actors.ledger.driver.directory import BookieDirectory
+from heliograph.actors.ledger.driver.directory import BookieDirectory, storage_full
 from heliograph.actors.ledger.driver.holes import HoleSearch
 from heliograph.actors.ledger.driver.metadata_runner import MetadataOperation
 from heliograph.actors.ledger.driver.operation import Operation
@@ -106,6 +106,7 @@ class LedgerClient:
         Raises:
             InvalidQuorumError: not E >= Qw >= Qa >= 1.
             NotEnoughBookiesError: fewer than E bookies are usable now.
+            StorageFullError: the same, because disks are full.
             InvalidConfigError: there is no such placement policy, or a user's policy broke its contract.
             MetadataError: the store could not be reached.
         """
@@ -115,7 +116,10 @@ class LedgerClient:
         chooser = context.chooser_of((properties or {}).get(PLACEMENT, ""))
         token = uuid.uuid4().hex
         for _ in range(CREATE_ATTEMPTS_MAX):
-            bookies = chooser.choose_ensemble(ensemble_size, write_quorum, context.now())
+            try:
+                bookies = chooser.choose_ensemble(ensemble_size, write_quorum, context.now())
+            except NotEnoughBookiesError as error:
+                raise storage_full(context.directory, ensemble_size) or error from None
             record = LedgerMetadata(
                 ledger_id=await next_ledger_id(context.store),
                 ensemble_size=ensemble_size,

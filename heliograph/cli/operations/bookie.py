@@ -28,7 +28,7 @@ SHOWN_BYTES = 60  # of each payload in a table
 MIB = 1 << 20
 
 app = typer.Typer(
-    help="Decommission, move or repair a bookie, or inspect one that is down.",
+    help="Inspect, move, repair or retire a bookie.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

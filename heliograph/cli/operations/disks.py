@@ -28,11 +28,12 @@ def replace(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Start a bookie whose disk died on empty directories, under the same name.
+    """Start a bookie again after its disk died.
 
-    Until its copies are made again from the other bookies, it answers "unknown" for everything that it may have held.
-    The command is refused while the bookie serves, and if it may hold the last copies of entries. Exits with 1 if the
-    time was too short; the cluster goes on, and the command "recover" waits again.
+    It starts on empty directories, under the same name. Until its copies are made again from the other bookies, it
+    answers "unknown" for everything that it may have held. The command is refused while the bookie serves, and if it
+    may hold the last copies of entries. Exits with 1 if the time was too short; the cluster goes on, and the command
+    "recover" waits again.
     """
     from heliograph.cluster import replacement as work
 
@@ -63,10 +64,11 @@ def recover(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Make the copies of a lost bookie again now, on other bookies; or those that a living one lacks.
+    """Make the copies of a lost bookie again now.
 
-    Without it, the auditor waits for a lost bookie for lost_bookie_delay_ms. The command is refused if the other
-    bookies are too few to hold the copies. Exits with 1 if the time was too short; run it again to wait again.
+    Those of a dead bookie are made on others, and one that serves gets what it lacks. Without the command, the auditor
+    waits for a lost bookie for lost_bookie_delay_ms. It is refused if the other bookies are too few to hold the copies.
+    Exits with 1 if the time was too short; run it again to wait again.
     """
     from heliograph.cluster import replacement as work
 
@@ -89,11 +91,11 @@ def move(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Stop a bookie in good order, so that its directories can be moved to another path or machine.
+    """Stop a bookie to move its directories.
 
-    Copy them whole, with their cookies; name the new place in the settings, or move the label of its node; then start
-    it with helio up. An old copy that is left behind is refused. The command is refused if the other bookies are too
-    few for the widest ensemble.
+    They may go to another path or machine. Copy them whole, with their cookies; name the new place in the settings, or
+    move the label of its node; then start it with helio up. An old copy that is left behind is refused. The command is
+    refused if the other bookies are too few for the widest ensemble.
     """
     from heliograph.cluster import replacement as work
 

@@ -17,6 +17,7 @@ class ActorStatus:
     address: str = ""
     note: str = ""
     is_leaving: bool = False
+    is_warning: bool = False  # the note is of something that will be wrong soon
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class ClusterStatus:
     bookies_available: list[str] = field(default_factory=list)
     bookies_readonly: list[str] = field(default_factory=list)
     bookies_draining: list[str] = field(default_factory=list)
+    full_disks: dict[str, str] = field(default_factory=dict)  # by bookie, of those with a disk that is full or nearly
     service_urls: list[str] = field(default_factory=list)
     underreplicated_ledgers: int = -1
     ledgers_in_repair: int = -1
@@ -41,7 +43,7 @@ class ClusterStatus:
     @property
     def is_healthy(self) -> bool:
         """Whether every actor serves and no copies are known to be missing."""
-        serves = all(actor.is_leaving or not actor.note for actor in self.actors)
+        serves = all(actor.is_leaving or actor.is_warning or not actor.note for actor in self.actors)
         return serves and self.underreplicated_ledgers == 0
 
 
@@ -55,6 +57,8 @@ def explain(status: ClusterStatus) -> None:
         if actor.name in status.bookies_draining and actor.address:
             actor.note, actor.is_leaving = "being decommissioned", True
         elif actor.name in status.bookies_readonly:
-            actor.note = "read-only: its disk is nearly full"
+            actor.note = f"read-only: {status.full_disks.get(actor.name, 'for a reason that its log has')}"
+        elif actor.name in status.full_disks:
+            actor.note, actor.is_warning = status.full_disks[actor.name], True
         elif actor.kind in ("bookie", "broker") and not actor.address:
             actor.note = "runs, but is not registered in metadata yet"

@@ -76,7 +76,11 @@ async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
     for parent in (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY):
         for name in await store.children(parent):
             with contextlib.suppress(NoNodeError):
-                addresses[name] = decode(BookieRegistration, (await store.get(f"{parent}/{name}"))[0]).address
+                bookie = decode(BookieRegistration, (await store.get(f"{parent}/{name}"))[0])
+                addresses[name] = bookie.address
+                if bookie.is_full or bookie.is_nearly_full:
+                    how = "full" if bookie.is_full else "nearly full"
+                    status.full_disks[name] = f"its disk is {how} ({bookie.used_share:.0%} used)"
     for name in await store.children(paths.BROKERS_AVAILABLE):
         with contextlib.suppress(NoNodeError):
             value, _ = await store.get(paths.broker_available(name))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from heliograph.actors.bookie.disk.disk import RealDisk
+from heliograph.actors.bookie.disk.monitor import DiskMonitor, DiskUsage
 from heliograph.actors.bookie.registration import Registrar
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
@@ -142,9 +145,16 @@ class TestRegistration:
                 assert await store.exists(path) or await store.exists(other), "never invisible"
                 return await store.exists(path) is not None and await store.exists(other) is None
 
+            async def says(path: str, *, is_full: bool, is_nearly_full: bool) -> bool:
+                found = await registration(store, path)
+                return found is not None and (found.is_full, found.is_nearly_full) == (is_full, is_nearly_full)
+
             async with serving(config, store, disk=disk) as (_, peer):
+                disk.free = 12 << 30
+                await until(lambda: says(available, is_full=False, is_nearly_full=True))
                 disk.free = 2 << 30
                 await until(lambda: is_only(readonly, available))
+                await until(lambda: says(readonly, is_full=True, is_nearly_full=True))
                 assert (await peer.add(1, 0, b"x"))[0].status is Status.READ_ONLY
                 assert (await peer.add(1, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
                 disk.free = 1 << 20
@@ -158,6 +168,60 @@ class TestRegistration:
                 assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
 
         asyncio.run(scenario())
+
+    def test_a_small_disk_keeps_a_reserve(self, tmp_path: Path) -> None:
+        """A journal file and a flush of the write cache have room, whatever share of the disk they are."""
+        config = small_config(tmp_path, headroom_bytes=0, recovery_headroom_bytes=0, write_cache_bytes=32 << 20)
+        monitor, total = DiskMonitor(config), 200 << 20
+        seen = []
+        for free in (100, 60, 31, 36, 39, 41, 100):
+            monitor.update([DiskUsage(total, total), DiskUsage(free << 20, total)])
+            seen.append((monitor.is_full, monitor.is_nearly_full))
+        assert config.reserve_bytes == (32 << 20) + (64 << 10)
+        assert seen == [
+            (False, False), (False, True), (True, True), (True, True), (True, True), (False, True), (False, False)
+        ]  # fmt: skip
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
+    def test_a_disk_that_fills_for_real_refuses_in_time_and_goes_on(self, tmp_path: Path) -> None:
+        mount = tmp_path / "disk"
+        mount.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(mount)], check=False).returncode:
+            pytest.skip("a tmpfs cannot be mounted here")
+
+        async def scenario() -> None:
+            store = MemoryServer().open_session()
+            config = small_config(
+                mount, space_check_ms=5, write_cache_bytes=24 << 20, recovery_headroom_bytes=0, headroom_bytes=0
+            )
+            async with serving(config, store) as (bookie, peer):
+                filler = mount / "filler"
+                filler.write_bytes(bytes(30 << 20))
+                accepted = 0
+                async with asyncio.timeout(60):
+                    for entry_id in range(1000):
+                        status = (await peer.add(1, entry_id, bytes(256 << 10)))[0].status
+                        if status is Status.READ_ONLY:
+                            break
+                        accepted += status is Status.OK
+                        await bookie.checkpoint()
+                assert accepted
+                assert bookie.failure is None, "refused before a write failed"
+                await bookie.checkpoint()
+                for entry_id in range(accepted):
+                    assert await peer.status(BookieOp.READ, 1, entry_id) is Status.OK  # I1
+                filler.unlink()
+
+                async def is_writable() -> bool:
+                    return await store.exists(paths.bookie_available("b1")) is not None
+
+                await until(is_writable)
+                assert (await peer.add(2, 0, b"x"))[0].status is Status.OK
+
+        try:
+            asyncio.run(scenario())
+        finally:
+            subprocess.run(["umount", str(mount)], check=True)
 
     @pytest.mark.parametrize("verb", [Create, Delete])
     def test_a_change_of_lists_that_the_store_refused_is_made_later(

@@ -15,12 +15,13 @@ from heliograph.actors.ledger.effects import Effect, ListEntries, Reply
 from heliograph.actors.ledger.limits import QuarantineLimits, ReaderLimits
 from heliograph.actors.ledger.placement.placement import Randomness
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
-from heliograph.base.errors import InvalidConfigError
-from heliograph.metadata.codec import decode
+from heliograph.base.errors import InvalidConfigError, StorageFullError
+from heliograph.metadata import paths
+from heliograph.metadata.codec import decode, encode
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration, UnderReplicatedLedger
 from heliograph.metadata.paths import underreplicated
-from tests.cluster.support.ledger_cluster import LedgerCluster, add, new_ledger, quick, run, until
+from tests.cluster.support.ledger_cluster import LedgerCluster, add, ledger_cluster, new_ledger, quick, run, until
 
 
 async def marked(cluster: LedgerCluster, ledger_id: int) -> tuple[str, ...]:
@@ -329,3 +330,19 @@ def test_a_silent_replica_is_asked_last_from_then_on() -> None:
         assert reads["b2"] <= 1
 
     run(scenario)
+
+
+def test_full_disks_are_named_when_they_are_why_no_ledger_can_be_made() -> None:
+    async def scenario() -> None:
+        async with ledger_cluster(bookies=2) as cluster:
+            client = await cluster.client()
+            for name, share, is_full in (("b8", 0.971, True), ("b9", 0.5, False)):
+                record = BookieRegistration(name, "h:1", used_share=share, is_full=is_full)
+                await cluster.store.create(paths.bookie_readonly(name), encode(record), ephemeral=True, parents=True)
+            await until(lambda: len(client.directory.readonly) == 2)
+            with pytest.raises(StorageFullError, match=r"^storage is full.* 2 have space; full are b8 \(97% used\)\."):
+                await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            with pytest.raises(NotEnoughBookiesError):  # space on b8 would not suffice
+                await client.create(ensemble_size=4, write_quorum=3, ack_quorum=2)
+
+    asyncio.run(scenario())

@@ -25,6 +25,8 @@ def seen(
     draining: str = "",
     tasks: tuple[UnderReplicatedLedger, ...] = (),
     failed: tuple[BookieStartFailure, ...] = (),
+    full: str = "",
+    nearly_full: str = "",
 ) -> ClusterStatus:
     """Return the status of a cluster in which every bookie's actor answers."""
     found = ClusterStatus("n", "ray", "", metadata_url="embedded://here")
@@ -37,7 +39,14 @@ def seen(
         await initialise(store)
         for names, path_of in ((writable, paths.bookie_available), (readonly, paths.bookie_readonly)):
             for name in names.split():
-                await store.create(path_of(name), encode(BookieRegistration(name, "h:1")), ephemeral=True)
+                record = BookieRegistration(
+                    name,
+                    "h:1",
+                    used_share=0.97,
+                    is_full=name in full.split(),
+                    is_nearly_full=name in nearly_full.split(),
+                )
+                await store.create(path_of(name), encode(record), ephemeral=True)
         for name in draining.split():
             await store.create(paths.bookie_draining(name))
         for task in tasks:
@@ -87,9 +96,15 @@ def test_the_copies_of_a_dead_bookie_are_missing_whether_it_is_to_go_or_not(monk
 
 
 def test_a_full_disk_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = seen(monkeypatch, writable="b1 b2", readonly="b3")
+    found = seen(monkeypatch, writable="b1 b2", readonly="b3", full="b3")
     assert not found.is_healthy
-    assert found.actors[2].note == "read-only: its disk is nearly full"
+    assert found.actors[2].note == "read-only: its disk is full (97% used)"
+
+
+def test_a_disk_that_is_nearly_full_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = seen(monkeypatch, writable="b1 b2 b3", nearly_full="b2")
+    assert found.is_healthy
+    assert [actor.note for actor in found.actors] == ["", "its disk is nearly full (97% used)", ""]
 
 
 def test_a_bookie_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

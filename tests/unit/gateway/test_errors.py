@@ -33,6 +33,7 @@ def _classes(kind: type[HeliographError]) -> list[type[HeliographError]]:
         (tree.TopicBusyError("x"), 412, 409),
         (tree.UnsupportedError("x"), 501, 501),
         (tree.ServiceNotReadyError("x"), 503, 503),
+        (tree.StorageFullError("x"), 507, 503),
         (tree.RequestTimeoutError("x"), 504, 504),
         (tree.ReceiveTimeoutError("x"), 504, 504),
         (tree.TopicTerminatedError("x"), 409, 503),
@@ -56,7 +57,7 @@ def test_every_error_of_the_tree_has_a_legal_row() -> None:
         assert 400 <= row.upgrade < 600
         assert row.close in (1008, 1009, 1011, 1013)
         if kind.advice is not tree.Advice.STOP:
-            assert row.http in (429, 503, 504), f"{kind.__name__} may be retried, a {row.http} would say otherwise"
+            assert row.http in (429, 503, 504, 507), f"{kind.__name__} may be retried, a {row.http} would say otherwise"
 
 
 def test_a_body_names_field_limit_and_advice() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base import errors
+from heliograph.base.errors import STORAGE_FULL, PersistenceError, StorageFullError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.hashing import java_string_hash, murmur3_hash, sticky_key_hash
 from heliograph.protocol.message_id import MessageId
@@ -163,3 +164,10 @@ def test_a_temporary_error_of_another_branch_makes_the_client_look_up_again() ->
         advice = errors.Advice.RETRY
 
     assert code_of(PassingError()) == pb.SERVICE_NOT_READY
+
+
+def test_full_disks_are_told_by_the_text_of_an_error_of_storage() -> None:
+    sent = StorageFullError(f"{STORAGE_FULL}: b1 (97% used)")
+    assert code_of(sent) == pb.PERSISTENCE_ERROR
+    assert type(exception_of(code_of(sent), str(sent))) is StorageFullError
+    assert type(exception_of(pb.PERSISTENCE_ERROR, "two bookies died")) is PersistenceError

@@ -14,7 +14,13 @@ from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.topic_record import DELETABLE
 from heliograph.actors.broker.topic.opening import open_managed_ledger
 from heliograph.actors.errors import LedgerFencedError, NotEnoughBookiesError, QuorumLostError
-from heliograph.base.errors import HeliographError, PersistenceError, ServiceNotReadyError, TopicNotFoundError
+from heliograph.base.errors import (
+    HeliographError,
+    PersistenceError,
+    ServiceNotReadyError,
+    StorageFullError,
+    TopicNotFoundError,
+)
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
@@ -265,5 +271,36 @@ def test_an_unknown_topic_cannot_be_opened() -> None:
             await open_managed_ledger(
                 "orders", "/topics/public/default/orders", store, world.ledgers, TailCache(1), world.policies
             )
+
+    run(scenario)
+
+
+def test_full_disks_refuse_publishers_until_there_is_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers go on meanwhile, and what they have read can be deleted."""
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RECOVER_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RETRY_MS", 0.001)
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        world.policies = replace(world.policies, ledger_entries_max=1, retention_seconds=0, retention_bytes=0)
+        ledger, outcomes = await world.open(store), Outcomes()
+        outcomes.publish(ledger, "a")
+        await turns(lambda: len(ledger.record.ledgers) > 1 and ledger.state is WriteState.WRITING)
+        world.ledgers.held = True
+        world.ledgers.recovery_keeps = 1
+        world.ledgers.fail_create = StorageFullError("storage is full: b1 (97% used)")
+        outcomes.publish(ledger, "b", "c")
+        await turns(lambda: ledger.state is not WriteState.DRAINING)
+        world.ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("read-only"))
+        await turns(lambda: bool(outcomes.failed))
+        assert outcomes.texts == ["a", "b"]  # I1: what the recovery found is confirmed
+        outcomes.publish(ledger, "d")
+        assert [text for text, _ in outcomes.failed] == ["c", "d"]
+        assert all(isinstance(error, StorageFullError) for _, error in outcomes.failed)
+        assert await ledger.trim(lambda: 1 << 60, 1 << 60) == 1
+        world.ledgers.held, world.ledgers.fail_create = False, None
+        await turns(lambda: ledger.state is WriteState.WRITING)
+        outcomes.publish(ledger, "e")
+        await turns(lambda: outcomes.texts == ["a", "b", "e"])
+        assert world.contents(ledger)[-2:] == ["b", "e"]  # I12
 
     run(scenario)
