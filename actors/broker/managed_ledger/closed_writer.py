@@ -1,4 +1,4 @@
-"""The writer of a terminated topic's last ledger, which is closed for good."""
+"""The writer of a last ledger that is closed: of a terminated topic, or of one that has no space for another."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from heliograph.actors.broker.records.topic_record import (
     without_empty_ledgers,
 )
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import ServiceNotReadyError, TopicNotFoundError
+from heliograph.base.errors import ServiceNotReadyError, StorageFullError, TopicNotFoundError
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import Policies, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
@@ -53,6 +53,7 @@ async def open_managed_ledger(
     Raises:
         TopicNotFoundError: there is no such topic; BeingDeletedError: it is marked as being deleted.
         ServiceNotReadyError: another broker keeps writing the record.
+        StorageFullError: there is no space for a ledger, and the topic has no entries that could be read.
         NotEnoughBookiesError, LedgerRecoveryError, QuorumLostError, BookieError: it cannot be opened now; nothing was
             lost, try again.
     """
@@ -73,13 +74,24 @@ async def open_managed_ledger(
         if orphan is not None and orphan.ledger_id <= _last_ledger_id(owned.record):
             await ledgers.delete(orphan.ledger_id)
             orphan = None
-        if orphan is None:
-            orphan = await create_topic_ledger(ledgers, name, policies)
+        writer: LedgerWriterPort
         try:
+            if orphan is None:
+                orphan = await create_topic_ledger(ledgers, name, policies)
             await owned.replace(with_ledger_appended(record, orphan.ledger_id))
+            writer = orphan
         except ServiceNotReadyError:
             continue
-        opened = ManagedLedger(name, owned, _chain_of(owned.record), orphan, ledgers, cache, policies)
+        except StorageFullError:
+            if not record.ledgers:  # there is nothing to read
+                raise
+            try:
+                await owned.replace(record)
+            except ServiceNotReadyError:
+                continue
+            # Consumers read on. The first publication asks for a new ledger, as after a writer that failed.
+            writer = ClosedLedgerWriter(await ledgers.recover(_last_ledger_id(record)))
+        opened = ManagedLedger(name, owned, _chain_of(owned.record), writer, ledgers, cache, policies)
         opened.stamp = stamp
         return opened
     raise ServiceNotReadyError(f"another broker keeps writing {path}")

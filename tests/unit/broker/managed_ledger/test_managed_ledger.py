@@ -304,3 +304,32 @@ def test_full_disks_refuse_publishers_until_there_is_space(monkeypatch: pytest.M
         assert world.contents(ledger)[-2:] == ["b", "e"]  # I12
 
     run(scenario)
+
+
+def test_a_topic_is_opened_for_consumers_while_disks_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RETRY_MS", 0.001)
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        old, outcomes = await world.open(store), Outcomes()
+        full = StorageFullError("storage is full: b1 (97% used)")
+        world.ledgers.fail_create = full
+        with pytest.raises(StorageFullError):  # it has nothing to read
+            await world.open(await world.session())
+        world.ledgers.fail_create = None
+        old = await world.open(await world.session())
+        outcomes.publish(old, "a", "b")
+        await turns(lambda: len(outcomes.confirmed) == 2)
+        world.ledgers.fail_create = full
+        new = await world.open(await world.session())
+        assert world.contents(new) == ["a", "b"]
+        outcomes.publish(new, "c")
+        await turns(lambda: bool(outcomes.failed))
+        assert outcomes.failed == [("c", full)]
+        world.ledgers.fail_create = None
+        await turns(lambda: new.state is WriteState.WRITING)
+        outcomes.publish(new, "d")
+        await turns(lambda: len(outcomes.confirmed) == 3)
+        assert world.contents(new) == ["a", "b", "d"]  # I12
+        assert sum(info.closed_ms == 0 for info in new.record.ledgers) == 1
+
+    run(scenario)
