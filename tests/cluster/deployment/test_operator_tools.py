@@ -1,0 +1,68 @@
+"""What an operator asks a running cluster: logs through the actors, facts of the parts, and the status without Ray."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from heliograph.cluster.doctor.running import ask_parts
+from heliograph.cluster.logs.gathering import ClusterLogs
+from heliograph.cluster.status.through_ray import gather
+from heliograph.cluster.status.without_ray import gather_without_ray
+from tests.cluster.support.live_cluster import LiveCluster, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+def test_logs_are_in_the_home_and_come_from_other_machines_through_the_actors(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    directory = cluster.home / "logs"
+    assert {"metadata.log", "bookie-1.log", "broker-1.log", "auditor.log", "gateway.log"} <= {
+        path.name for path in directory.iterdir()
+    }
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
+    parts = ("bookie-1", "broker-1")
+    here = ClusterLogs(cluster.home, cluster.namespace, parts).ends(since_ms=0, level="INFO")
+    elsewhere = ClusterLogs(tmp_path, cluster.namespace, parts)  # a machine without these files
+    found = elsewhere.ends(since_ms=0, level="INFO")
+    assert {line.part for line in found} == set(parts)
+    assert set(here) <= set(found)
+    assert any(line.message.startswith("serves as ") for line in found)
+    assert not elsewhere.silent
+
+
+def test_lines_that_are_written_later_are_followed(cluster: LiveCluster, tmp_path: Path) -> None:
+    logs = ClusterLogs(tmp_path, cluster.namespace, ["bookie-1"])
+    logs.ends(since_ms=0, level="INFO")
+    old = cluster.sigkill("bookie-1")
+    cluster.wait_back("bookie-1", old)
+    lines: list[str] = []
+
+    def is_told() -> bool:
+        lines.extend(line.message for line in logs.further(level="INFO"))
+        return any(line.startswith("serves as ") for line in lines)
+
+    wait_for(is_told, 60, "the log does not tell of the restart")
+    assert sum(line.startswith("process ") for line in lines) == 1
+
+
+def test_every_part_tells_its_facts(cluster: LiveCluster) -> None:
+    facts, silent = ask_parts(cluster.namespace)
+    assert not silent
+    assert {"metadata", "bookie-1", "broker-1", "auditor", "gateway"} <= facts.keys()
+    assert len({fact["version"] for fact in facts.values()}) == 1
+
+
+def test_the_status_is_the_same_with_and_without_ray(cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def is_same() -> bool:
+        through = gather(cluster.namespace, cluster.state)
+        without = gather_without_ray(cluster.namespace, cluster.state)
+        return without is not None and through.is_healthy and asdict(through) == asdict(without)
+
+    wait_for(is_same, 60, "the two differ")
