@@ -64,6 +64,7 @@ class ClusterState:
     ray_start_ticks: int = 0
     ray_temporary_directory: str = ""
     boot_id: str = ""
+    ray_on_loopback: bool = False
     not_serving: Mapping[str, str] = field(default_factory=dict)  # of the last start: parts and reasons
     version: int = STATE_VERSION
 

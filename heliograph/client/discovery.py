@@ -17,6 +17,7 @@ from heliograph.base.errors import ClusterNotFoundError, ConflictError, Heliogra
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
 
 CALL_TIMEOUT_SECONDS = 10.0
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of Ray: 0 keeps its nodes on 127.0.0.1
 PROBE_TIMEOUT_SECONDS = 3.0
 BROKER_PREFIX = "broker-"
 BOOKIE_PREFIX = "bookie-"
@@ -67,6 +68,7 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
         if "://" not in found and found not in ("auto", "local"):
             _probe(found)
         _use_token_if_local(found)
+        _stay_on_loopback_if_noted(found, noted_state(namespace, home))
         try:
             ray.init(address=found, namespace=namespace, log_to_driver=False, configure_logging=False)
         except Exception as error:  # Ray raises many classes here; all mean the same to a caller
@@ -222,6 +224,19 @@ def _probe(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ClusterNotFoundError(f"no Ray answers at {address} ({error}): {_HINT}") from error
+
+
+def _stay_on_loopback_if_noted(address: str, state: ClusterState | None) -> None:
+    """Have Ray take this machine's address for 127.0.0.1, if ``helio up`` has started the Ray there in this way.
+
+    Otherwise Ray replaces it by the address that other machines see, where nothing listens.
+    """
+    if state is None or not state.ray_on_loopback or state.ray_address != address:
+        return
+    os.environ[LOOPBACK_VARIABLE] = "0"
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read its environment when it was imported
 
 
 def _use_token_if_local(address: str) -> None:

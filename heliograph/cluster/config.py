@@ -104,6 +104,12 @@ class ClusterConfig(ClusterLocation):
         "an address of one machine, else Ray's own choice",
     )
 
+    ray_on_loopback: bool = Field(
+        default=False,
+        description="all ports of a Ray that `helio up` starts are on loopback; other programs that join it need "
+        "`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` in their environment, `helio` and `heliograph.connect` do not",
+    )
+
     insecure: bool = Field(
         default=False,
         description="start on an address that other machines reach, although callers need not say who they are",

@@ -18,12 +18,14 @@ from heliograph.base.errors import ResourceError
 from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree
 from heliograph.base.peer import NODE, is_loopback, is_wildcard
 from heliograph.base.processes import ProcessName, end_session, wait_until
+from heliograph.client import discovery
 from heliograph.cluster import labels, ports
 from heliograph.cluster.config import ClusterConfig
 from heliograph.pipelines.spark.java import java_environment
 
 START_TIMEOUT_SECONDS = 300.0  # on an idle machine it takes 5, on a busy one a minute or two
 USUAL_DASHBOARD_PORT = 8265
+LOOPBACK = "127.0.0.1"
 # A socket's path holds at most 107 bytes, and Ray adds "/session_<date>_<pid>/sockets/plasma_store" to ours.
 TEMPORARY_PATH_BYTES_MAX = 40
 _LOG_LINES_SHOWN = 5
@@ -62,7 +64,7 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=home.directory,
-            env=_environment(auth_mode),
+            env=_environment(auth_mode, config),
             start_new_session=True,
             umask=PRIVATE_UMASK,
         )
@@ -133,15 +135,19 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int) -> lis
 
 def _node_address(config: ClusterConfig) -> str | None:
     """Return the address of Ray's node; None leaves it to Ray."""
+    if config.ray_on_loopback:
+        return LOOPBACK
     if config.node_address or config.host == NODE or is_loopback(config.host) or is_wildcard(config.host):
         return config.node_address
     return config.host
 
 
-def _environment(auth_mode: str) -> dict[str, str]:
+def _environment(auth_mode: str, config: ClusterConfig) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment["RAY_AUTH_MODE"] = auth_mode
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
+    if config.ray_on_loopback:
+        environment[discovery.LOOPBACK_VARIABLE] = "0"
     environment["RAY_worker_niceness"] = "0"  # with Ray's default of 15, other programs starve a broker
     environment["RAY_prestart_worker_first_driver"] = "0"  # else one idle Python for each logical CPU at once
     with contextlib.suppress(ResourceError):  # an unsuitable JAVA_HOME concerns Spark alone, which reports it

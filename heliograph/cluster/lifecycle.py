@@ -123,6 +123,11 @@ def check_exposure(config: ClusterConfig) -> None:
     Raises:
         InvalidConfigError: strangers could.
     """
+    if config.ray_on_loopback and not (is_loopback(config.host) and config.node_address is None):
+        raise InvalidConfigError(
+            "ray_on_loopback is for a cluster on one machine: leave host on loopback, and node_address away",
+            field="ray_on_loopback",
+        )
     if is_loopback(config.host) or config.auth_config().is_enabled or config.insecure:
         return
     raise InvalidConfigError(
@@ -169,7 +174,7 @@ def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = l
         state = home.load()
         if state is None:
             raise ClusterNotFoundError(f"no cluster was started from {home.directory}: nothing to stop")
-        _remove_actors(state, progress)
+        _remove_actors(state, home, progress)
         _stop_ray(state)
         if state.ray_pid:
             progress(f"Ray at {state.ray_address} has stopped")
@@ -184,7 +189,7 @@ def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = l
 def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progress: Progress) -> ClusterState:
     from heliograph.cluster.deployment import deploy
 
-    discovery.attach(config.namespace, address=state.ray_address)
+    discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
     home.keep_secret(config.secrets)
     home.keep_started_with(setting_report.given(config))
     deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url)
@@ -254,6 +259,7 @@ def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
         ray_start_ticks=head.process.start_ticks,
         ray_temporary_directory=str(head.temporary_directory),
         boot_id=boot_id(),
+        ray_on_loopback=config.ray_on_loopback,
     )
     home.save(state)  # from here on `down` can stop it, even if this process ends
     try:
@@ -309,7 +315,7 @@ def _answers(ray_address: str) -> bool:
     return named in (None, "", ray_address) and discovery.can_reach(ray_address)
 
 
-def _remove_actors(state: ClusterState, progress: Progress) -> None:
+def _remove_actors(state: ClusterState, home: ClusterHome, progress: Progress) -> None:
     """Stop and remove the actors. A failure is ignored if Ray itself is stopped next."""
     from heliograph.cluster.removal import remove
 
@@ -317,7 +323,7 @@ def _remove_actors(state: ClusterState, progress: Progress) -> None:
         return  # its Ray never started
     stays = discovery.is_attached() and not state.ray_pid
     try:
-        discovery.attach(state.namespace, address=state.ray_address)
+        discovery.attach(state.namespace, home=home.directory, address=state.ray_address)
         names = discovery.actor_names(state.namespace)
         remove(names, state.namespace)
         progress(f"{len(names)} actors have stopped")

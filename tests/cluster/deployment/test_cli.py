@@ -47,6 +47,7 @@ def helio_json(*arguments: str | Path, stdin: str = "", code: int = 0) -> Any:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield a cluster that `helio up` started; the last test or this fixture stops it."""
     directory = tmp_path_factory.mktemp("cli")
+    (directory / "cluster.toml").write_text("ray_on_loopback = true\n")
     ports = ("--broker-port", "0", "--gateway-port", "0", "--dashboard-port", "0")
     name = f"cli-{uuid.uuid4().hex[:8]}"
     state = helio_json("up", "--home", directory, "--namespace", name, *ports)
@@ -55,6 +56,26 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield directory
     if ClusterHome(directory).load() is not None:
         helio("down", "--home", directory)
+
+
+def test_no_port_of_a_cluster_on_loopback_is_reached_from_elsewhere(home: Path) -> None:
+    state = ClusterHome(home).load()
+    assert state is not None
+    assert state.ray_process is not None
+    assert state.ray_address.startswith("127.0.0.1:")
+    pids = {process.pid for process in session_members(state.ray_process)}
+    assert len(pids) > 10
+    inodes = {
+        os.readlink(link).removeprefix("socket:[").rstrip("]")
+        for pid in pids
+        for link in Path(f"/proc/{pid}/fd").glob("*")
+        if link.is_symlink() and os.readlink(link).startswith("socket:[")
+    }
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    open_ones = [row[1] for row in rows if row[3] == "0A" and row[9] in inodes]  # 0A: listening
+    assert open_ones
+    loopback = ("0100007F:", "00000000000000000000000001000000:", "0000000000000000FFFF00000100007F:")
+    assert [address for address in open_ones if not address.startswith(loopback)] == []
 
 
 def test_up_again_changes_nothing(home: Path) -> None:
