@@ -6,7 +6,7 @@ import asyncio
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,9 @@ from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import ClusterHome
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import Output
-from heliograph.metadata.endpoint.limits import EndpointLimits
+
+if TYPE_CHECKING:
+    from heliograph.metadata.endpoint.limits import EndpointLimits
 
 DEFAULT_ZK_PORT = 2181
 

@@ -31,7 +31,7 @@ def helio(*arguments: str, home: Path, stdin: str = "") -> subprocess.CompletedP
 def test_help_lists_the_commands(tmp_path: Path) -> None:
     shown = helio("--help", home=tmp_path)
     assert shown.returncode == 0
-    for command in ("up", "down", "status", "topics", "produce", "consume", "perf"):
+    for command in ("up", "down", "status", "logs", "doctor", "topics", "produce", "consume", "perf"):
         assert f"\n  {command} " in shown.stdout
 
 
@@ -65,7 +65,15 @@ def test_wrong_usage_exits_with_2_and_says_what(tmp_path: Path, arguments: tuple
 
 @pytest.mark.parametrize(
     "arguments",
-    [("status",), ("down",), ("topics", "list"), ("produce", "t", "m"), ("consume", "t"), ("perf", "produce")],
+    [
+        ("status",),
+        ("logs",),
+        ("down",),
+        ("topics", "list"),
+        ("produce", "t", "m"),
+        ("consume", "t"),
+        ("perf", "produce"),
+    ],
 )
 def test_without_a_cluster_every_command_says_what_to_do(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     shown = helio(*arguments, home=tmp_path)
