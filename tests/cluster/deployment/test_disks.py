@@ -1,0 +1,48 @@
+"""The disk of a bookie of a whole cluster dies: the others go on, and it serves again on an empty one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+
+import pytest
+
+import heliograph
+from heliograph.base.errors import ConflictError
+from heliograph.cluster import replacement
+from tests.cluster.deployment.test_lost_bookie import ledgers_of, missing_replicas, status_of
+from tests.cluster.support.live_cluster import LiveCluster, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+BOOKIE = "bookie-2"
+SECONDS = 240.0
+
+
+def note_of(cluster: LiveCluster) -> str:
+    return next(actor.note for actor in status_of(cluster).actors if actor.name == BOOKIE)
+
+
+def test_a_bookie_whose_disk_died_serves_again_under_its_name(cluster: LiveCluster, topic: str) -> None:
+    client = heliograph.connect(namespace=cluster.namespace)
+    cluster.admin.create_topic(topic)
+    with client.producer(topic) as producer:
+        for number in range(20):
+            producer.send(b"%d" % number)
+        with pytest.raises(ConflictError, match="serves"):
+            replacement.replace(BOOKIE, cluster.namespace, accept_loss=False, wait_seconds=0)
+        os.kill(cluster.pid(BOOKIE), signal.SIGKILL)
+        shutil.rmtree(cluster.config.data_root / BOOKIE)
+        wait_for(lambda: "CookieMismatchError" in note_of(cluster), SECONDS, "helio status does not say why")
+        producer.send(b"20")
+        outcome = replacement.replace(BOOKIE, cluster.namespace, accept_loss=False, wait_seconds=SECONDS)
+        assert outcome.done
+        assert outcome.is_alive
+        producer.send(b"21")
+    with client.reader(topic, "earliest") as reader:
+        assert [reader.receive(60).value for _ in range(22)] == [b"%d" % number for number in range(22)]
+    addresses = {actor.name: actor.address for actor in status_of(cluster).actors if actor.kind == "bookie"}
+    closed = [ledger for ledger in asyncio.run(ledgers_of(cluster)) if ledger.is_closed]
+    assert asyncio.run(missing_replicas(closed, addresses)) == []  # I1 I10
