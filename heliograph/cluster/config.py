@@ -394,7 +394,7 @@ class ClusterConfig(ClusterLocation):
             ray_namespace=self.namespace,
             port=port,
             tls_port=tls_port if self.tls_certificate_file is not None else None,
-            tls=self._tls(),
+            tls=self.outer_tls,
             tls_only=self.tls_only,
             ledger=self.ledger_config(),
             auth=self.auth_config(),
@@ -474,7 +474,7 @@ class ClusterConfig(ClusterLocation):
 
     def _gateway_tls(self) -> dict[str, Any]:
         """Return the gateway's settings of TLS: its listener's are the brokers', and it trusts and shows the same."""
-        outer = self._tls() or TlsFiles("", "")
+        outer = self.outer_tls or TlsFiles("", "")
         served = outer if self.gateway_tls else TlsFiles("", "")
         return {
             "tls_certificate_file": served.certificate,
@@ -487,7 +487,9 @@ class ClusterConfig(ClusterLocation):
             "broker_key_file": outer.key,
         }
 
-    def _tls(self) -> TlsFiles | None:
+    @property
+    def outer_tls(self) -> TlsFiles | None:
+        """The files of listeners for clients; None without TLS."""
         if self.tls_certificate_file is None or self.tls_key_file is None:
             return None
         return TlsFiles(

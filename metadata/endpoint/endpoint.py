@@ -13,6 +13,7 @@ from heliograph.auth.authenticator import Authenticator
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.base.guard.listener import ListenerGuard
+from heliograph.base.tls.contexts import ServerTls
 from heliograph.metadata.endpoint.limits import CLOSE_MS_MAX, TICK_MS, EndpointLimits
 from heliograph.metadata.endpoint.serving.connection import EndpointConnection, Host
 from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
@@ -65,8 +66,11 @@ class ZooKeeperEndpoint(Host):
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         self._reaping = asyncio.get_running_loop().create_task(self._reap_forever())
 
-    async def listen(self, host: str, port: int) -> str:
+    async def listen(self, host: str, port: int, *, tls: ServerTls | None = None) -> str:
         """Accept connections on a TCP port, 0 for a free one. Return the address, ``host:port``.
+
+        Args:
+            tls: of the connections, whose certificate is read again when its files change; None: they are plain.
 
         Raises:
             ResourceError: the port cannot be used.
@@ -74,7 +78,12 @@ class ZooKeeperEndpoint(Host):
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
-                lambda: EndpointConnection(self), host, port, backlog=ACCEPT_BACKLOG, reuse_address=True
+                lambda: EndpointConnection(self),
+                host,
+                port,
+                backlog=ACCEPT_BACKLOG,
+                reuse_address=True,
+                ssl=None if tls is None else tls.context,
             )
         except OSError as error:
             reason = "the port is in use" if error.errno == errno.EADDRINUSE else str(error)

@@ -14,9 +14,11 @@ import sys
 import uvloop
 
 from tests.fuzz.campaign import campaign
+from tests.fuzz.gateway_api import run_for
 from tests.fuzz.listeners.listeners import LISTENERS
 from tests.patience import patience
 
+API = "api"  # requests made up from the gateway's OpenAPI document
 SLICE_SECONDS = 20.0  # of one listener, before the next has its turn
 
 
@@ -25,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parsed(arguments)
     logging.getLogger("heliograph").addHandler(logging.NullHandler())
     logging.lastResort = None
-    names = list(LISTENERS) if options.listener is None else [options.listener]
+    names = [*LISTENERS, API] if options.listener is None else [options.listener]
     print(f"seed {options.seed}", flush=True)
     with patience():
         if options.count is not None:
@@ -53,6 +55,8 @@ def _run_for(names: list[str], seed: int, first: int, seconds: float) -> int:
 
 
 def _run(name: str, seed: int, first: int, *, count: int | None = None, seconds: float | None = None) -> int:
+    if name == API:  # rounds of all operations, each of its own seed
+        return run_for(seconds or 0.0, seed)
     run = uvloop.run if seed % 2 else asyncio.run  # the actors run on the one, and programs of users on either
     report = run(campaign(LISTENERS[name], seed, first=first, count=count, seconds=seconds))
     rate = report.conversations / report.seconds * 60
@@ -67,7 +71,7 @@ def _run(name: str, seed: int, first: int, *, count: int | None = None, seconds:
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--listener", choices=list(LISTENERS), help="only this one")
+    parser.add_argument("--listener", choices=[*LISTENERS, API], help="only this one")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all listeners together")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="the first seed; default: any")
     parser.add_argument("--first", type=int, default=0, help="the first conversation of the seed")

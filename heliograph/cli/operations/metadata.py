@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heliograph.auth.config import AuthConfig
+from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.handshake import secrets_in
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import ClusterHome
+from heliograph.base.peer import is_loopback
+from heliograph.base.tls.contexts import ServerTls, TlsFiles
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import Output
 
@@ -51,6 +54,13 @@ def serve(
         float,
         typer.Option(min=0.1, help="Time between two searches for containers and nodes whose time to live is over."),
     ] = 60,
+    tls: Annotated[
+        bool | None,
+        typer.Option("--tls/--no-tls", help="Speak TLS by the cluster's certificates. [default: with tls_only]"),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let strangers in who reach --host, without auth.enabled.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Serve a metadata store in ZooKeeper's protocol until interrupted.
@@ -70,10 +80,29 @@ def serve(
     auth = cluster.auth_config()
     auth = replace(auth, **own_credentials(auth, kept.directory, output.progress, with_gateway=False))
     url = with_secrets(url, secrets_in() or kept.secret())
-    asyncio.run(_serve(url, host, zk_port, limits, auth, output))
+    if not (is_loopback(host) or auth.is_enabled or insecure):
+        raise InvalidConfigError(
+            f"other machines reach {host}, and could read and change the store: set auth.enabled, or give --insecure",
+            field="host",
+            limit="a loopback address, unless auth.enabled or --insecure is set",
+        )
+    files = cluster.outer_tls if (cluster.tls_only if tls is None else tls) else None
+    if tls and files is None:
+        raise InvalidConfigError(
+            "--tls needs the cluster's tls_certificate_file and tls_key_file", field="tls_certificate_file"
+        )
+    asyncio.run(_serve(url, host, zk_port, limits, auth, files, output))
 
 
-async def _serve(url: str, host: str, port: int, limits: EndpointLimits, auth: AuthConfig, output: Output) -> None:
+async def _serve(
+    url: str,
+    host: str,
+    port: int,
+    limits: EndpointLimits,
+    auth: AuthConfig,
+    tls: TlsFiles | None,
+    output: Output,
+) -> None:
     from heliograph.metadata.connect import connect_store
     from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 
@@ -89,7 +118,7 @@ async def _serve(url: str, host: str, port: int, limits: EndpointLimits, auth: A
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     try:
-        address = await endpoint.listen(host, port)
+        address = await endpoint.listen(host, port, tls=None if tls is None else ServerTls(tls))
         store = _without_credentials(url)
         output.result({"address": address, "store": store})
         output.progress(f"Serving {store} in ZooKeeper's protocol at {address}. Interrupt to end.")

@@ -45,6 +45,8 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
         (("subscriptions", "skip", "t", "s", "--count", "1", "--older-than", "2"), "not both"),
         (("metadata", "serve"), "--url"),
         (("metadata", "serve", "--url", "nothing://here"), "nothing://here"),
+        (("metadata", "serve", "--url", "zk://a/b", "--host", "0.0.0.0"), "--insecure"),
+        (("metadata", "serve", "--url", "zk://a/b", "--tls"), "tls_certificate_file"),
         (("up", "--bookies", "2"), "2 bookies cannot hold an ensemble of 3"),
         (("up", "--ack-quorum", "4"), "ack quorum 4"),
         (("up", "--gateway-port", "6650"), "gateway_port and broker_port are both 6650"),
