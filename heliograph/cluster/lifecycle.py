@@ -174,7 +174,7 @@ def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = l
         state = home.load()
         if state is None:
             raise ClusterNotFoundError(f"no cluster was started from {home.directory}: nothing to stop")
-        _remove_actors(state, home, progress)
+        _remove_actors(state, home, progress, delete_data=delete_data)
         _stop_ray(state)
         if state.ray_pid:
             progress(f"Ray at {state.ray_address} has stopped")
@@ -315,9 +315,9 @@ def _answers(ray_address: str) -> bool:
     return named in (None, "", ray_address) and discovery.can_reach(ray_address)
 
 
-def _remove_actors(state: ClusterState, home: ClusterHome, progress: Progress) -> None:
+def _remove_actors(state: ClusterState, home: ClusterHome, progress: Progress, *, delete_data: bool) -> None:
     """Stop and remove the actors. A failure is ignored if Ray itself is stopped next."""
-    from heliograph.cluster.removal import remove
+    from heliograph.cluster.removal import erase, remove
 
     if not state.ray_address:
         return  # its Ray never started
@@ -325,7 +325,11 @@ def _remove_actors(state: ClusterState, home: ClusterHome, progress: Progress) -
     try:
         discovery.attach(state.namespace, home=home.directory, address=state.ray_address)
         names = discovery.actor_names(state.namespace)
-        remove(names, state.namespace)
+        bookies = [name for name in names if name.startswith(discovery.BOOKIE_PREFIX)] if delete_data else []
+        remove([name for name in names if name not in bookies], state.namespace)
+        for bookie, why in erase(bookies, state.namespace).items():
+            progress(f"the data of {bookie} may be left: {why}")
+        remove(bookies, state.namespace)
         progress(f"{len(names)} actors have stopped")
     except ClusterNotFoundError:
         progress(f"no actors of {state.namespace} are left in the Ray at {state.ray_address}")

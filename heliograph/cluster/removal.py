@@ -12,9 +12,10 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from heliograph.cluster.diagnosis import actor_states
+from heliograph.cluster.diagnosis import actor_states, reason
 from heliograph.cluster.naming import START_ORDER, kind_of
 
+ERASE_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 8.0  # for an actor's stop(); the last flush of a bookie takes longest
 
 
@@ -29,6 +30,23 @@ def remove(names: Sequence[str], namespace: str) -> None:
         for handle in handles.values():
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(handle, no_restart=True)
+
+
+def erase(names: Sequence[str], namespace: str) -> dict[str, str]:
+    """Have bookies stop and delete their directories, wherever these are.
+
+    Returns:
+        the bookies whose data may be left, with the reasons.
+    """
+    calls = {handle.erase.remote(): name for name in names if (handle := existing(name, namespace)) is not None}
+    done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ERASE_TIMEOUT_SECONDS) if calls else ([], [])
+    left = {calls[call]: f"no answer in {ERASE_TIMEOUT_SECONDS:.0f} s" for call in late}
+    for call in done:
+        try:
+            ray.get(call)
+        except ray.exceptions.RayError as error:
+            left[calls[call]] = reason(error)
+    return left
 
 
 def existing(name: str, namespace: str) -> Any | None:

@@ -47,7 +47,8 @@ def helio_json(*arguments: str | Path, stdin: str = "", code: int = 0) -> Any:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield a cluster that `helio up` started; the last test or this fixture stops it."""
     directory = tmp_path_factory.mktemp("cli")
-    (directory / "cluster.toml").write_text("ray_on_loopback = true\n")
+    more = f'[bookie]\ndata_directories = ["{directory / "disk1"}", "{directory / "disk2"}"]\n'
+    (directory / "cluster.toml").write_text("ray_on_loopback = true\n" + more)
     ports = ("--broker-port", "0", "--gateway-port", "0", "--dashboard-port", "0")
     name = f"cli-{uuid.uuid4().hex[:8]}"
     state = helio_json("up", "--home", directory, "--namespace", name, *ports)
@@ -212,6 +213,7 @@ def test_down_leaves_no_process_and_no_data(home: Path) -> None:
     assert not state.ray_process.is_alive()
     assert not Path(state.ray_temporary_directory).exists()
     assert not Path(state.data_root).exists()
+    assert [path for path in home.glob("disk*/**/*") if path.is_file()] == []
     assert "nothing to stop" in helio("down", "--home", home, code=1)
 
 
