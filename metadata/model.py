@@ -459,12 +459,16 @@ class UnderReplicatedLedger:
 
     ``is_abandoned``: the ledger is not closed, a live bookie lost its entries of the last segment, and no writer has
     continued the ledger for long, so a worker must recover it.
+    ``damaged_bookies``: those of ``missing_bookies`` that have copies with a wrong checksum: all their copies are read.
+    ``lost_entries``: entries of which the latest attempt found no good copy on any bookie.
     """
 
     ledger_id: int
     missing_bookies: tuple[str, ...]
     marked_ms: int = 0
     is_abandoned: bool = False
+    damaged_bookies: tuple[str, ...] = ()
+    lost_entries: int = 0
 
 
 @dataclass(frozen=True, slots=True)

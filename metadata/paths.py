@@ -28,6 +28,7 @@ SCHEMAS = "/schemas"
 UNDERREPLICATED = "/underreplication/ledgers"
 UNDERREPLICATION_LOCKS = "/underreplication/locks"
 UNDERREPLICATION_DISABLED = "/underreplication/disabled"
+SCRUB_DISABLED = "/underreplication/scrub-disabled"
 ELECTIONS = "/elections"
 LOCKS = "/locks"
 ZOOKEEPER = "/zookeeper"  # ZooKeeper's own nodes, which its clients expect

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from heliograph.actors.ledger.effects import RepairFinished
 from heliograph.metadata.model import LedgerMetadata, Versioned
 
 
@@ -26,12 +27,18 @@ class RepairLedgersPort(Protocol):
         """
 
     async def repair(
-        self, ledger_id: int, missing_bookies: Collection[str], *, away_from: Collection[str] = ()
-    ) -> bool:
-        """Make the copies that ``missing_bookies`` lack. Return whether nothing is left to do.
+        self,
+        ledger_id: int,
+        missing_bookies: Collection[str],
+        *,
+        away_from: Collection[str] = (),
+        damaged: Collection[str] = (),
+    ) -> RepairFinished:
+        """Make the copies that ``missing_bookies`` lack. Return what was copied, and whether nothing is left to do.
 
         Args:
             away_from: bookies to be emptied, alive or not: their data is copied to others.
+            damaged: those of ``missing_bookies`` whose copies are all to be read, and written again where bad.
 
         Raises:
             NoSuchLedgerError: it was deleted.

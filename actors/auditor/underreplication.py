@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from heliograph.actors.ledger.driver.underreplication import extend_task
 from heliograph.metadata import paths
 from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError
 from heliograph.metadata.model import UnderReplicatedLedger, Versioned
 from heliograph.metadata.recipes.claim import claim
+from heliograph.metadata.recipes.repair_tasks import extend_task, note_lost_entries
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
@@ -24,8 +24,11 @@ class UnderReplication:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def mark(self, ledger_id: int, missing_bookies: Collection[str]) -> bool:
+    async def mark(self, ledger_id: int, missing_bookies: Collection[str], damaged: Collection[str] = ()) -> bool:
         """Create the ledger's task, or extend it with these bookies.
+
+        Args:
+            damaged: those of the bookies that have copies with a wrong checksum.
 
         Returns:
             False if the task named all of them already.
@@ -33,7 +36,7 @@ class UnderReplication:
         Raises:
             MetadataError: the outcome is unknown; marking again is safe.
         """
-        return await extend_task(self._store, ledger_id, missing_bookies)
+        return await extend_task(self._store, ledger_id, missing_bookies, damaged)
 
     async def tasks(self) -> list[int]:
         """Return the ids of the ledgers that have a task, ascending."""
@@ -70,6 +73,10 @@ class UnderReplication:
         except BadVersionError:
             return False
         return True
+
+    async def note_lost(self, task: Versioned[UnderReplicatedLedger], lost_entries: int) -> None:
+        """Record in a task how many entries the latest attempt found no good copy of."""
+        await note_lost_entries(self._store, task, lost_entries)
 
     async def is_enabled(self) -> bool:
         """Whether auditing and copying are allowed now."""

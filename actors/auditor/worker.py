@@ -22,7 +22,7 @@ from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.errors import HeliographError
 from heliograph.base.settings import described
 from heliograph.metadata.errors import SessionExpiredError
-from heliograph.metadata.model import UnderReplicatedLedger
+from heliograph.metadata.model import UnderReplicatedLedger, Versioned
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,12 @@ class WorkerStatistics:
 
     ledgers_repaired: int = field(default=0, metadata=described("ledgers that have all their copies again"))
     ledgers_recovered: int = field(default=0, metadata=described("open ledgers that the worker fenced and closed"))
+    entries_copied: int = field(default=0, metadata=described("entries copied, of ledgers that are not done, too"))
+    bytes_copied: int = field(default=0, metadata=described("payload of the entries copied"))
+    copy_seconds: float = field(default=0.0, metadata=described("time in repairs of ledgers"))
+    ledgers_damaged: int = field(
+        default=0, metadata=described("ledgers with entries of which the latest repair found no good copy")
+    )
     failures: int = field(default=0, metadata=described("tasks that failed and are repeated"))
     last_failure: str = field(default="", metadata=described("the latest failure"))
 
@@ -44,6 +50,7 @@ class _Waiting:
     until_ms: int
     failures: int = 0
     grace_given: bool = False
+    lost_entries: int = 0  # of which the latest attempt found no good copy
 
 
 class ReplicationWorker:
@@ -113,11 +120,14 @@ class ReplicationWorker:
         for ledger_id in ids:
             waiting = self._waiting.get(ledger_id)
             if waiting is None or waiting.until_ms <= self._now_ms():
+                if not await self._tasks.is_enabled():
+                    break  # paused meanwhile
                 finished = await self._try(ledger_id) or finished
         return finished
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, and how many tasks wait for their next attempt."""
+        self._statistics.ledgers_damaged = sum(waiting.lost_entries > 0 for waiting in self._waiting.values())
         return {**asdict(self._statistics), "tasks_waiting": len(self._waiting)}
 
     async def _try(self, ledger_id: int) -> bool:
@@ -125,7 +135,7 @@ class ReplicationWorker:
             return False
         try:
             task = await self._tasks.task(ledger_id)
-            if task is None or not await self._attempt(task.record):
+            if task is None or not await self._attempt(task):
                 return False
             self._waiting.pop(ledger_id, None)
             self._statistics.ledgers_repaired += 1
@@ -140,8 +150,9 @@ class ReplicationWorker:
             with contextlib.suppress(HeliographError):
                 await self._tasks.release(ledger_id)
 
-    async def _attempt(self, task: UnderReplicatedLedger) -> bool:
+    async def _attempt(self, found: Versioned[UnderReplicatedLedger]) -> bool:
         """Try a task once. Return whether nothing is left to do."""
+        task = found.record
         try:
             ledger = (await self._ledgers.metadata(task.ledger_id)).record
             missing = frozenset(task.missing_bookies)
@@ -152,12 +163,30 @@ class ReplicationWorker:
                 await self._recover(task.ledger_id)
             elif task.is_abandoned and not ledger.is_closed:
                 await self._recover(task.ledger_id)
-            done = await self._ledgers.repair(task.ledger_id, missing - leaving, away_from=leaving)
+            begun_ms = self._now_ms()
+            outcome = await self._ledgers.repair(
+                task.ledger_id,
+                missing - leaving,
+                away_from=leaving,
+                damaged=missing.intersection(task.damaged_bookies) - leaving,
+            )
         except NoSuchLedgerError:
             return True
-        if not done:
+        self._statistics.copy_seconds += (self._now_ms() - begun_ms) / 1000
+        self._statistics.entries_copied += outcome.copied_entries
+        self._statistics.bytes_copied += outcome.copied_bytes
+        if not outcome.complete:
             self._postpone(task.ledger_id)
-        return done
+            await self._note_lost(found, outcome.lost_entries)
+        return outcome.complete
+
+    async def _note_lost(self, task: Versioned[UnderReplicatedLedger], lost_entries: int) -> None:
+        """Say that entries have no good copy left, where that is new. The copies that there are stay as they are."""
+        ledger_id = task.record.ledger_id
+        self._waiting[ledger_id].lost_entries = lost_entries
+        if lost_entries > task.record.lost_entries:
+            log.error("ledger %d: no bookie has a good copy of %d entries", ledger_id, lost_entries)
+        await self._tasks.note_lost(task, lost_entries)
 
     async def _recover(self, ledger_id: int) -> None:
         await self._ledgers.recover(ledger_id)

@@ -33,6 +33,7 @@ from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.upkeep import ledger_listing
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.bookie.upkeep.gc import GarbageCollector
+from heliograph.actors.bookie.upkeep.scrub import Scrub
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError
 from heliograph.actors.wire.messages import TLS_SCHEME
 from heliograph.base.completion import end_task
@@ -56,6 +57,7 @@ class Running:
     reads: EntryReads
     checkpointer: Checkpointer
     gc: GarbageCollector
+    scrub: Scrub
     server: BookieServer
 
 
@@ -166,6 +168,7 @@ class Bookie:
                 self.fail,
                 lambda: self._space.is_read_only,
             ),
+            Scrub(storage, read_threads, self._current_store, self.fail),
             BookieServer(
                 config,
                 storage,
@@ -184,6 +187,7 @@ class Bookie:
         self.address = scheme + host_and_port(config.advertised_host or config.host, port)
         running.checkpointer.start()
         running.gc.start()
+        running.scrub.start()
         if self._store is not None:
             self._registrar = Registrar(
                 self._store, self._record(), self._reopen, self._on_listed, self._recognise, self.fail
@@ -209,6 +213,7 @@ class Bookie:
 
     async def _stop_running(self, running: Running) -> None:
         await running.server.stop()
+        await running.scrub.stop()
         await running.gc.stop()
         await running.checkpointer.stop()
         if self.failure is None and self._opened is not None and self._opened.storage.has_changes:
@@ -247,6 +252,15 @@ class Bookie:
         """
         assert self._running is not None, "the bookie was started"
         await self._running.gc.collect()
+
+    async def scrub(self) -> int:
+        """Verify all stored entries now. Return how many ledgers have damaged or missing entries.
+
+        Raises:
+            DiskPoisonedError: the state of the disk is unknown.
+        """
+        assert self._running is not None, "the bookie was started"
+        return await self._running.scrub.scrub()
 
     async def _plan(self) -> tuple[Plan, int | None, bool]:
         """Return what this start does, the version of the cookie in metadata, and whether a loss is accepted."""
@@ -365,6 +379,7 @@ class Bookie:
         storage, summary = self._opened.storage, self._opened.summary
         journals = [journal.statistics for journal in storage.journals]
         reads, flushes, rounds = running.reads.statistics, running.checkpointer.statistics, running.gc.statistics
+        scrubs = running.scrub.statistics
         view = BookieStatistics(
             bookie_id=self._config.bookie_id,
             address=self.address,
@@ -418,6 +433,14 @@ class Bookie:
             minor_compactions=rounds.minor_compactions,
             major_compactions=rounds.major_compactions,
             bytes_compacted=rounds.bytes_compacted,
+            scrub_passes=scrubs.passes,
+            scrub_entries=scrubs.entries,
+            scrub_bytes=scrubs.bytes,
+            scrub_damaged_entries=scrubs.damaged_entries,
+            scrub_incomplete_ledgers=scrubs.incomplete_ledgers,
+            scrub_ledgers_marked=scrubs.ledgers_marked,
+            scrub_ledgers_left=scrubs.ledgers_left,
+            is_scrub_paused=scrubs.is_paused,
             **self._space.figures(),
             replayed_files=summary.files,
             replayed_entries=summary.entries,

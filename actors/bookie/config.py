@@ -90,6 +90,12 @@ class BookieConfig:
     compaction_headroom_bytes: int = setting(
         128 << 20, "free space that compaction leaves on a disk, however much it could reclaim", least=0
     )
+    scrub_bytes_per_second: int = setting(
+        4 << 20, "rate at which stored entries are read in the background to find damaged ones; 0: off", least=0
+    )
+    scrub_interval_ms: int = setting(
+        604_800_000, "time between the starts of two scrubs of all entries; the first one starts after 10 min", least=1
+    )
     space_check_ms: int = setting(10_000, "time between two checks of the disks' free space", least=1)
     space_report_ms: int = setting(
         60_000, "greatest age of the free space in the metadata, by which writers choose bookies", least=1

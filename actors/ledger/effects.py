@@ -211,6 +211,7 @@ class CopyDamaged:
     ledger_id: int
     entry_id: int
     bookie_id: str
+    is_missing: bool = False  # there is no copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +282,7 @@ class RepairFinished:
     copied_entries: int
     copied_bytes: int
     reason: str = ""
+    lost_entries: int = 0  # every replica said that its copy is missing or damaged
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,7 @@ class RepairLimits:
 
     in_flight_entries_max: int = setting(256, "copies read or sent at once", least=1)
     in_flight_bytes_max: int = setting(16 * MIB, "payload of the copies read or sent at once", least=1)
+    bytes_per_second: int = setting(0, "payload that one repair copies in a second; 0: no limit", least=0)
     metadata: MetadataLimits = MetadataLimits()
 
     def __post_init__(self) -> None:

@@ -163,7 +163,7 @@ class ReadCore:
             reply = Reply.DAMAGED  # it answered with another entry than the one requested
         run.replies.append(reply)
         if reply in (Reply.DAMAGED, Reply.ABSENT):
-            return [CopyDamaged(self.record.ledger_id, run.first, bookie_id)]
+            return [CopyDamaged(self.record.ledger_id, run.first, bookie_id, is_missing=reply is Reply.ABSENT)]
         self._health.note_failure(bookie_id, now)
         return []
 

@@ -68,6 +68,7 @@ class RepairCore(MetadataCore):
         health: BookieHealth,
         limits: RepairLimits | None = None,
         away_from: Collection[str] = (),
+        damaged: Collection[str] = (),
     ) -> None:
         """Make the missing copies of a ledger.
 
@@ -75,6 +76,8 @@ class RepairCore(MetadataCore):
             missing_bookies: bookies reported to lack copies or to have bad ones. Those not ``alive`` are replaced.
             alive: bookies that are registered now, also read-only ones.
             away_from: bookies to be replaced, alive or not. Those alive serve reads like all others.
+            damaged: bookies reported to have copies with a wrong checksum. All their copies are read, also if others
+                are missing.
         """
         record = metadata.record
         self.ledger_id = record.ledger_id
@@ -88,6 +91,7 @@ class RepairCore(MetadataCore):
         self._dead = {*missing_bookies, *away_from}.difference(alive)
         self._leaving = self._dead.union(away_from)  # they are replaced and get no copies
         self._suspects = set(missing_bookies).difference(self._leaving)
+        self._damaged = set(damaged).difference(self._leaving)
         self._inventory = Inventory(record, left_out=self._leaving)
         self._read: ReadCore | None = None
         self._requests = 0
@@ -96,6 +100,8 @@ class RepairCore(MetadataCore):
         self._is_step_broken = False
         self._unclear_reads = 0
         self._unreadable_entries = 0
+        self._lost: set[int] = set()  # at most one more for each step than UNREADABLE_ENTRIES_MAX (I15)
+        self._paused_until = 0  # ms; the rate limit allows no read before
         self._reasons: list[str] = []
         self._copied_entries = 0
         self._copied_bytes = 0
@@ -158,6 +164,8 @@ class RepairCore(MetadataCore):
             return self._metadata.tick(now) + self._after_metadata(now)
         if self._read is not None:
             return self._after_read(self._read.tick(now), now)
+        if self._paused_until and self.phase is RepairPhase.COPYING:
+            return self._go_on(now)
         return []
 
     # -- steps
@@ -184,8 +192,8 @@ class RepairCore(MetadataCore):
                 elif bookie_id in inventory.stored:
                     step = CopyStep(fragment.first_entry_id, position, bookie_id, bookie_id)
                     step.runs = missing_runs(self._schedule, position, fragment, inventory.stored[bookie_id])
-                    if not step.runs and bookie_id in self._suspects:
-                        step.unverified = missing_runs(self._schedule, position, fragment, ())
+                    if bookie_id in self._damaged or (not step.runs and bookie_id in self._suspects):
+                        step.unverified = missing_runs(self._schedule, position, fragment, step.runs)
                     if step.runs or step.unverified:
                         self.steps.append(step)
         self.steps += moves
@@ -218,7 +226,7 @@ class RepairCore(MetadataCore):
         assert not self._unanswered, "a repair ends with no copy under way"
         self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.DONE)
         reason = "; ".join(self._reasons)
-        return [RepairFinished(not self._reasons, self._copied_entries, self._copied_bytes, reason)]
+        return [RepairFinished(not self._reasons, self._copied_entries, self._copied_bytes, reason, len(self._lost))]
 
     def _verify(self, step: CopyStep) -> list[Effect]:
         assert step.old == step.new, "only a bookie that stays is verified"
@@ -256,6 +264,8 @@ class RepairCore(MetadataCore):
         )
         if self._read is not None or not step.runs or (is_full and self._unanswered):
             return []
+        if now < self._paused_until:
+            return []  # the next tick goes on
         first, last = step.runs[0]
         limits = ReaderLimits(batch_bytes_max=min(BATCH_BYTES_MAX, bytes_max))
         self._read = ReadCore(
@@ -276,6 +286,7 @@ class RepairCore(MetadataCore):
             if isinstance(effect, ReadFinished):
                 self._end_read()
                 passed += self._send(effect.entries)
+                self._pace(effect.entries, now)
                 passed += self._go_on(now)
             elif isinstance(effect, Failed):
                 self._pass_over(effect.error)
@@ -291,6 +302,8 @@ class RepairCore(MetadataCore):
         if len(self._reasons) < REASONS_MAX:
             self._reasons.append(str(error))
         is_lost = isinstance(error, NoSuchEntryError | EntryDamagedError)
+        if is_lost:
+            self._lost.add(step.runs[0][0])
         if is_lost and step.old == step.new and self._unreadable_entries < UNREADABLE_ENTRIES_MAX:
             self._unreadable_entries += 1
             self._end_read()
@@ -316,6 +329,12 @@ class RepairCore(MetadataCore):
             self._unanswered_bytes += len(entry.payload)
         assert len(self._unanswered) <= max(1, self.limits.in_flight_entries_max), "the window holds"  # I15
         return [SendCopy(self.ledger_id, step.new, entry) for entry in entries]
+
+    def _pace(self, entries: tuple[LedgerEntry, ...], now: int) -> None:
+        """Put the next read off until the entries just read fit the rate limit."""
+        if self.limits.bytes_per_second:
+            size = sum(len(entry.payload) for entry in entries)
+            self._paused_until = max(now, self._paused_until) + size * 1000 // self.limits.bytes_per_second
 
     def _renamed(self, record: LedgerMetadata) -> LedgerMetadata | None:
         """Return the record that names the new bookie, if its position still names the old one (I9)."""

@@ -204,16 +204,19 @@ class LedgerClient:
         missing_bookies: Collection[str],
         *,
         away_from: Collection[str] = (),
-    ) -> bool:
+        damaged: Collection[str] = (),
+    ) -> RepairFinished:
         """Make the missing copies of a ledger: fill the holes of live bookies, replace dead ones (I10).
 
         Args:
             missing_bookies: bookies reported to lack copies; those not registered now are replaced.
             away_from: bookies to be emptied. They are replaced, alive or not, and serve reads until then.
+            damaged: bookies with copies that cannot be read. All their copies are read, and bad ones written again.
 
         Returns:
-            Whether nothing is left to do. If not, copies that were made stay, and ``repair`` may be called again. The
-            last segment of a ledger that is not CLOSED is not touched: ``recover`` it first.
+            What was copied, and ``complete``: whether nothing is left to do. If not, copies that were made stay, and
+            ``repair`` may be called again. The last segment of a ledger that is not CLOSED is not touched: ``recover``
+            it first.
 
         Raises:
             NoSuchLedgerError: it was deleted.
@@ -231,6 +234,7 @@ class LedgerClient:
             context.health,
             context.config.repair,
             away_from=away_from,
+            damaged=damaged,
         )
         finished = cast(RepairFinished, await MetadataOperation(context, core).result())
         self._counts["entries_repaired"] += finished.copied_entries
@@ -239,7 +243,7 @@ class LedgerClient:
             self._counts["ledgers_repaired"] += 1
         else:
             log.info("ledger %d is not repaired completely: %s", ledger_id, finished.reason)
-        return finished.complete
+        return finished
 
     async def check(self, ledger_id: int) -> tuple[str, ...]:
         """Return the bookies that lack entries which metadata says they have, by asking all of them.

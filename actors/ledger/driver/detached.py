@@ -92,12 +92,13 @@ class DetachedReader:
                 field="read_grant_seconds",
             )
 
-    def _log_lacking(self, ledger_id: int, bookies: set[str]) -> None:
+    def _log_lacking(self, ledger_id: int, bookies: set[str], damaged: set[str]) -> None:
         for bookie_id in sorted(bookies):
             if (ledger_id, bookie_id) not in self._logged and len(self._logged) < LOGGED_MAX:
                 self._logged.add((ledger_id, bookie_id))
                 log.warning(
-                    "bookie %s lacks entries of ledger %d or has damaged ones: another replica is read",
+                    "bookie %s %s entries of ledger %d: another replica is read",
                     bookie_id,
+                    "has damaged" if bookie_id in damaged else "lacks",
                     ledger_id,
                 )

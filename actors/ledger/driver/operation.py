@@ -31,6 +31,7 @@ class Operation(EffectRunner):
     def __init__(self, context: BookieContext, core: Any) -> None:
         super().__init__(context, core)
         self.bookies_lacking: set[str] = set()  # bookies found to lack copies
+        self.bookies_damaged: set[str] = set()  # those of them with a copy that cannot be read
         self._end: asyncio.Future[Any] = context.loop.create_future()
 
     async def result(self) -> Any:
@@ -69,6 +70,8 @@ class Operation(EffectRunner):
 
     def _on_lacking(self, effect: CopiesMissing | CopyDamaged) -> None:
         self.bookies_lacking.add(effect.bookie_id)
+        if isinstance(effect, CopyDamaged) and not effect.is_missing:
+            self.bookies_damaged.add(effect.bookie_id)
 
     handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
         **EffectRunner.handlers,

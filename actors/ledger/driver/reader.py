@@ -109,12 +109,13 @@ class LedgerReader:
             self._learn(entries[-1].last_add_confirmed)
         return list(entries)
 
-    def _report(self, bookies: set[str]) -> None:
+    def _report(self, bookies: set[str], damaged: set[str]) -> None:
         """Leave a task for repair, once for each bookie. The writer of an open ledger replaces its bookies itself."""
         fresh = bookies - self._reported
         if fresh and self.metadata.is_closed:
             self._reported |= fresh
-            self._context.spawn(mark_underreplicated(self._context.store, self.ledger_id, fresh))
+            store = self._context.store
+            self._context.spawn(mark_underreplicated(store, self.ledger_id, fresh, damaged & fresh))
 
 
 async def read_entries(
@@ -123,12 +124,13 @@ async def read_entries(
     first: int,
     last: int,
     max_bytes: int,
-    on_lacking: Callable[[set[str]], None] = lambda bookies: None,
+    on_lacking: Callable[[set[str], set[str]], None] = lambda bookies, damaged: None,
 ) -> Sequence[LedgerEntry]:
     """Read a range that ``check_range`` allowed.
 
     Args:
-        on_lacking: called with the bookies whose copies were missing or damaged, also when the read fails.
+        on_lacking: called with the bookies whose copies were missing or damaged, and those of them whose copies were
+            damaged, also when the read fails.
 
     Raises:
         The errors of ``LedgerReader.read``.
@@ -138,5 +140,5 @@ async def read_entries(
         finished = cast(ReadFinished, await operation.result())
     finally:
         if operation.bookies_lacking:
-            on_lacking(operation.bookies_lacking)
+            on_lacking(operation.bookies_lacking, operation.bookies_damaged)
     return finished.entries

@@ -209,13 +209,13 @@ def test_repair_of_a_lost_bookie() -> None:
         await writer.close()
         await cluster.bookies[lost].stop()
         await until(lambda: not client.directory.is_registered(lost))
-        assert await client.repair(writer.ledger_id, [lost])
+        assert (await client.repair(writer.ledger_id, [lost])).complete
         record = (await client.metadata(writer.ledger_id)).record
         assert lost not in record.last_segment.bookies  # I10: each of them has all entries
         for bookie_id in record.last_segment.bookies:
             assert len(cluster.bookies[bookie_id].ledgers[writer.ledger_id].entries) == 600
         assert await client.check(writer.ledger_id) == ()
-        assert await client.repair(writer.ledger_id, [lost])
+        assert (await client.repair(writer.ledger_id, [lost])).complete
         assert client.statistics()["entries_repaired"] == 600
 
     run(scenario, bookies=4)
@@ -231,7 +231,7 @@ def test_repair_fills_holes_and_check_names_them() -> None:
         for entry_id in (3, 4, 17):
             del held[entry_id]
         assert await client.check(writer.ledger_id) == ("b2",)
-        assert await client.repair(writer.ledger_id, ["b2"])
+        assert (await client.repair(writer.ledger_id, ["b2"])).complete
         assert sorted(held) == list(range(30))
         await cluster.bookies["b1"].kill()
         with pytest.raises(QuorumLostError):
@@ -249,7 +249,7 @@ def test_a_damaged_copy_is_never_returned() -> None:
         for name in ("b1", "b2"):
             cluster.bookies[name].damaged_entries.add(2)
         assert await contents(client, writer.ledger_id) == expected(5)
-        assert await client.repair(writer.ledger_id, ["b1", "b2"])
+        assert (await client.repair(writer.ledger_id, ["b1", "b2"])).complete
         assert client.statistics()["entries_repaired"] == 2
         assert not any(bookie.damaged_entries for bookie in cluster.bookies.values())
         for bookie in cluster.bookies.values():

@@ -131,7 +131,7 @@ def test_a_reader_finds_moved_copies_when_those_it_knew_are_damaged_or_gone() ->
         closed = await writer.close()
         reader = await client.open(writer.ledger_id)
         moved, *others = closed.last_segment.bookies
-        assert await client.repair(writer.ledger_id, [], away_from=[moved])
+        assert (await client.repair(writer.ledger_id, [], away_from=[moved])).complete
         cluster.bookies[moved].ledgers[writer.ledger_id].entries.clear()
         for name in others:
             cluster.bookies[name].damaged_entries.add(2)

@@ -81,7 +81,7 @@ def test_lost_bookie_fence_recovery_and_repair(tmp_path: Path) -> None:
             assert await contents(other, writer.ledger_id) == [b"entry %d" % n for n in range(400)]  # I1
 
             await until(lambda: not other.directory.is_registered(lost))
-            assert await other.repair(writer.ledger_id, [lost])  # I10
+            assert (await other.repair(writer.ledger_id, [lost])).complete  # I10
             record = (await other.metadata(writer.ledger_id)).record
             assert all(lost not in segment.bookies for segment in record.segments)
             assert await other.check(writer.ledger_id) == ()
@@ -102,7 +102,7 @@ def test_a_bookie_comes_back_with_what_it_had(tmp_path: Path) -> None:
             await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(100, 150)])
             await writer.close()
             assert await client.check(writer.ledger_id) == ("b2",)
-            assert await client.repair(writer.ledger_id, ["b2"])
+            assert (await client.repair(writer.ledger_id, ["b2"])).complete
             assert await client.check(writer.ledger_id) == ()
             assert await contents(client, writer.ledger_id) == [b"entry %d" % n for n in range(150)]
 
@@ -174,7 +174,7 @@ def test_emptying_a_bookie(tmp_path: Path) -> None:
             await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(500)])
             leaving = writer.metadata.last_segment.bookies[2]
             await writer.close()
-            assert await client.repair(writer.ledger_id, [], away_from=[leaving])  # I10
+            assert (await client.repair(writer.ledger_id, [], away_from=[leaving])).complete  # I10
             record = (await client.metadata(writer.ledger_id)).record
             assert leaving not in record.last_segment.bookies
             await cluster.stop_bookie(leaving)

@@ -59,7 +59,7 @@ def test_holes_of_a_crashed_writer_are_found_after_the_recovery() -> None:
         await until(is_marked)
         assert client.statistics()["bookies_with_holes"] == 1
         await until(lambda: client.statistics()["hole_searches_waiting"] == 0)
-        assert await client.repair(ledger_id, ["b3"])
+        assert (await client.repair(ledger_id, ["b3"])).complete
         assert len(cluster.bookies["b3"].ledgers[ledger_id].entries) == 40
 
     run(scenario)
@@ -207,19 +207,19 @@ def test_emptying_a_bookie_that_lives() -> None:
         writer = await new_ledger(client)
         await add(writer, 300)
         leaving = writer.metadata.last_segment.bookies[1]
-        assert not await client.repair(writer.ledger_id, [], away_from=[leaving])  # still being written
+        assert not (await client.repair(writer.ledger_id, [], away_from=[leaving])).complete  # still being written
         await writer.close()
         for name in writer.metadata.last_segment.bookies:
             if name != leaving:
                 cluster.bookies[name].refusals[BookieOp.READ_BATCH] = (
                     Status.STORAGE_ERROR
                 )  # it is the only bookie left to read from
-        assert await client.repair(writer.ledger_id, [], away_from=[leaving])
+        assert (await client.repair(writer.ledger_id, [], away_from=[leaving])).complete
         record = (await client.metadata(writer.ledger_id)).record
         assert leaving not in record.last_segment.bookies
         for name in record.last_segment.bookies:  # I10
             assert len(cluster.bookies[name].ledgers[writer.ledger_id].entries) == 300
-        assert await client.repair(writer.ledger_id, [], away_from=[leaving])
+        assert (await client.repair(writer.ledger_id, [], away_from=[leaving])).complete
         assert client.statistics()["entries_repaired"] == 300
 
     run(scenario, bookies=4)
@@ -233,7 +233,7 @@ def test_a_bookie_cannot_be_emptied_into_nothing() -> None:
         closed = await writer.close()
         spare = next(name for name in cluster.bookies if name not in closed.last_segment.bookies)
         leaving = [closed.last_segment.bookies[0], spare]  # the spare is to be emptied as well
-        assert not await client.repair(writer.ledger_id, [], away_from=leaving)
+        assert not (await client.repair(writer.ledger_id, [], away_from=leaving)).complete
         assert (await client.metadata(writer.ledger_id)).record == closed
 
     run(scenario, bookies=4)

@@ -14,6 +14,7 @@ from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.errors import LedgerRecoveryError, NoSuchLedgerError, QuorumLostError
+from heliograph.actors.ledger.effects import RepairFinished
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
@@ -43,6 +44,8 @@ class FakeLedgers:
         self.silent: set[int] = set()  # ledgers that cannot be compared
         self.hopeless: set[int] = set()  # ledgers that cannot be repaired
         self.failures = 0
+        self.lost_entries = 0  # of ledgers that cannot be repaired
+        self.damaged: list[str] = []  # bookies whose copies were to be read
 
     async def add(self, record: LedgerMetadata) -> None:
         self.records[record.ledger_id] = record
@@ -58,10 +61,16 @@ class FakeLedgers:
         return await self._change(replace(self.records[ledger_id], state=LedgerState.CLOSED, last_entry_id=9))
 
     async def repair(
-        self, ledger_id: int, missing_bookies: Collection[str], *, away_from: Collection[str] = ()
-    ) -> bool:
+        self,
+        ledger_id: int,
+        missing_bookies: Collection[str],
+        *,
+        away_from: Collection[str] = (),
+        damaged: Collection[str] = (),
+    ) -> RepairFinished:
+        self.damaged += damaged
         if ledger_id in self.hopeless:
-            return False
+            return RepairFinished(False, 0, 0, "no copy", self.lost_entries)
         if self.failures:
             self.failures -= 1
             raise LedgerRecoveryError("not now")
@@ -71,7 +80,7 @@ class FakeLedgers:
             self.holes.get(ledger_id, set()).discard(bookie)
             record = replace(record, segments=tuple(self._without(segment, bookie) for segment in record.segments))
         await self._change(record)
-        return True
+        return RepairFinished(True, 3, 300)
 
     async def check(self, ledger_id: int) -> Collection[str]:
         if ledger_id in self.silent:
@@ -266,6 +275,49 @@ def test_a_failed_task_stays_and_is_retried_after_a_pause() -> None:
     run(scenario())
 
 
+def test_a_ledger_with_lost_entries_keeps_its_task_which_says_so() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("live1", "b2", "b3")
+        await world.ledgers.add(ledger(1, "live1 b2 b3"))
+        tasks = world.auditor.tasks
+        await tasks.mark(1, ["live1"], ["live1"])
+        world.ledgers.hopeless, world.ledgers.lost_entries = {1}, 3
+        assert not await world.worker.work_once()
+        assert world.ledgers.damaged == ["live1"]
+        assert world.worker.statistics()["ledgers_damaged"] == 1
+        task = await tasks.task(1)
+        assert task is not None
+        assert (task.record.damaged_bookies, task.record.lost_entries) == (("live1",), 3)
+        world.ledgers.hopeless = set()
+        world.clock.now = NOW.task_retry_ms
+        assert await world.worker.work_once()
+        assert (await tasks.tasks(), world.worker.statistics()["ledgers_damaged"]) == ([], 0)
+
+    run(scenario())
+
+
+def test_a_pause_holds_from_the_next_ledger_on() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("live1", "b2", "b3")
+        tasks = world.auditor.tasks
+        for number in (1, 2, 3):
+            await world.ledgers.add(ledger(number, "live1 b2 b3"))
+            await tasks.mark(number, ["live1"])
+        repair = world.ledgers.repair
+
+        async def repair_and_pause(*args: Any, **kwargs: Any) -> RepairFinished:
+            await tasks.set_enabled(False)
+            return await repair(*args, **kwargs)
+
+        world.ledgers.repair = repair_and_pause  # type: ignore[method-assign]
+        await world.worker.work_once()
+        assert len(await tasks.tasks()) == 2
+
+    run(scenario())
+
+
 def test_the_task_of_a_deleted_ledger_is_done() -> None:
     async def scenario() -> None:
         world = World(NOW)
@@ -311,7 +363,7 @@ def test_a_hole_for_which_there_was_no_room_is_marked_later() -> None:
 
 def test_a_hole_that_the_store_would_not_note_is_marked_later() -> None:
     class Forgetful(UnderReplication):
-        async def mark(self, ledger_id: int, missing_bookies: Collection[str]) -> bool:
+        async def mark(self, ledger_id: int, missing_bookies: Collection[str], damaged: Collection[str] = ()) -> bool:
             raise ConnectionLossError("not now")
 
     async def scenario() -> None:

@@ -140,6 +140,43 @@ def test_a_reported_bookie_that_lacks_nothing_is_read_through() -> None:
     assert run.damaged["b2"] == set()
 
 
+def test_damaged_copies_are_written_again_although_others_are_missing() -> None:
+    full = set(range(10))
+    core = RepairCore(CLOSED, ["b2"], ["b1", "b2", "b3"], Spares(), BookieHealth(), damaged=["b2"])
+    run = Run(core, {"b1": set(full), "b2": full - {2, 3}, "b3": set(full)})
+    run.damaged["b2"] = {0, 6, 9}
+    run.go(core.start(0))
+    assert run.finished == RepairFinished(True, 5, 5)
+    assert run.damaged["b2"] == set()
+    assert run.stored["b2"] == full
+
+
+def test_a_damaged_copy_without_a_good_one_stays_and_is_counted() -> None:
+    full = set(range(10))
+    core = RepairCore(CLOSED, ["b2"], ["b1", "b2", "b3"], Spares(), BookieHealth(), damaged=["b2"])
+    run = Run(core, {"b1": set(full), "b2": set(full), "b3": set(full)})
+    run.damaged = {"b1": {6}, "b2": {0, 6}, "b3": {6}}
+    run.go(core.start(0))
+    assert run.finished is not None
+    assert not run.finished.complete
+    assert (run.finished.copied_entries, run.finished.lost_entries) == (1, 1)
+    assert run.damaged == {"b1": {6}, "b2": {6}, "b3": {6}}
+
+
+def test_a_repair_keeps_to_its_rate() -> None:
+    limits = RepairLimits(in_flight_entries_max=8, bytes_per_second=2)
+    core = RepairCore(CLOSED, ["b2"], ["b1", "b2", "b3"], Spares(), BookieHealth(), limits)
+    core.start(0)
+    core.on_entries_listed("b1", Reply.OK, ((0, 9),), 0)
+    core.on_entries_listed("b3", Reply.OK, ((0, 9),), 0)
+    (batch,) = some(ReadBatch, core.on_entries_listed("b2", Reply.ABSENT, (), 0))
+    effects = core.on_batch_answer(batch.request, Reply.OK, [entry(n) for n in range(4)], 0)
+    assert len(some(SendCopy, effects)) == 4
+    assert not some(ReadBatch, effects)
+    assert not some(ReadBatch, core.tick(1_999))
+    assert only(ReadBatch, core.tick(2_000)).first_entry_id == 4
+
+
 def test_a_reported_bookie_that_answers_nothing_is_left_for_another_time() -> None:
     core = RepairCore(CLOSED, ["b2"], ["b1", "b2", "b3"], Spares(), BookieHealth())
     core.start(0)

@@ -225,7 +225,7 @@ def test_a_damaged_copy_is_rewritten_from_the_others(tmp_path: Path) -> None:  #
             assert before.count(Status.STORAGE_ERROR) >= 4
             assert set(before) == {Status.OK, Status.STORAGE_ERROR}
             assert await contents(client, writer.ledger_id) == [b"entry %d " % n * 50 for n in range(100)]
-            assert await client.repair(writer.ledger_id, ["b2"])
+            assert (await client.repair(writer.ledger_id, ["b2"])).complete
             assert client.statistics()["entries_repaired"] == before.count(Status.STORAGE_ERROR)
             for number in range(100):
                 answer, body = await peer.call(BookieOp.READ, writer.ledger_id, number)

@@ -1,0 +1,157 @@
+"""Scrubs of real bookies: damage that no reader met is found, reported, and mended from another copy."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from heliograph.actors.auditor.underreplication import UnderReplication
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.store.entry_log import HEADER_BYTES, log_path
+from heliograph.actors.bookie.store.index import IndexBatch
+from heliograph.actors.bookie.upkeep import scrub
+from heliograph.actors.ledger.driver import LedgerClient
+from heliograph.actors.ledger.driver.writer import LedgerWriter
+from heliograph.actors.wire.messages import BookieOp, Status
+from heliograph.metadata import paths
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.model import UnderReplicatedLedger
+from tests.cluster.ledger.test_on_bookies import RealCluster, contents, real_cluster
+from tests.cluster.support.bookie_peer import BookiePeer
+
+PAYLOADS = [b"entry %d " % n * 50 for n in range(100)]
+DAMAGES = 5
+
+
+async def filled(client: LedgerClient, cluster: RealCluster) -> LedgerWriter:
+    """Return the writer of an open ledger with all its entries in the entry logs of three bookies."""
+    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    await asyncio.gather(*map(writer.add, PAYLOADS))
+    for bookie in cluster.bookies.values():
+        await bookie.checkpoint()
+    return writer
+
+
+def harm(directory: Path, bookie_id: str) -> None:
+    path = log_path(directory / bookie_id / "data", 1)
+    whole = bytearray(path.read_bytes())
+    used = len(whole.rstrip(b"\0"))
+    for number in range(DAMAGES):
+        whole[HEADER_BYTES + (2 * number + 1) * used // 12] ^= 4
+    path.write_bytes(whole)
+
+
+async def task_of(tasks: UnderReplication, ledger_id: int) -> UnderReplicatedLedger | None:
+    found = await tasks.task(ledger_id)
+    return found.record if found else None
+
+
+def scrubbed(bookie: Bookie) -> dict[str, object]:
+    return {name: value for name, value in bookie.statistics().items() if name.startswith("scrub")}
+
+
+def test_damage_that_nobody_reads_is_found_and_mended(tmp_path: Path) -> None:  # I10
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            writer = await filled(client, cluster)
+            await writer.close()
+            ledger_id, bookie = writer.ledger_id, cluster.bookies["b2"]
+            tasks = UnderReplication(await connect_store(cluster.url))
+            assert await bookie.scrub() == 0
+            assert await tasks.tasks() == []
+            harm(tmp_path, "b2")
+            assert await bookie.scrub() == 1
+            task = await task_of(tasks, ledger_id)
+            assert task is not None
+            assert (task.missing_bookies, task.damaged_bookies) == (("b2",), ("b2",))
+            found = scrubbed(bookie)
+            assert (found["scrub_passes"], found["scrub_damaged_entries"]) == (2, DAMAGES)
+            assert found["scrub_ledgers_marked"] == 1
+            outcome = await client.repair(ledger_id, task.missing_bookies, damaged=task.damaged_bookies)
+            assert (outcome.complete, outcome.copied_entries) == (True, DAMAGES)
+            assert await bookie.scrub() == 0, "the good copies are in the write cache"
+            await bookie.checkpoint()
+            assert await bookie.scrub() == 0, "the newest copy of an entry counts"
+            peer = await BookiePeer.connect(bookie.address)
+            assert {await peer.status(BookieOp.READ, ledger_id, n) for n in range(100)} == {Status.OK}
+            peer.close()
+            assert await contents(client, ledger_id) == PAYLOADS
+
+    asyncio.run(scenario())
+
+
+def test_damage_of_every_copy_is_said_and_nothing_is_changed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            writer = await filled(client, cluster)
+            await writer.close()
+            for bookie_id in cluster.bookies:
+                harm(tmp_path, bookie_id)
+                assert await cluster.bookies[bookie_id].scrub() == 1
+            before = [log_path(tmp_path / name / "data", 1).read_bytes() for name in cluster.bookies]
+            outcome = await client.repair(writer.ledger_id, ["b1", "b2", "b3"], damaged=["b1", "b2", "b3"])
+            assert (outcome.complete, outcome.copied_entries, outcome.lost_entries) == (False, 0, DAMAGES)
+            assert [log_path(tmp_path / name / "data", 1).read_bytes() for name in cluster.bookies] == before
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_open_ledger_is_marked_once_it_is_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            writer = await filled(client, cluster)
+            bookie = cluster.bookies["b2"]
+            tasks = UnderReplication(await connect_store(cluster.url))
+            harm(tmp_path, "b2")
+            assert await bookie.scrub() == 1
+            assert bookie._running is not None
+            await bookie._running.scrub.look_at_unclosed()
+            assert await tasks.tasks() == []
+            await writer.close()
+            await bookie._running.scrub.look_at_unclosed()
+            assert await tasks.tasks() == [writer.ledger_id]
+
+    asyncio.run(scenario())
+
+
+def test_entries_that_the_index_lost_are_found(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            writer = await filled(client, cluster)
+            await writer.close()
+            bookie = cluster.bookies["b2"]
+            assert bookie._opened is not None
+            directory = bookie._opened.storage.directory_of(writer.ledger_id)
+            directory.commit(IndexBatch(removed_runs=[next(directory.index.runs(writer.ledger_id))]))
+            assert await bookie.scrub() == 1
+            assert scrubbed(bookie)["scrub_incomplete_ledgers"] == 1
+            task = await task_of(UnderReplication(await connect_store(cluster.url)), writer.ledger_id)
+            assert task is not None
+            outcome = await client.repair(writer.ledger_id, task.missing_bookies, damaged=task.damaged_bookies)
+            assert outcome.complete
+            assert await bookie.scrub() == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_scrub_waits_while_it_is_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub, "PAUSE_CHECK_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            await (await filled(client, cluster)).close()
+            store = await connect_store(cluster.url)
+            await store.create(paths.SCRUB_DISABLED, parents=True)
+            bookie = cluster.bookies["b2"]
+            scrubbing = asyncio.create_task(bookie.scrub())
+            async with asyncio.timeout(30):
+                while not bookie.statistics()["is_scrub_paused"]:
+                    await asyncio.sleep(0.01)
+            assert scrubbed(bookie)["scrub_entries"] == 0
+            await store.delete(paths.SCRUB_DISABLED)
+            assert await asyncio.wait_for(scrubbing, 30) == 0
+            assert scrubbed(bookie)["scrub_entries"] == 100
+
+    asyncio.run(scenario())
