@@ -20,6 +20,7 @@ from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import UnderReplicatedLedger
 from tests.cluster.ledger.test_on_bookies import RealCluster, contents, real_cluster
 from tests.cluster.support.bookie_peer import BookiePeer
+from tests.cluster.support.ledger_cluster import until
 
 PAYLOADS = [b"entry %d " % n * 50 for n in range(100)]
 DAMAGES = 5
@@ -146,9 +147,7 @@ def test_a_scrub_waits_while_it_is_paused(tmp_path: Path, monkeypatch: pytest.Mo
             await store.create(paths.SCRUB_DISABLED, parents=True)
             bookie = cluster.bookies["b2"]
             scrubbing = asyncio.create_task(bookie.scrub())
-            async with asyncio.timeout(30):
-                while not bookie.statistics()["is_scrub_paused"]:
-                    await asyncio.sleep(0.01)
+            await until(lambda: bool(bookie.statistics()["is_scrub_paused"]))
             assert scrubbed(bookie)["scrub_entries"] == 0
             await store.delete(paths.SCRUB_DISABLED)
             assert await asyncio.wait_for(scrubbing, 30) == 0
