@@ -80,6 +80,22 @@ class AuditorActor:
         """Check that the cluster can do without a bookie for some time, as ``DiskReplacement.may_stop`` does."""
         await self._service.replacement.may_stop(bookie_id)
 
+    async def describe_ledger(self, ledger_id: int) -> dict[str, Any]:
+        """Return what metadata says of a ledger and what its bookies hold, as ``Auditor.describe`` does."""
+        return await self._service.describe(ledger_id)
+
+    async def repair_tasks(self) -> dict[str, Any]:
+        """Return the repair tasks, as ``AuditorService.repair_tasks`` does."""
+        return await self._service.repair_tasks()
+
+    async def repair_status(self) -> dict[str, Any]:
+        """Return the progress of repair, as ``AuditorService.repair_status`` does."""
+        return await self._service.repair_status()
+
+    async def pause(self, repair: bool | None = None, scrubs: bool | None = None) -> None:
+        """Pause or resume repair or scrubs, as ``AuditorService.pause`` does."""
+        await self._service.pause(repair=repair, scrubs=scrubs)
+
     async def statistics(self) -> dict[str, Any]:
         """Return counts of the auditor and of its worker since the session began."""
         return self._service.statistics()

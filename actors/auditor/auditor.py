@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from heliograph.actors.auditor import plan
-from heliograph.actors.auditor.checks import Absences, Finding, finding, ledgers_on, named_bookies
+from heliograph.actors.auditor.checks import Absences, Finding, finding, ledgers_on, named_bookies, segment_views
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.membership import Membership
@@ -115,6 +115,37 @@ class Auditor:
         """
         async with self._one_at_a_time:
             return await self._mark(findings)
+
+    async def describe(self, ledger_id: int) -> dict[str, Any]:
+        """Return what metadata says of a ledger, and what its bookies hold.
+
+        Returns:
+            ``ledger`` (the record), ``segments`` with ``first_entry_id``, ``last_entry_id`` (None: open), ``bookies``
+            and ``copies_least``; ``bookies`` with ``is_alive`` and ``entries_missing`` (None: no answer) by id; and
+            ``task``, the record of the repair task, or None. ``copies_least`` counts no bookie that is silent or lacks
+            any entry of the ledger, so it may be less than an entry has.
+
+        Raises:
+            NoSuchLedgerError: metadata does not know it.
+            MetadataError: the store failed.
+        """
+        ledger, found = await self._ledgers.holdings(ledger_id)
+        alive, task = await self.membership.alive(), await self.tasks.task(ledger_id)
+        lacking = dict(found.lacking)
+        bookies = {
+            bookie_id: {
+                "is_alive": bookie_id in alive,
+                "entries_missing": None if bookie_id in found.silent else lacking.get(bookie_id, 0),
+            }
+            for bookie_id in sorted(named_bookies([ledger]))
+        }
+        bad = {*found.silent, *lacking} | (bookies.keys() - alive)
+        return {
+            "ledger": asdict(ledger),
+            "segments": segment_views(ledger, bad),
+            "bookies": bookies,
+            "task": asdict(task.record) if task is not None else None,
+        }
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, and the outcome of the latest audit."""

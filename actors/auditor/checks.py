@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from heliograph.metadata.model import LedgerMetadata, Segment
 
@@ -77,6 +78,21 @@ def finding(ledger: LedgerMetadata, missing: Collection[str]) -> Finding:
     copies_left = min(counts, default=ledger.write_quorum)
     assert 0 <= copies_left <= ledger.write_quorum, "an entry has at most Qw copies"
     return Finding(ledger.ledger_id, tuple(sorted(missing)), copies_left, ledger.is_closed)
+
+
+def segment_views(ledger: LedgerMetadata, missing: Collection[str]) -> list[dict[str, Any]]:
+    """Return each segment with its entry range (last_entry_id None: open), bookies and least number of copies."""
+    ends: list[int | None] = [segment.first_entry_id - 1 for segment in ledger.segments[1:]]
+    ends.append(ledger.last_entry_id if ledger.is_closed else None)
+    return [
+        {
+            "first_entry_id": segment.first_entry_id,
+            "last_entry_id": end,
+            "bookies": list(segment.bookies),
+            "copies_least": _copies_left(ledger, segment, missing),
+        }
+        for segment, end in zip(ledger.segments, ends, strict=True)
+    ]
 
 
 def _may_hold_entries(ledger: LedgerMetadata, segment: Segment) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Any, Protocol
 
-from heliograph.actors.ledger.effects import RepairFinished
+from heliograph.actors.ledger.effects import CheckFinished, RepairFinished
 from heliograph.metadata.model import LedgerMetadata, Versioned
 
 
@@ -44,6 +44,16 @@ class RepairLedgersPort(Protocol):
             NoSuchLedgerError: it was deleted.
             LedgerError: it failed; copies that were made stay, and metadata names no copy that does not exist (I10).
         """
+
+    async def holdings(self, ledger_id: int) -> tuple[LedgerMetadata, CheckFinished]:
+        """Return the ledger's record, and how many entries each bookie lacks that metadata says it has.
+
+        Raises:
+            NoSuchLedgerError: it was deleted.
+        """
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start, among them ``entries_repaired`` and ``bytes_repaired``."""
 
     async def check(self, ledger_id: int) -> Collection[str]:
         """Ask every bookie of a closed ledger for its entries. Return the bookies that lack some.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from heliograph.actors.auditor.auditor import Auditor
@@ -23,6 +24,15 @@ from heliograph.metadata.store import MetadataStore
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE_SECONDS = 0.5
+TASKS_SHOWN_MAX = 1_000
+REPAIR_FIGURES = (
+    "ledgers_repaired",
+    "ledgers_damaged",
+    "entries_repaired",
+    "bytes_repaired",
+    "repair_seconds",
+    "last_failure",
+)
 
 
 class AuditorService:
@@ -66,9 +76,7 @@ class AuditorService:
         Raises:
             ServiceNotReadyError: between two sessions.
         """
-        if self._auditor is None:
-            raise ServiceNotReadyError("the auditor is opening a new session: try again")
-        return await self._auditor.audit(everything=everything)
+        return await self._in_session().audit(everything=everything)
 
     @property
     def decommission(self) -> Decommission:
@@ -91,6 +99,76 @@ class AuditorService:
         if self._replacement is None:
             raise ServiceNotReadyError("the auditor is opening a new session: try again")
         return self._replacement
+
+    async def describe(self, ledger_id: int) -> dict[str, Any]:
+        """Return what metadata says of a ledger and what its bookies hold, as ``Auditor.describe`` does.
+
+        Raises:
+            ServiceNotReadyError: between two sessions.
+        """
+        return await self._in_session().describe(ledger_id)
+
+    async def repair_tasks(self) -> dict[str, Any]:
+        """Return the first TASKS_SHOWN_MAX repair tasks, and how many there are (``total``).
+
+        Raises:
+            MetadataError: the store failed.
+            ServiceNotReadyError: between two sessions.
+        """
+        tasks = self._in_session().tasks
+        ids, in_repair = await tasks.tasks(), await tasks.in_repair()
+        shown = [await tasks.task(ledger_id) for ledger_id in ids[:TASKS_SHOWN_MAX]]
+        records = [asdict(task.record) | {"in_repair": task.record.ledger_id in in_repair} for task in shown if task]
+        return {"total": len(ids), "tasks": records}
+
+    async def repair_status(self) -> dict[str, Any]:
+        """Return the progress of repair.
+
+        Returns:
+            ``is_paused``, ``are_scrubs_paused``, ``ledgers_left``, ``ledgers_in_repair``; of the worker since its
+            session began ``ledgers_repaired``, ``ledgers_damaged``, ``entries_repaired``, ``bytes_repaired``,
+            ``repair_seconds``, ``bytes_per_second`` and ``last_failure``; and ``seconds_left``, an estimate by the mean
+            time of the ledgers so far, None if there is none.
+
+        Raises:
+            MetadataError: the store failed.
+            ServiceNotReadyError: between two sessions.
+        """
+        tasks = self._in_session().tasks
+        assert self._worker is not None, "auditor and worker have one session"
+        done, left = self._worker.statistics(), len(await tasks.tasks())
+        seconds, repaired = done["repair_seconds"], done["ledgers_repaired"]
+        to_do = max(0, left - done["ledgers_damaged"])  # the others cannot be finished
+        return {
+            "is_paused": not await tasks.is_enabled(),
+            "are_scrubs_paused": not await tasks.are_scrubs_enabled(),
+            "ledgers_left": left,
+            "ledgers_in_repair": len(await tasks.in_repair()),
+            **{name: done[name] for name in REPAIR_FIGURES},
+            "bytes_per_second": done["bytes_repaired"] / seconds if seconds else 0.0,
+            "seconds_left": to_do * seconds / repaired if repaired or not to_do else None,
+        }
+
+    async def pause(self, *, repair: bool | None = None, scrubs: bool | None = None) -> None:
+        """Pause (True) or resume (False) repair or the scrubs of bookies in the whole cluster. None: as it is.
+
+        A repair under way ends first; what is paused stays so until it is resumed, also over restarts.
+
+        Raises:
+            MetadataError: the outcome is unknown; calling again is safe.
+            ServiceNotReadyError: between two sessions.
+        """
+        tasks = self._in_session().tasks
+        if repair is not None:
+            await tasks.set_enabled(not repair)
+            self._wake_worker()
+        if scrubs is not None:
+            await tasks.set_scrubs_enabled(not scrubs)
+
+    def _in_session(self) -> Auditor:
+        if self._auditor is None:
+            raise ServiceNotReadyError("the auditor is opening a new session: try again")
+        return self._auditor
 
     def statistics(self) -> dict[str, Any]:
         """Return the counts of auditor and worker in this session."""

@@ -82,12 +82,27 @@ class UnderReplication:
         """Whether auditing and copying are allowed now."""
         return await self._store.exists(paths.UNDERREPLICATION_DISABLED) is None
 
+    async def in_repair(self) -> set[int]:
+        """Return the ids of the ledgers that a worker repairs now, or that garbage collection examines."""
+        return {int(name) for name in await self._store.children(paths.UNDERREPLICATION_LOCKS)}
+
+    async def are_scrubs_enabled(self) -> bool:
+        """Whether bookies may scrub their entries now."""
+        return await self._store.exists(paths.SCRUB_DISABLED) is None
+
+    async def set_scrubs_enabled(self, enabled: bool) -> None:
+        """Allow or forbid scrubs on all bookies, which notice within 5 s. Idempotent."""
+        await self._set(paths.SCRUB_DISABLED, enabled)
+
     async def set_enabled(self, enabled: bool) -> None:
         """Allow or forbid auditing and copying in the whole cluster. Idempotent."""
+        await self._set(paths.UNDERREPLICATION_DISABLED, enabled)
+
+    async def _set(self, path: str, enabled: bool) -> None:
         try:
             if enabled:
-                await self._store.delete(paths.UNDERREPLICATION_DISABLED)
+                await self._store.delete(path)
             else:
-                await self._store.create(paths.UNDERREPLICATION_DISABLED, parents=True)
+                await self._store.create(path, parents=True)
         except (NoNodeError, NodeExistsError):
             return

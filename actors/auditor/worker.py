@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,9 +33,11 @@ class WorkerStatistics:
 
     ledgers_repaired: int = field(default=0, metadata=described("ledgers that have all their copies again"))
     ledgers_recovered: int = field(default=0, metadata=described("open ledgers that the worker fenced and closed"))
-    entries_copied: int = field(default=0, metadata=described("entries copied, of ledgers that are not done, too"))
-    bytes_copied: int = field(default=0, metadata=described("payload of the entries copied"))
-    copy_seconds: float = field(default=0.0, metadata=described("time in repairs of ledgers"))
+    entries_repaired: int = field(
+        default=0, metadata=described("entries copied, also of the ledger that is being repaired")
+    )
+    bytes_repaired: int = field(default=0, metadata=described("payload of the entries copied"))
+    repair_seconds: float = field(default=0.0, metadata=described("time in repairs of ledgers"))
     ledgers_damaged: int = field(
         default=0, metadata=described("ledgers with entries of which the latest repair found no good copy")
     )
@@ -79,6 +81,8 @@ class ReplicationWorker:
         self._now_ms = now_ms
         self._waiting: dict[int, _Waiting] = {}
         self._wake = asyncio.Event()
+        self._begun_ms: int | None = None  # of the repair under way
+        self._ended_seconds = 0.0  # in repairs that ended
         self._statistics = WorkerStatistics()
 
     def wake(self) -> None:
@@ -127,6 +131,12 @@ class ReplicationWorker:
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, and how many tasks wait for their next attempt."""
+        copied, running = self._ledgers.statistics(), self._begun_ms
+        self._statistics.entries_repaired = copied["entries_repaired"]
+        self._statistics.bytes_repaired = copied["bytes_repaired"]
+        self._statistics.repair_seconds = self._ended_seconds
+        if running is not None:
+            self._statistics.repair_seconds += (self._now_ms() - running) / 1000
         self._statistics.ledgers_damaged = sum(waiting.lost_entries > 0 for waiting in self._waiting.values())
         return {**asdict(self._statistics), "tasks_waiting": len(self._waiting)}
 
@@ -163,22 +173,26 @@ class ReplicationWorker:
                 await self._recover(task.ledger_id)
             elif task.is_abandoned and not ledger.is_closed:
                 await self._recover(task.ledger_id)
-            begun_ms = self._now_ms()
-            outcome = await self._ledgers.repair(
-                task.ledger_id,
-                missing - leaving,
-                away_from=leaving,
-                damaged=missing.intersection(task.damaged_bookies) - leaving,
-            )
+            damaged = missing.intersection(task.damaged_bookies) - leaving
+            with self._timed():
+                outcome = await self._ledgers.repair(
+                    task.ledger_id, missing - leaving, away_from=leaving, damaged=damaged
+                )
         except NoSuchLedgerError:
             return True
-        self._statistics.copy_seconds += (self._now_ms() - begun_ms) / 1000
-        self._statistics.entries_copied += outcome.copied_entries
-        self._statistics.bytes_copied += outcome.copied_bytes
         if not outcome.complete:
             self._postpone(task.ledger_id)
             await self._note_lost(found, outcome.lost_entries)
         return outcome.complete
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._begun_ms = self._now_ms()
+        try:
+            yield
+        finally:
+            self._ended_seconds += (self._now_ms() - self._begun_ms) / 1000
+            self._begun_ms = None
 
     async def _note_lost(self, task: Versioned[UnderReplicatedLedger], lost_entries: int) -> None:
         """Say that entries have no good copy left, where that is new. The copies that there are stay as they are."""

@@ -379,7 +379,6 @@ class Bookie:
         storage, summary = self._opened.storage, self._opened.summary
         journals = [journal.statistics for journal in storage.journals]
         reads, flushes, rounds = running.reads.statistics, running.checkpointer.statistics, running.gc.statistics
-        scrubs = running.scrub.statistics
         view = BookieStatistics(
             bookie_id=self._config.bookie_id,
             address=self.address,
@@ -433,14 +432,7 @@ class Bookie:
             minor_compactions=rounds.minor_compactions,
             major_compactions=rounds.major_compactions,
             bytes_compacted=rounds.bytes_compacted,
-            scrub_passes=scrubs.passes,
-            scrub_entries=scrubs.entries,
-            scrub_bytes=scrubs.bytes,
-            scrub_damaged_entries=scrubs.damaged_entries,
-            scrub_incomplete_ledgers=scrubs.incomplete_ledgers,
-            scrub_ledgers_marked=scrubs.ledgers_marked,
-            scrub_ledgers_left=scrubs.ledgers_left,
-            is_scrub_paused=scrubs.is_paused,
+            **running.scrub.figures(),
             **self._space.figures(),
             replayed_files=summary.files,
             replayed_entries=summary.entries,

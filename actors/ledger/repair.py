@@ -103,8 +103,8 @@ class RepairCore(MetadataCore):
         self._lost: set[int] = set()  # at most one more for each step than UNREADABLE_ENTRIES_MAX (I15)
         self._paused_until = 0  # ms; the rate limit allows no read before
         self._reasons: list[str] = []
-        self._copied_entries = 0
-        self._copied_bytes = 0
+        self.copied_entries = 0
+        self.copied_bytes = 0
 
     @property
     def is_done(self) -> bool:
@@ -150,8 +150,8 @@ class RepairCore(MetadataCore):
         assert self._unanswered_bytes >= 0, "an answer frees the bytes that its copy took"  # I15
         assert self._unanswered or not self._unanswered_bytes, "without a copy under way no bytes are"  # I15
         if reply is Reply.OK:
-            self._copied_entries += 1
-            self._copied_bytes += size
+            self.copied_entries += 1
+            self.copied_bytes += size
         elif not self._is_step_broken:
             self._is_step_broken = True
             self._reasons.append(f"bookie {bookie_id} did not take its copies ({reply.value})")
@@ -226,7 +226,7 @@ class RepairCore(MetadataCore):
         assert not self._unanswered, "a repair ends with no copy under way"
         self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.DONE)
         reason = "; ".join(self._reasons)
-        return [RepairFinished(not self._reasons, self._copied_entries, self._copied_bytes, reason, len(self._lost))]
+        return [RepairFinished(not self._reasons, self.copied_entries, self.copied_bytes, reason, len(self._lost))]
 
     def _verify(self, step: CopyStep) -> list[Effect]:
         assert step.old == step.new, "only a bookie that stays is verified"

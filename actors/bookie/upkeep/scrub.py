@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from heliograph.actors.bookie.disk.blocks import own_memory
 from heliograph.actors.bookie.store.data_directory import DataDirectory
@@ -61,7 +62,7 @@ class ScrubStatistics:
 
 
 @dataclass(slots=True)
-class _Step:
+class _StepResult:
     """What one step on the thread found."""
 
     place: Place | None  # of the last row that was read; None: the ledger has no further rows
@@ -106,6 +107,20 @@ class Scrub:
         """Stop. A step that runs on a thread ends well."""
         await end_task(self._task)
         self._task = None
+
+    def figures(self) -> dict[str, Any]:
+        """Return the statistics by the names that ``BookieStatistics`` has for them."""
+        found = self.statistics
+        return {
+            "scrub_passes": found.passes,
+            "scrub_entries": found.entries,
+            "scrub_bytes": found.bytes,
+            "scrub_damaged_entries": found.damaged_entries,
+            "scrub_incomplete_ledgers": found.incomplete_ledgers,
+            "scrub_ledgers_marked": found.ledgers_marked,
+            "scrub_ledgers_left": found.ledgers_left,
+            "is_scrub_paused": found.is_paused,
+        }
 
     async def scrub(self) -> int:
         """Run one pass. Return how many ledgers have damaged or missing entries.
@@ -256,10 +271,10 @@ def _bookies(record: LedgerMetadata) -> set[str]:
     return {bookie_id for segment in record.segments for bookie_id in segment.bookies}
 
 
-def _scrub_step(directory: DataDirectory, ledger_id: int, after: Place) -> _Step:
+def _scrub_step(directory: DataDirectory, ledger_id: int, after: Place) -> _StepResult:
     """Verify the rows of a ledger that follow ``after``, up to a number of bytes. Blocks."""
     rows = (run for run in directory.index.runs(ledger_id, max(after[0], 0)) if _place(run) > after)
-    step, damaged = _Step(None), []
+    step, damaged = _StepResult(None), []
     for run in islice(rows, STEP_ROWS):
         damaged += _damaged_in(directory, run)
         step.place = _place(run)

@@ -58,6 +58,7 @@ class LedgerClient:
         counted = "ledgers_created ledgers_recovered ledgers_deleted ledgers_repaired entries_repaired bytes_repaired"
         self._counts = dict.fromkeys(counted.split(), 0) | {"ensemble_changes": 0}  # of writers that are forgotten
         self._holes = HoleSearch(context)
+        self._repairs: list[RepairCore] = []  # those under way; one for each caller
         self._is_closed = False
 
     @classmethod
@@ -236,7 +237,11 @@ class LedgerClient:
             away_from=away_from,
             damaged=damaged,
         )
-        finished = cast(RepairFinished, await MetadataOperation(context, core).result())
+        self._repairs.append(core)
+        try:
+            finished = cast(RepairFinished, await MetadataOperation(context, core).result())
+        finally:
+            self._repairs.remove(core)
         self._counts["entries_repaired"] += finished.copied_entries
         self._counts["bytes_repaired"] += finished.copied_bytes
         if finished.complete:
@@ -259,11 +264,26 @@ class LedgerClient:
         finished = cast(CheckFinished, await Operation(self._context, CheckCore(found.record)).result())
         return tuple(bookie_id for bookie_id, _ in finished.lacking)
 
+    async def holdings(self, ledger_id: int) -> tuple[LedgerMetadata, CheckFinished]:
+        """Return the ledger's record, and how many entries each bookie lacks that metadata says it has.
+
+        Bookies that do not answer are ``silent``. The last segment of a ledger that is not CLOSED is left out.
+
+        Raises:
+            NoSuchLedgerError: it was deleted.
+        """
+        self._check_open()
+        found = await self.metadata(ledger_id)
+        core = CheckCore(found.record, is_partial=True)
+        return found.record, cast(CheckFinished, await Operation(self._context, core).result())
+
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, and what is held now."""
         self._forget_ended_writers()
         return {
             **self._counts,
+            "entries_repaired": self._counts["entries_repaired"] + sum(core.copied_entries for core in self._repairs),
+            "bytes_repaired": self._counts["bytes_repaired"] + sum(core.copied_bytes for core in self._repairs),
             "bookies_with_holes": self._holes.bookies_found,
             "hole_searches_waiting": self._holes.ledgers_waiting,
             "writers": len(self._writers),

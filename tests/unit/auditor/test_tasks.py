@@ -14,7 +14,7 @@ from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.errors import LedgerRecoveryError, NoSuchLedgerError, QuorumLostError
-from heliograph.actors.ledger.effects import RepairFinished
+from heliograph.actors.ledger.effects import CheckFinished, RepairFinished
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
@@ -81,6 +81,14 @@ class FakeLedgers:
             record = replace(record, segments=tuple(self._without(segment, bookie) for segment in record.segments))
         await self._change(record)
         return RepairFinished(True, 3, 300)
+
+    async def holdings(self, ledger_id: int) -> tuple[LedgerMetadata, CheckFinished]:
+        record = (await self.metadata(ledger_id)).record
+        lacking = tuple((bookie, 2) for bookie in sorted(self.holes.get(ledger_id, ())))
+        return record, CheckFinished(lacking, tuple(b for b in record.last_segment.bookies if b == "gone"))
+
+    def statistics(self) -> dict[str, Any]:
+        return {"entries_repaired": 3, "bytes_repaired": 300}
 
     async def check(self, ledger_id: int) -> Collection[str]:
         if ledger_id in self.silent:
@@ -314,6 +322,26 @@ def test_a_pause_holds_from_the_next_ledger_on() -> None:
         world.ledgers.repair = repair_and_pause  # type: ignore[method-assign]
         await world.worker.work_once()
         assert len(await tasks.tasks()) == 2
+
+    run(scenario())
+
+
+def test_a_ledger_is_described_by_its_record_and_by_what_bookies_hold() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("live1", "b2")
+        await world.ledgers.add(ledger(1, "live1 b2 gone"))
+        world.ledgers.holes[1] = {"b2"}
+        await world.auditor.tasks.mark(1, ["gone"])
+        found = await world.auditor.describe(1)
+        assert found["bookies"] == {
+            "b2": {"is_alive": True, "entries_missing": 2},
+            "gone": {"is_alive": False, "entries_missing": None},
+            "live1": {"is_alive": True, "entries_missing": 0},
+        }
+        (segment,) = found["segments"]
+        assert (segment["first_entry_id"], segment["last_entry_id"], segment["copies_least"]) == (0, 9, 1)
+        assert found["task"]["missing_bookies"] == ("gone",)
 
     run(scenario())
 
