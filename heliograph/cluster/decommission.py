@@ -110,11 +110,11 @@ def _finish(bookie_id: str, namespace: str) -> None:
             return
 
 
-def ask(namespace: str, method: str, bookie_id: str, *rest: Any) -> Any:
-    """Call a method of the auditor for a bookie.
+def ask(namespace: str, method: str, *arguments: Any) -> Any:
+    """Call a method of the auditor.
 
     Raises:
-        NotFoundError: the cluster has no auditor, or there is no such bookie.
+        NotFoundError: the cluster has no auditor, or there is nothing of that name.
         ClusterNotFoundError: there is no cluster.
         HeliographError: as the method raises.
     """
@@ -122,11 +122,9 @@ def ask(namespace: str, method: str, bookie_id: str, *rest: Any) -> Any:
         auditor = discovery.actor(discovery.AUDITOR, namespace)
     except ClusterNotFoundError as error:
         if discovery.is_attached() and discovery.actor_names(namespace):
-            raise NotFoundError(
-                "this cluster has no auditor, which would move the bookie's data", field="auditor"
-            ) from error
+            raise NotFoundError("this cluster has no auditor, which moves and repairs data", field="auditor") from error
         raise
     try:
-        return ray.get(getattr(auditor, method).remote(bookie_id, *rest), timeout=CALL_TIMEOUT_SECONDS)
+        return ray.get(getattr(auditor, method).remote(*arguments), timeout=CALL_TIMEOUT_SECONDS)
     except ray.exceptions.RayError as error:
         raise unwrapped(error, discovery.AUDITOR) from error

@@ -154,12 +154,18 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
     rows = [
         ("bookies", f"{len(found.bookies_available)} writable, {len(found.bookies_readonly)} read-only"),
         ("under-replicated ledgers", _count(found.underreplicated_ledgers)),
+        *([("damaged ledgers", _damaged(found.ledgers_damaged))] if found.ledgers_damaged > 0 else []),
+        *([("repair", "paused: helio ledgers resume --repair")] if found.is_repair_paused else []),
         *([("ledgers to be moved", _count(found.ledgers_moving))] if found.bookies_draining else []),
         ("topics in public/default", _count(found.topics)),
         ("gateway", found.gateway_url or "none"),
         ("Ray dashboard", _dashboard(found.dashboard_url, auth_mode)),
     ]
     output.facts("", rows)
+
+
+def _damaged(number: int) -> str:
+    return f"{number} have entries without any good copy: helio ledgers under-replicated"
 
 
 def _count(number: int) -> str:

@@ -38,6 +38,8 @@ class ClusterStatus:
     underreplicated_ledgers: int = -1
     ledgers_in_repair: int = -1
     ledgers_moving: int = -1  # ledgers with all copies, some on bookies that are being decommissioned
+    ledgers_damaged: int = -1  # under-replicated ledgers with entries of which no bookie has a good copy
+    is_repair_paused: bool = False
     topics: int = -1
 
     @property

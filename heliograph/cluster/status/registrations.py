@@ -20,6 +20,7 @@ from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
 TASKS_READ_AT_ONCE_MAX = 64
+TASKS_READ_MAX = 2_000  # to count damaged ledgers; with more tasks, those beyond are not looked at
 TENANT, NAMESPACE = "public", "default"  # whose topics are counted
 _PARTITION = re.compile(r"(.+)-partition-\d+")
 
@@ -41,6 +42,7 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
         status.bookies_available = await store.children(paths.BOOKIES_AVAILABLE)
         status.bookies_readonly = await store.children(paths.BOOKIES_READONLY)
         status.bookies_draining = await store.children(paths.BOOKIES_DRAINING)
+        status.is_repair_paused = await store.exists(paths.UNDERREPLICATION_DISABLED) is not None
         status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
         await _take_addresses(status, store)
         await _take_start_failures(status, store)
@@ -54,20 +56,24 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
 async def _count_tasks(status: ClusterStatus, store: MetadataStore) -> None:
     """Count ledgers that miss copies, and apart from them those whose copies only move."""
     names = await store.children(paths.UNDERREPLICATED)
-    moving = 0
     leaving = {*status.bookies_draining} & {*status.bookies_available, *status.bookies_readonly}
-    if leaving:
-        gate = asyncio.Semaphore(TASKS_READ_AT_ONCE_MAX)  # I15
-        moving = sum(await asyncio.gather(*(_is_moving(store, name, leaving, gate) for name in names)))
+    gate = asyncio.Semaphore(TASKS_READ_AT_ONCE_MAX)  # I15
+    read_names = names if leaving else names[:TASKS_READ_MAX]
+    tasks = await asyncio.gather(*(_task(store, name, gate) for name in read_names))
+    moving = sum(task is None or _is_moving(task, leaving) for task in tasks)  # None: done since the list was read
     status.underreplicated_ledgers, status.ledgers_moving = len(names) - moving, moving
+    status.ledgers_damaged = sum(task is not None and task.lost_entries > 0 for task in tasks)
 
 
-async def _is_moving(store: MetadataStore, name: str, leaving: set[str], gate: asyncio.Semaphore) -> bool:
+async def _task(store: MetadataStore, name: str, gate: asyncio.Semaphore) -> UnderReplicatedLedger | None:
     async with gate:
         try:
-            task = (await read(store, f"{paths.UNDERREPLICATED}/{name}", UnderReplicatedLedger)).record
+            return (await read(store, f"{paths.UNDERREPLICATED}/{name}", UnderReplicatedLedger)).record
         except NoNodeError:
-            return True  # done since the list was read
+            return None
+
+
+def _is_moving(task: UnderReplicatedLedger, leaving: set[str]) -> bool:
     return not task.is_abandoned and leaving.issuperset(task.missing_bookies)
 
 

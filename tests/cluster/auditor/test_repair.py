@@ -16,6 +16,7 @@ import pytest
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.service import AuditorService
 from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.store.entry_log import log_path
 from heliograph.actors.errors import CookieMismatchError
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.actors.ledger.schedule import WriteSchedule
@@ -279,5 +280,46 @@ def test_a_bookie_on_an_empty_disk_denies_nothing_and_gets_its_copies_again(tmp_
             shutil.rmtree(tmp_path / lost)
             with pytest.raises(CookieMismatchError):  # the permission is used up
                 await made.start_bookie(lost)
+
+    run(scenario())
+
+
+def test_what_a_scrub_finds_is_mended_once_repair_is_resumed(tmp_path: Path) -> None:  # I10
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            ledger_id = await made.write(20, close=True)
+            bookie_id = (await made.ledgers.metadata(ledger_id)).record.last_segment.bookies[0]
+            bookie = made.bookies[bookie_id]
+            await bookie.checkpoint()
+            assert bookie._opened is not None
+            directory = bookie._opened.storage.directory_of(ledger_id)
+            (row,) = directory.index.runs(ledger_id)
+            path = log_path(directory.path, row.log_id)
+            content = bytearray(path.read_bytes())
+            content[row.offset + sum(row.sizes[:5]) - 1] ^= 1  # the last byte of entry 4
+            path.write_bytes(content)
+
+            await made.auditor.pause(repair=True)
+            assert await bookie.scrub() == 1
+            status = await made.auditor.repair_status()
+            assert (status["is_paused"], status["ledgers_left"]) == (True, 1)
+            (task,) = (await made.auditor.repair_tasks())["tasks"]
+            assert (task["ledger_id"], task["damaged_bookies"]) == (ledger_id, (bookie_id,))
+            found = await made.auditor.describe(ledger_id)
+            assert found["task"]["missing_bookies"] == (bookie_id,)
+            assert all(bookie == {"is_alive": True, "entries_missing": 0} for bookie in found["bookies"].values())
+            assert not await made.is_whole(ledger_id)
+
+            await made.auditor.pause(repair=False)
+            await until_whole(made, [ledger_id])
+
+            async def is_done() -> bool:
+                return not (await made.auditor.repair_tasks())["tasks"]
+
+            await until(is_done)
+            status = await made.auditor.repair_status()
+            assert (status["ledgers_repaired"], status["entries_repaired"]) == (1, 1)
+            assert (status["ledgers_left"], status["seconds_left"]) == (0, 0)
+            assert await bookie.scrub() == 0
 
     run(scenario())

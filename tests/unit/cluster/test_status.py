@@ -95,6 +95,13 @@ def test_the_copies_of_a_dead_bookie_are_missing_whether_it_is_to_go_or_not(monk
     assert (found.underreplicated_ledgers, found.ledgers_moving) == (1, 0)
 
 
+def test_ledgers_with_lost_entries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = (UnderReplicatedLedger(1, ("b1",), lost_entries=2), UnderReplicatedLedger(2, ("b1",)))
+    found = seen(monkeypatch, writable="b1 b2 b3", tasks=tasks)
+    assert not found.is_healthy
+    assert (found.underreplicated_ledgers, found.ledgers_damaged) == (2, 1)
+
+
 def test_a_full_disk_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     found = seen(monkeypatch, writable="b1 b2", readonly="b3", full="b3")
     assert not found.is_healthy

@@ -1,0 +1,154 @@
+"""``helio ledgers``: which ledgers lack copies, what one ledger is made of, and the progress and pause of repair."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.base.clock import iso_time
+from heliograph.base.errors import BadRequestError
+from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.output import Output
+
+MIB = 1 << 20
+
+app = typer.Typer(
+    help="Show ledgers and their copies; watch, pause and resume repair.", no_args_is_help=True, rich_markup_mode=None
+)
+LedgerId = Annotated[int, typer.Argument(help="Ledger id, as topics stats and logs name it.", min=0)]
+OfRepair = Annotated[bool, typer.Option("--repair", help="Audits and the copies that they cause.")]
+OfScrubs = Annotated[bool, typer.Option("--scrubs", help="The search of bookies for damaged entries.")]
+
+
+@app.command("under-replicated")
+def under_replicated(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+    """List the ledgers that lack good copies, with the bookies that should have them; at most 1000."""
+    output = Output(as_json)
+    found = _ask(home, namespace, "repair_tasks")
+    output.result(found)
+    rows = []
+    for task in found["tasks"]:
+        bookies = [f"{name} (damaged)" * (name in task["damaged_bookies"]) or name for name in task["missing_bookies"]]
+        state = "in repair" if task["in_repair"] else "waits"
+        rows.append((task["ledger_id"], ", ".join(bookies), iso_time(task["marked_ms"]), task["lost_entries"], state))
+    output.table("", ("ledger", "lacks copies on", "since", "entries lost", "state"), rows)
+    if found["total"] > len(rows):
+        output.progress(f"{found['total'] - len(rows)} more are not shown")
+
+
+@app.command()
+def describe(ledger: LedgerId, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+    """Show a ledger's state, size, segments and copies. Every bookie that it names is asked what it holds.
+
+    The last segment of a ledger that is still written is not compared.
+    """
+    output = Output(as_json)
+    found = _ask(home, namespace, "describe_ledger", ledger)
+    output.result(found)
+    record, task = found["ledger"], found["task"]
+    quorums = (record["ensemble_size"], record["write_quorum"], record["ack_quorum"])
+    is_closed = record["state"] == "closed"
+    output.facts(
+        "",
+        [
+            ("ledger", record["ledger_id"]),
+            ("state", record["state"]),
+            ("entries", record["last_entry_id"] + 1 if is_closed else "still written"),
+            ("size", f"{record['length'] / MIB:.2f} MiB" if is_closed else "still written"),
+            ("ensemble, write quorum, ack quorum", ", ".join(map(str, quorums))),
+            ("created", iso_time(record["created_ms"]) if record["created_ms"] else "unknown"),
+            *((name, value) for name, value in sorted(record["properties"].items())),
+            ("repair", _task_line(task)),
+        ],
+    )
+    rows = [
+        (
+            f"{segment['first_entry_id']} to {'...' if segment['last_entry_id'] is None else segment['last_entry_id']}",
+            ", ".join(segment["bookies"]),
+            segment["copies_least"],
+        )
+        for segment in found["segments"]
+    ]
+    output.table("segments", ("entries", "bookies", "good copies at least"), rows)
+    held = [
+        (name, "serves" if bookie["is_alive"] else "away", _missing(bookie["entries_missing"]))
+        for name, bookie in found["bookies"].items()
+    ]
+    output.table("bookies", ("bookie", "state", "entries missing"), held)
+
+
+@app.command("repair-status")
+def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+    """Show the progress of repair: ledgers, bytes, rate and time left. Sums are since the auditor's session began."""
+    output = Output(as_json)
+    found = _ask(home, namespace, "repair_status")
+    output.result(found)
+    left = found["seconds_left"]
+    output.facts(
+        "",
+        [
+            ("repair", "paused" if found["is_paused"] else "on"),
+            ("scrubs", "paused" if found["are_scrubs_paused"] else "on"),
+            ("ledgers left", found["ledgers_left"]),
+            ("ledgers in repair", found["ledgers_in_repair"]),
+            ("ledgers with lost entries", found["ledgers_damaged"]),
+            ("ledgers repaired", found["ledgers_repaired"]),
+            ("copied", f"{found['entries_repaired']} entries, {found['bytes_repaired'] / MIB:.2f} MiB"),
+            ("rate", f"{found['bytes_per_second'] / MIB:.2f} MiB/s"),
+            ("time left", "unknown" if left is None else f"about {left:.0f} s"),
+            ("latest failure", found["last_failure"] or "none"),
+        ],
+    )
+
+
+@app.command()
+def pause(
+    repair: OfRepair = False,
+    scrubs: OfScrubs = False,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Pause repair, the scrubs of bookies, or both, until they are resumed. The ledger in repair is finished first."""
+    _pause(True, repair, scrubs, home, namespace, Output(as_json))
+
+
+@app.command()
+def resume(
+    repair: OfRepair = False,
+    scrubs: OfScrubs = False,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Resume what was paused."""
+    _pause(False, repair, scrubs, home, namespace, Output(as_json))
+
+
+def _pause(is_paused: bool, repair: bool, scrubs: bool, home: Home, namespace: Namespace, output: Output) -> None:
+    if not repair and not scrubs:
+        raise BadRequestError("say what: --repair, --scrubs, or both", field="repair,scrubs")
+    _ask(home, namespace, "pause", is_paused if repair else None, is_paused if scrubs else None)
+    names = [name for name, is_meant in (("repair", repair), ("scrubs", scrubs)) if is_meant]
+    output.result({"paused" if is_paused else "resumed": names})
+    output.progress(f"{' and '.join(names)}: {'paused' if is_paused else 'on'}")
+
+
+def _ask(home: Home, namespace: Namespace, method: str, *arguments: Any) -> Any:
+    from heliograph.cluster.decommission import ask
+
+    target = Target.of(namespace, home)
+    target.attach()
+    return ask(target.namespace, method, *arguments)
+
+
+def _task_line(task: dict[str, Any] | None) -> str:
+    if task is None:
+        return "nothing is known to be missing"
+    lost = f"; {task['lost_entries']} entries have no good copy" if task["lost_entries"] else ""
+    return f"marked, lacks copies on {', '.join(task['missing_bookies'])}{lost}"
+
+
+def _missing(number: int | None) -> str:
+    return "no answer" if number is None else str(number)

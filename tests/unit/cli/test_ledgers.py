@@ -1,0 +1,117 @@
+"""``helio ledgers``: what it asks the auditor, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from heliograph.base.errors import BadRequestError
+from heliograph.cli.app import app
+from heliograph.cluster import decommission
+
+TASK = {
+    "ledger_id": 7,
+    "missing_bookies": ["b1", "b2"],
+    "damaged_bookies": ["b2"],
+    "marked_ms": 1_700_000_000_000,
+    "lost_entries": 3,
+    "is_abandoned": False,
+    "in_repair": True,
+}
+LEDGER = {
+    "ledger_id": 7,
+    "state": "closed",
+    "ensemble_size": 2,
+    "write_quorum": 2,
+    "ack_quorum": 2,
+    "last_entry_id": 9,
+    "length": 1 << 20,
+    "created_ms": 0,
+    "properties": {"topic": "orders"},
+}
+DESCRIBED = {
+    "ledger": LEDGER,
+    "segments": [{"first_entry_id": 0, "last_entry_id": 9, "bookies": ["b1", "b2"], "copies_least": 1}],
+    "bookies": {
+        "b1": {"is_alive": True, "entries_missing": 0},
+        "b2": {"is_alive": False, "entries_missing": None},
+    },
+    "task": TASK,
+}
+STATUS = {
+    "is_paused": True,
+    "are_scrubs_paused": False,
+    "ledgers_left": 4,
+    "ledgers_in_repair": 1,
+    "ledgers_damaged": 1,
+    "ledgers_repaired": 2,
+    "entries_repaired": 100,
+    "bytes_repaired": 3 << 20,
+    "repair_seconds": 2.0,
+    "bytes_per_second": 1.5 * (1 << 20),
+    "seconds_left": 3.0,
+    "last_failure": "",
+}
+
+
+def helio(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> tuple[Any, list[tuple[Any, ...]]]:
+    asked: list[tuple[Any, ...]] = []
+
+    def ask(namespace: str, method: str, *rest: Any) -> Any:
+        asked.append((method, *rest))
+        return answer
+
+    monkeypatch.setattr(decommission, "ask", ask)
+    monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)
+    return CliRunner().invoke(app, ["ledgers", *arguments]), asked
+
+
+def test_ledgers_that_lack_copies_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, asked = helio(monkeypatch, {"total": 5, "tasks": [TASK]}, "under-replicated")
+    assert shown.exit_code == 0, shown.output
+    assert asked == [("repair_tasks",)]
+    assert "b1, b2 (damaged)" in shown.output
+    assert "in repair" in shown.output
+    assert "4 more are not shown" in shown.output
+
+
+def test_a_ledger_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, asked = helio(monkeypatch, DESCRIBED, "describe", "7")
+    assert shown.exit_code == 0, shown.output
+    assert asked == [("describe_ledger", 7)]
+    for text in ("0 to 9", "1.00 MiB", "orders", "no answer", "3 entries have no good copy"):
+        assert text in shown.output
+    as_json, _ = helio(monkeypatch, DESCRIBED, "describe", "7", "--json")
+    assert json.loads(as_json.stdout)["segments"] == DESCRIBED["segments"]
+
+
+def test_the_progress_of_repair_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, asked = helio(monkeypatch, STATUS, "repair-status")
+    assert asked == [("repair_status",)]
+    for text in ("paused", "100 entries, 3.00 MiB", "1.50 MiB/s", "about 3 s"):
+        assert text in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (("pause", "--repair"), ("pause", True, None)),
+        (("pause", "--scrubs"), ("pause", None, True)),
+        (("resume", "--repair", "--scrubs"), ("pause", False, False)),
+    ],
+)
+def test_repair_and_scrubs_are_paused(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], asked: tuple[Any, ...]
+) -> None:
+    shown, calls = helio(monkeypatch, None, *arguments)
+    assert shown.exit_code == 0, shown.output
+    assert calls == [asked]
+
+
+def test_a_pause_says_of_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, calls = helio(monkeypatch, None, "pause")
+    assert isinstance(shown.exception, BadRequestError)
+    assert calls == []
