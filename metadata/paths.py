@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote, unquote
 
 CLUSTER = "/cluster"
+RESTORED = f"{CLUSTER}/restored"  # only while a restored backup was not accepted
 BOOKIES_AVAILABLE = "/bookies/available"
 BOOKIES_READONLY = "/bookies/readonly"
 BOOKIES_COOKIES = "/bookies/cookies"
@@ -17,6 +18,7 @@ BROKER_LOADS = "/brokers/loads"
 BUNDLES = "/brokers/bundles"
 LEDGERS = "/ledgers"
 LEDGER_IDS = "/ledger-ids"
+LEDGER_ID_BASE = f"{LEDGER_IDS}/base"  # only in a store that was filled from another one
 NAMESPACES = "/namespaces"
 TOPICS = "/topics"
 PARTITIONED_TOPICS = "/partitioned-topics"

@@ -12,7 +12,7 @@ import typer
 from heliograph.base.version import heliograph_version
 from heliograph.cli.admin import brokers, config, namespaces, permissions, racks, schemas, subscriptions, topics
 from heliograph.cli.messages import consume, perf, produce
-from heliograph.cli.operations import bookie, certs, cluster, doctor, ledgers, logs, metadata, tokens
+from heliograph.cli.operations import backup, bookie, certs, cluster, doctor, ledgers, logs, metadata, tokens
 from heliograph.cli.output import EXIT_FAILED, Output, OwnOutput
 from heliograph.client import discovery
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
@@ -76,6 +76,7 @@ app.add_typer(bookie.app, name="bookie")
 app.add_typer(ledgers.app, name="ledgers")
 app.add_typer(certs.app, name="certs")
 app.add_typer(metadata.app, name="metadata")
+app.add_typer(backup.app, name="backup")
 app.add_typer(tokens.app, name="tokens")
 
 

@@ -1,13 +1,16 @@
 """Ledger ids: unique over the life of the cluster, increasing, one write each, without conflicts between callers.
 
 Each ``set`` of a node returns a version that no other ``set`` of it returns; that version is the id. A lost reply
-skips an id, which does no harm.
+skips an id, which does no harm. Versions begin at 0 in a store that was filled from a backup or from another store.
+Such a store has a base, written before the cluster starts and never changed, which is added to the version.
 """
 
 from __future__ import annotations
 
 from heliograph.metadata.errors import ConnectionLossError, NoNodeError
-from heliograph.metadata.paths import LEDGER_IDS
+from heliograph.metadata.operator_records import LedgerIdBase
+from heliograph.metadata.paths import LEDGER_ID_BASE, LEDGER_IDS
+from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
 CONNECTION_LOSSES_MAX = 5  # of one call
@@ -19,13 +22,14 @@ async def next_ledger_id(store: MetadataStore) -> int:
     Raises:
         NoNodeError: the cluster was not initialised.
         ConnectionLossError: the connection was lost more than CONNECTION_LOSSES_MAX times.
+        RecordError: the base is damaged.
     """
     for _ in range(CONNECTION_LOSSES_MAX):
         try:
-            return (await store.set(LEDGER_IDS, b"")).version
+            return await _base(store) + (await store.set(LEDGER_IDS, b"")).version
         except ConnectionLossError:
             continue
-    return (await store.set(LEDGER_IDS, b"")).version
+    return await _base(store) + (await store.set(LEDGER_IDS, b"")).version
 
 
 async def last_ledger_id(store: MetadataStore) -> int:
@@ -39,4 +43,11 @@ async def last_ledger_id(store: MetadataStore) -> int:
         _, stat = await store.get(LEDGER_IDS)
     except NoNodeError:
         return 0
-    return stat.version
+    return await _base(store) + stat.version
+
+
+async def _base(store: MetadataStore) -> int:
+    try:
+        return (await read(store, LEDGER_ID_BASE, LedgerIdBase)).record.base
+    except NoNodeError:
+        return 0

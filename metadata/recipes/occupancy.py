@@ -26,7 +26,7 @@ async def require_vacant(store: MetadataStore, ours: Collection[str], wait_ms: i
         ConnectionLossError, SessionExpiredError.
     """
     deadline = time.monotonic() + wait_ms / 1000
-    while others := await _registered(store) - set(ours):
+    while others := await registered(store) - set(ours):
         if time.monotonic() >= deadline:
             raise ConflictError(
                 f"another cluster uses this metadata store: {', '.join(sorted(others))} are registered. Give each "
@@ -36,7 +36,12 @@ async def require_vacant(store: MetadataStore, ours: Collection[str], wait_ms: i
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _registered(store: MetadataStore) -> set[str]:
+async def registered(store: MetadataStore) -> set[str]:
+    """Return the ids of all bookies and brokers that are registered.
+
+    Raises:
+        MetadataError: the store did not answer.
+    """
     found: set[str] = set()
     for parent in (BOOKIES_AVAILABLE, BOOKIES_READONLY, BROKERS_AVAILABLE):
         try:

@@ -3,6 +3,7 @@
 A ledger is deleted only if it was known here before the listing of metadata began, the listing ended without an error
 and did not hold it, and a direct read confirms that it is gone (I14). Its fence stays (I4). A round also removes
 entries of ledgers that metadata places on other bookies (``surplus.py``) and takes ledgers out of limbo (``limbo.py``).
+While metadata that came out of a backup is not accepted, it says too little, and a round does none of the three.
 
 Compaction is minor (very sparse logs, often) or major (fuller logs too, seldom); both are due in the first round after
 a start. On a nearly full disk every round is major and takes the sparsest log first. A log is rewritten only if its
@@ -27,6 +28,7 @@ from heliograph.actors.bookie.upkeep.surplus import Surplus
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 from heliograph.base.completion import end_task
 from heliograph.metadata.errors import MetadataError
+from heliograph.metadata.recipes.restored_mark import is_restored
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class GcStatistics:
 
     rounds: int = 0
     failed_rounds: int = 0
+    rounds_without_deletion: int = 0  # a restored backup was not accepted
     ledgers_deleted: int = 0
     ledgers_emptied: int = 0  # ledgers that metadata places on other bookies
     limbo_cleared: int = 0  # ledgers
@@ -100,8 +103,13 @@ class GarbageCollector:
             CookieMismatchError: metadata does not know this bookie. No ledger was deleted because of that.
             BookieStorageError: the disk failed. Deletions up to that point are done.
         """
-        await self._delete_dead_ledgers()
-        await self._review_ledgers()
+        store = self._store()
+        if store is not None and await is_restored(store):  # I14
+            self.statistics.rounds_without_deletion += 1
+            log.warning("the metadata is of a backup: no ledger is deleted until `helio backup accept`")
+        elif store is not None:
+            await self._delete_dead_ledgers(store)
+            await self._review_ledgers(store)
         for directory in self._storage.directories:
             await self._remove_dead_logs(directory)
         live_share = self._live_share(asyncio.get_running_loop().time())
@@ -125,10 +133,7 @@ class GarbageCollector:
                 self._on_failure(error)
                 return
 
-    async def _delete_dead_ledgers(self) -> None:
-        store = self._store()
-        if store is None:
-            return
+    async def _delete_dead_ledgers(self, store: MetadataStore) -> None:
         candidates = set(self._storage.ledgers.ids())  # I14: before metadata is listed
         async for group in ledger_listing.ledger_ids(store):
             candidates.difference_update(group)
@@ -140,12 +145,10 @@ class GarbageCollector:
         for start in range(0, len(dead), DELETIONS_PER_BATCH):
             await self._delete(dead[start : start + DELETIONS_PER_BATCH])
 
-    async def _review_ledgers(self) -> None:
-        store = self._store()
-        if store is not None:
-            now = asyncio.get_running_loop().time()
-            self.statistics.limbo_cleared += await self._limbo.round(store, now)
-            self.statistics.ledgers_emptied += await self._surplus.round(store, now)
+    async def _review_ledgers(self, store: MetadataStore) -> None:
+        now = asyncio.get_running_loop().time()
+        self.statistics.limbo_cleared += await self._limbo.round(store, now)
+        self.statistics.ledgers_emptied += await self._surplus.round(store, now)
 
     async def _empty(self, ledger_id: int) -> None:
         state = self._storage.ledgers.get(ledger_id)

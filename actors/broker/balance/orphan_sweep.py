@@ -26,6 +26,7 @@ from heliograph.base.interval import Interval
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError, RecordError, SessionExpiredError
 from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.recipes.restored_mark import is_restored
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
@@ -78,12 +79,14 @@ class OrphanSweep:
                 log.warning("the search for orphaned ledgers failed: %s", error)
 
     async def sweep(self) -> int:
-        """Check every ledger once. Return how many were deleted.
+        """Check every ledger once. Return how many were deleted: none while a restored backup is not accepted.
 
         Raises:
             MetadataError: metadata cannot be read; ledgers that were not checked stay.
         """
         deleted = 0
+        if await is_restored(self._store):  # I14
+            return deleted
         for high in await self._children(paths.LEDGERS):
             for middle in await self._children(f"{paths.LEDGERS}/{high}"):
                 parent = f"{paths.LEDGERS}/{high}/{middle}"

@@ -1,9 +1,10 @@
-"""``helio metadata``: serve the metadata store to ZooKeeper's own tools."""
+"""``helio metadata``: serve the metadata store to ZooKeeper's own tools, and move it to another store."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,28 +12,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heliograph.auth.config import AuthConfig
-from heliograph.base.errors import InvalidConfigError
+from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.base.guard.handshake import secrets_in
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import is_loopback
 from heliograph.base.tls.contexts import ServerTls, TlsFiles
+from heliograph.cli.context import CommandContext, command
+from heliograph.cli.operations.metadata_access import is_same, opened
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import Output
 
 if TYPE_CHECKING:
+    from heliograph.metadata.backup.file import BackupSummary
     from heliograph.metadata.endpoint.limits import EndpointLimits
 
 DEFAULT_ZK_PORT = 2181
 
 app = typer.Typer(
-    help="The metadata store, for ZooKeeper's tools and clients.", no_args_is_help=True, rich_markup_mode=None
+    help="The metadata store: serve it to ZooKeeper's tools and clients, move it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
 @app.callback()
 def metadata() -> None:
-    """The metadata store, for ZooKeeper's tools and clients."""
+    """The metadata store: serve it to ZooKeeper's tools and clients, move it."""
 
 
 @app.command()
@@ -92,6 +98,36 @@ def serve(
             "--tls needs the cluster's tls_certificate_file and tls_key_file", field="tls_certificate_file"
         )
     asyncio.run(_serve(url, host, zk_port, limits, auth, files, output))
+
+
+@command(app)
+def migrate(
+    context: CommandContext,
+    source: Annotated[
+        str, typer.Option("--from", help="The cluster's store: a URL, or the directory of a stopped embedded one.")
+    ],
+    target: Annotated[str, typer.Option("--to", help="An empty store: a URL, or a directory for an embedded one.")],
+) -> None:
+    """Copy a stopped cluster's metadata into an empty store.
+
+    Every persistent node is copied, with ACLs of endpoints and kinds, and compared; sessions and ephemerals are
+    not. Then start the cluster with the new store. The old one is not changed: do not start the cluster with it again.
+    """
+    from heliograph.metadata.backup.migration import migrate as copy
+
+    async def run() -> tuple[BackupSummary, list[str]]:
+        with tempfile.TemporaryDirectory(prefix="heliograph-migration-") as scratch:
+            async with opened(source, context.home) as old, opened(target, context.home) as new:
+                return await copy(old, new, Path(scratch) / "copy")
+
+    if is_same(source, target):
+        raise BadRequestError("--from and --to name the same store", field="to")
+    summary, behind = asyncio.run(run())
+    context.report(
+        {"instance_id": summary.instance_id, "nodes": summary.nodes, "ledgers": summary.ledgers, "behind": behind},
+        f"{summary.nodes} nodes of cluster {summary.instance_id or '(none)'} were copied; both stores hold the same.",
+        *(f"{path}: its counter is behind, sequence numbers will be given again" for path in behind),
+    )
 
 
 async def _serve(

@@ -19,10 +19,12 @@ from heliograph.actors.bookie.store.entry_log import log_ids
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError, DiskPoisonedError
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
-from heliograph.metadata import paths
+from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import LedgerState
+from heliograph.metadata.operator_records import RestoredMark
+from heliograph.metadata.recipes.restored_mark import accept
 from tests.cluster.bookie.damage.test_index_faults import faulty
 from tests.cluster.support.bookie_metadata import fill, make_ledger, registration, stored_bytes, until
 from tests.cluster.support.bookie_peer import serving, small_config
@@ -65,6 +67,24 @@ class TestGarbage:
                     assert (await peer.add(1, 99, b"late", flags=flags))[0].status is Status.FENCED
                 assert await peer.status(BookieOp.READ, 1, 99, flags=Flag.FENCE) is Status.NO_LEDGER
                 assert await peer.status(BookieOp.READ, 2, 29) is Status.OK
+
+        asyncio.run(scenario())
+
+    def test_nothing_goes_while_a_restored_backup_is_not_accepted(self, tmp_path: Path) -> None:  # I14
+        async def scenario() -> None:
+            store = MemoryServer().open_session()
+            await make_ledger(store, 1, ("b1", "b2"))
+            async with serving(small_config(tmp_path), store) as (bookie, peer):
+                for ledger_id in (1, 2):  # the backup does not name the second
+                    await peer.add(ledger_id, 0, b"x")
+                await store.create(paths.RESTORED, codec.encode(RestoredMark(1, 2)), parents=True)
+                await bookie.collect_garbage()
+                assert await peer.status(BookieOp.READ, 2, 0) is Status.OK
+                assert bookie.statistics()["ledgers_deleted"] == 0
+                assert await accept(store)
+                await bookie.collect_garbage()
+                assert await peer.status(BookieOp.READ, 2, 0) is Status.NO_LEDGER
+                assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
 
         asyncio.run(scenario())
 

@@ -15,6 +15,8 @@ from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.metadata.model import CursorRecord, LedgerInfo, LedgerMetadata, LedgerState, Segment, TopicRecord
+from heliograph.metadata.operator_records import RestoredMark
+from heliograph.metadata.recipes.restored_mark import accept
 from heliograph.metadata.recipes.update_loop import update
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.world import World
@@ -99,6 +101,20 @@ def test_only_what_no_record_of_its_topic_names_is_deleted() -> None:
         assert await remaining(store, *ids, 500, 700, 701, 702) == ids  # I14
         assert ledgers.recovered == [702]  # it could still have had a writer
         assert await sweep(store, ledgers) == 0
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_deleted_while_a_restored_backup_is_not_accepted() -> None:  # I14
+    async def scenario() -> None:
+        store = await World().session()
+        await keep(store, LEDGER)
+        await store.create(paths.RESTORED, codec.encode(RestoredMark(1, 2)), parents=True)
+        ledgers = Ledgers(store)
+        assert await sweep(store, ledgers) == 0
+        assert await remaining(store, 500) == [500]
+        assert await accept(store)
+        assert await sweep(store, ledgers) == 1
 
     asyncio.run(scenario())
 

@@ -1,0 +1,85 @@
+"""Sessions of commands with a metadata store that is named by a URL, or by the directory of an embedded one."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heliograph.base.errors import BadRequestError
+from heliograph.base.guard.handshake import secrets_in
+from heliograph.base.home import ClusterHome
+
+if TYPE_CHECKING:
+    from heliograph.metadata.store import MetadataStore
+
+LOOPBACK = "127.0.0.1"
+
+
+def is_same(one: str, other: str) -> bool:
+    """Return whether two names are plainly of the same store."""
+    if "://" in one or "://" in other:
+        return one == other
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def store_of(home: Path) -> str:
+    """Return the URL of the store of the cluster that runs from a home.
+
+    Raises:
+        BadRequestError: none is noted there.
+    """
+    state = ClusterHome(home).load()
+    if state is None or not state.metadata_url:
+        raise BadRequestError(
+            "no cluster runs from here: name its store, a URL or the directory of an embedded one", field="store"
+        )
+    return state.metadata_url
+
+
+@contextlib.asynccontextmanager
+async def opened(name: str, home: Path) -> AsyncIterator[MetadataStore]:
+    """Open a session for the length of the block; a directory is served by this process meanwhile.
+
+    Raises:
+        ConflictError, ResourceError: the directory is in use, or cannot be used.
+        MetadataError: the store cannot be reached.
+        InvalidConfigError: the URL is malformed.
+    """
+    from heliograph.metadata.connect import connect_store
+    from heliograph.metadata.credentials import with_secrets
+
+    if "://" in name:
+        store = await connect_store(with_secrets(name, secrets_in() or ClusterHome(home).secret()))
+        try:
+            yield store
+        finally:
+            await store.close()
+        return
+    async with _served(Path(name)) as store:
+        yield store
+
+
+@contextlib.asynccontextmanager
+async def _served(directory: Path) -> AsyncIterator[MetadataStore]:
+    from heliograph.metadata.backends.embedded.client import EmbeddedStore
+    from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
+
+    port_file = directory / "port"
+    had_port = port_file.exists()
+    secret = secrets.token_hex(32)  # other users of this machine reach the address
+    server = EmbeddedServer(directory, LOOPBACK, secret=secret, lock_wait_ms=0)
+    await server.start()
+    try:
+        host, _, port = server.address.rpartition(":")
+        store = await EmbeddedStore.connect(host, int(port), secret=secret)
+        try:
+            yield store
+        finally:
+            await store.close()
+    finally:
+        await server.stop()
+        if not had_port:
+            port_file.unlink(missing_ok=True)  # the cluster's first start chooses one

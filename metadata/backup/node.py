@@ -1,0 +1,92 @@
+"""One node of a backup, and the bytes it has there. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from heliograph.metadata.errors import MetadataError, RecordError
+from heliograph.metadata.paths import CLUSTER, ENDPOINT_ACLS, LEDGER_ID_BASE, LEDGERS, ZOOKEEPER, ledger_id_of
+from heliograph.metadata.znode import check_path, check_value, is_kind
+
+DIGEST_BYTES = 32
+_APART = (CLUSTER, ENDPOINT_ACLS, LEDGER_ID_BASE, ZOOKEEPER)  # each with what is below it
+
+
+@dataclass(frozen=True, slots=True)
+class BackupNode:
+    """A node that lives without a session.
+
+    ``kind`` is that of ``Create``, ``creations`` the number of children ever created in it, which is the next sequence
+    number, and ``acl`` the value of the record that endpoints keep of its ACL; None: the node is open.
+    """
+
+    path: str
+    value: bytes | None
+    kind: int = 0
+    creations: int = 0
+    acl: bytes | None = None
+
+    def fields(self) -> list[Any]:
+        """Return the node as a list for msgpack."""
+        return [self.path, self.value, self.kind, self.creations, self.acl]
+
+    @classmethod
+    def of(cls, fields: Any) -> BackupNode:
+        """Return the node of such a list.
+
+        Raises:
+            RecordError: it is not one.
+        """
+        match fields:
+            case [str() as path, bytes() | None as value, int() as kind, int() as creations, bytes() | None as acl]:
+                try:
+                    check_path(path)
+                    check_value(value)
+                except MetadataError as error:
+                    raise RecordError(f"the backup holds a node that no store takes: {error}") from error
+                if is_kind(kind) and creations >= 0:
+                    return cls(path, value, kind, creations, acl)
+        raise RecordError("the backup holds a node that is malformed")
+
+    def digest(self) -> int:
+        """Return a number of the path, the value and the ACL.
+
+        Kinds are left out, because ZooKeeper does not show them, and so are counters.
+        """
+        content = msgpack.packb([self.path, self.value, self.acl])
+        return int.from_bytes(hashlib.sha256(content).digest(), "big")
+
+    def ledger_id(self) -> int:
+        """Return the id of the ledger that the node describes, 0 for other nodes."""
+        if not self.path.startswith(LEDGERS + "/") or self.path.count("/") != LEDGERS.count("/") + 3:
+            return 0
+        try:
+            return ledger_id_of(self.path)
+        except ValueError:
+            return 0
+
+
+class DigestSum:
+    """The digest of many nodes, in whatever order they come."""
+
+    def __init__(self) -> None:
+        self.nodes = 0
+        self._sum = 0
+
+    def add(self, node: BackupNode) -> None:
+        """Count a node."""
+        self.nodes += 1
+        self._sum = (self._sum + node.digest()) % (1 << 8 * DIGEST_BYTES)
+
+    def value(self) -> bytes:
+        """Return the digest of the nodes so far."""
+        return self._sum.to_bytes(DIGEST_BYTES, "big")
+
+
+def is_among_nodes(path: str) -> bool:
+    """Return whether a node is copied as one of many, and neither kept apart nor left out."""
+    return not any(path == apart or path.startswith(apart + "/") for apart in _APART)
