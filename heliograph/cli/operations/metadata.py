@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_ZK_PORT = 2181
 
 app = typer.Typer(
-    help="The metadata store: serve it to ZooKeeper's tools and clients, move it.",
+    help="The metadata store: serve it, move it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -38,7 +38,7 @@ app = typer.Typer(
 
 @app.callback()
 def metadata() -> None:
-    """The metadata store: serve it to ZooKeeper's tools and clients, move it."""
+    """The metadata store: serve it, move it."""
 
 
 @app.command()
