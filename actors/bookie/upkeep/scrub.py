@@ -37,7 +37,10 @@ STEP_BYTES = 512 << 10  # most bytes that one step reads, except for one larger 
 STEP_ROWS = 64  # most rows of the index that one step holds
 LEDGER_BYTES = 16 << 10  # counted for each ledger, so that many small ones do not flood the metadata store
 FIRST_PASS_SECONDS = 600.0  # after the start, unless the interval is shorter
-PAUSE_CHECK_SECONDS = 5.0  # time between two looks whether scrubs are paused or off
+PAUSE_CHECK_SECONDS = 5.0  # time between two looks whether scrubs are paused, or whether there is room for tasks
+UNCLOSED_CHECK_SECONDS = 60.0  # time between two looks whether damaged open ledgers were closed
+TASKS_OUTSTANDING_MAX = 10_000  # tasks in metadata, above which a scrub waits before it marks more (I15)
+MARKS_BETWEEN_COUNTS = 100  # marks between two counts of the tasks
 RETRY_MS = 1_000  # first pause after the metadata store did not answer
 RETRY_MS_MAX = 60_000
 UNCLOSED_MAX = 1_000  # damaged open ledgers that are remembered; the next pass finds the others again (I15)
@@ -94,7 +97,8 @@ class Scrub:
         self._bookie_id = storage.config.bookie_id
         self._bytes_per_second = storage.config.scrub_bytes_per_second
         self._unclosed: dict[int, None] = {}  # damaged ledgers that are still open; at most UNCLOSED_MAX (I15)
-        self._paused_checked = -PAUSE_CHECK_SECONDS
+        self._paused_checked = self._unclosed_checked = float("-inf")  # seconds of the loop's clock
+        self._marks_left = 0  # until the tasks are counted
         self._task: asyncio.Task[None] | None = None
         self.statistics = ScrubStatistics()
 
@@ -133,22 +137,37 @@ class Scrub:
         for number, ledger_id in enumerate(ledger_ids):
             self.statistics.ledgers_left = len(ledger_ids) - number
             found += await self._until_told(ledger_id)
+            await self._look_if_due()
             await self._pace(LEDGER_BYTES)
         self.statistics.ledgers_left = 0
         self.statistics.passes += 1
         return found
 
     async def look_at_unclosed(self) -> None:
-        """Mark damaged ledgers that were closed since they were found."""
+        """Mark damaged ledgers that were closed since they were found.
+
+        Raises:
+            MetadataError: the store did not answer; those left are looked at again.
+        """
         store = self._store()
         if store is None:
             return
         for ledger_id in list(self._unclosed):
             record = await _record(store, ledger_id)
-            if record is None or record.is_closed:
-                self._unclosed.pop(ledger_id, None)
             if record is not None and record.is_closed and self._bookie_id in _bookies(record):
                 await self._mark(store, ledger_id)
+            if record is None or record.is_closed:
+                self._unclosed.pop(ledger_id, None)
+
+    async def _look_if_due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if not self._unclosed or now - self._unclosed_checked < UNCLOSED_CHECK_SECONDS:
+            return
+        self._unclosed_checked = now
+        try:
+            await self.look_at_unclosed()
+        except MetadataError as error:
+            log.warning("damaged open ledgers are looked at later: %s", error)
 
     async def _run(self) -> None:
         interval = self._storage.config.scrub_interval_ms / 1000
@@ -158,11 +177,9 @@ class Scrub:
             try:
                 while clock() < due:
                     await asyncio.sleep(min(PAUSE_CHECK_SECONDS, max(0.0, due - clock())))
-                    await self.look_at_unclosed()
+                    await self._look_if_due()
                 due = clock() + interval
                 await self.scrub()
-            except MetadataError as error:
-                log.warning("damaged open ledgers are looked at later: %s", error)
             except Exception as error:  # a sync failed, or a bug of ours
                 self._on_failure(error)
                 return
@@ -238,6 +255,12 @@ class Scrub:
         return await asyncio.get_running_loop().run_in_executor(self._threads, look)
 
     async def _mark(self, store: MetadataStore, ledger_id: int) -> None:
+        while self._marks_left == 0:
+            if len(await store.children(paths.UNDERREPLICATED)) < TASKS_OUTSTANDING_MAX:
+                self._marks_left = MARKS_BETWEEN_COUNTS
+            else:
+                await asyncio.sleep(PAUSE_CHECK_SECONDS)
+        self._marks_left -= 1
         if await extend_task(store, ledger_id, (self._bookie_id,), (self._bookie_id,)):
             self.statistics.ledgers_marked += 1
             log.info("ledger %d is marked for repair", ledger_id)

@@ -9,6 +9,7 @@ import pytest
 
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.store.entry_log import HEADER_BYTES, log_path
 from heliograph.actors.bookie.store.index import IndexBatch
 from heliograph.actors.bookie.upkeep import scrub
@@ -152,5 +153,42 @@ def test_a_scrub_waits_while_it_is_paused(tmp_path: Path, monkeypatch: pytest.Mo
             await store.delete(paths.SCRUB_DISABLED)
             assert await asyncio.wait_for(scrubbing, 30) == 0
             assert scrubbed(bookie)["scrub_entries"] == 100
+
+    asyncio.run(scenario())
+
+
+def test_a_scrub_marks_no_more_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # I15
+    monkeypatch.setattr(scrub, "PAUSE_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(scrub, "TASKS_OUTSTANDING_MAX", 1)
+
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            writer = await filled(client, cluster)
+            await writer.close()
+            tasks = UnderReplication(await connect_store(cluster.url))
+            await tasks.mark(4711, ["b1"])
+            bookie = cluster.bookies["b2"]
+            harm(tmp_path, "b2")
+            scrubbing = asyncio.create_task(bookie.scrub())
+            await until(lambda: scrubbed(bookie)["scrub_damaged_entries"] == DAMAGES)
+            assert await tasks.tasks() == [4711]
+            found = await tasks.task(4711)
+            assert found is not None
+            await tasks.finish(4711, found.version)
+            assert await asyncio.wait_for(scrubbing, 30) == 1
+            assert await tasks.tasks() == [writer.ledger_id]
+
+    asyncio.run(scenario())
+
+
+def test_scrubs_run_by_themselves_again_and_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = BookieConfig("b1", (tmp_path,), (tmp_path,), scrub_interval_ms=20)
+        bookie = Bookie(config, None)
+        await bookie.start()
+        try:
+            await until(lambda: int(str(scrubbed(bookie)["scrub_passes"])) >= 2)
+        finally:
+            await bookie.stop()
 
     asyncio.run(scenario())
