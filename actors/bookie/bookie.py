@@ -425,6 +425,7 @@ class Bookie:
             ledgers_deleted=rounds.ledgers_deleted,
             ledgers_in_limbo=storage.ledgers.in_limbo(),
             ledgers_emptied=rounds.ledgers_emptied,
+            gc_rounds_without_deletion=rounds.rounds_without_deletion,
             limbo_cleared=rounds.limbo_cleared,
             logs_removed=rounds.logs_removed,
             logs_compacted=rounds.logs_compacted,

@@ -63,6 +63,9 @@ class BookieStatistics:
     read_cache_bytes: int = field(metadata=described("entries in the read cache"))
     gc_rounds: int = field(metadata=described("rounds of garbage collection"))
     gc_failed_rounds: int = field(metadata=described("rounds of garbage collection that failed"))
+    gc_rounds_without_deletion: int = field(
+        metadata=described("rounds that deleted no ledger because a restored backup was not accepted")
+    )
     ledgers_deleted: int = field(metadata=described("ledgers deleted because the metadata has them no more"))
     ledgers_in_limbo: int = field(metadata=described("ledgers whose entries are in doubt after a loss of storage"))
     ledgers_emptied: int = field(

@@ -21,6 +21,7 @@ from heliograph.actors.errors import BookieStorageError, CookieMismatchError, Di
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backup.restore import LEDGER_ID_JUMP
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import LedgerState
 from heliograph.metadata.operator_records import RestoredMark
@@ -75,16 +76,20 @@ class TestGarbage:
             store = MemoryServer().open_session()
             await make_ledger(store, 1, ("b1", "b2"))
             async with serving(small_config(tmp_path), store) as (bookie, peer):
-                for ledger_id in (1, 2):  # the backup does not name the second
+                later = 2 + LEDGER_ID_JUMP
+                await make_ledger(store, later, ("b1", "b2"))
+                for ledger_id in (1, 2, later):  # the backup does not name the second
                     await peer.add(ledger_id, 0, b"x")
                 await store.create(paths.RESTORED, codec.encode(RestoredMark(1, 2)), parents=True)
                 await bookie.collect_garbage()
                 assert await peer.status(BookieOp.READ, 2, 0) is Status.OK
                 assert bookie.statistics()["ledgers_deleted"] == 0
+                assert bookie.statistics()["gc_rounds_without_deletion"] == 1
                 assert await accept(store)
                 await bookie.collect_garbage()
                 assert await peer.status(BookieOp.READ, 2, 0) is Status.NO_LEDGER
-                assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
+                for ledger_id in (1, later):
+                    assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.OK
 
         asyncio.run(scenario())
 
