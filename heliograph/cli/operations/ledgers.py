@@ -13,9 +13,7 @@ from heliograph.cli.output import Output
 
 MIB = 1 << 20
 
-app = typer.Typer(
-    help="Show ledgers and their copies; watch, pause and resume repair.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Show ledgers and copies; pause and resume repair.", no_args_is_help=True, rich_markup_mode=None)
 LedgerId = Annotated[int, typer.Argument(help="Ledger id, as topics stats and logs name it.", min=0)]
 OfRepair = Annotated[bool, typer.Option("--repair", help="Audits and the copies that they cause.")]
 OfScrubs = Annotated[bool, typer.Option("--scrubs", help="The search of bookies for damaged entries.")]
@@ -23,7 +21,10 @@ OfScrubs = Annotated[bool, typer.Option("--scrubs", help="The search of bookies 
 
 @app.command("under-replicated")
 def under_replicated(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
-    """List the ledgers that lack good copies, with the bookies that should have them; at most 1000."""
+    """List ledgers that lack good copies.
+
+    Each with the bookies that should have them; at most 1000.
+    """
     output = Output(as_json)
     found = _ask(home, namespace, "repair_tasks")
     output.result(found)
@@ -39,9 +40,9 @@ def under_replicated(home: Home = None, namespace: Namespace = None, as_json: Js
 
 @app.command()
 def describe(ledger: LedgerId, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
-    """Show a ledger's state, size, segments and copies. Every bookie that it names is asked what it holds.
+    """Show a ledger's state, size, segments and copies.
 
-    The last segment of a ledger that is still written is not compared.
+    Every bookie that it names is asked what it holds. The last segment of a ledger that is still written is not compared.
     """
     output = Output(as_json)
     found = _ask(home, namespace, "describe_ledger", ledger)
@@ -80,7 +81,10 @@ def describe(ledger: LedgerId, home: Home = None, namespace: Namespace = None, a
 
 @app.command("repair-status")
 def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
-    """Show the progress of repair: ledgers, bytes, rate and time left. Sums are since the auditor's session began."""
+    """Show the progress of repair.
+
+    Ledgers, bytes, rate and time left. Sums are since the auditor's session began.
+    """
     output = Output(as_json)
     found = _ask(home, namespace, "repair_status")
     output.result(found)
@@ -110,7 +114,10 @@ def pause(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Pause repair, the scrubs of bookies, or both, until they are resumed. The ledger in repair is finished first."""
+    """Pause repair, the scrubs of bookies, or both.
+
+    They stay paused until they are resumed. The ledger in repair is finished first.
+    """
     _pause(True, repair, scrubs, home, namespace, Output(as_json))
 
 
