@@ -42,7 +42,8 @@ def under_replicated(home: Home = None, namespace: Namespace = None, as_json: Js
 def describe(ledger: LedgerId, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
     """Show a ledger's state, size, segments and copies.
 
-    Every bookie that it names is asked what it holds. The last segment of a ledger that is still written is not compared.
+    Every bookie that it names is asked what it holds. The last segment of a ledger that is still written is not
+    compared.
     """
     output = Output(as_json)
     found = _ask(home, namespace, "describe_ledger", ledger)
