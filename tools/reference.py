@@ -65,10 +65,10 @@ _METRICS = f"""# Metrics
 
 {COMMAND} generates this page from the metrics that the code exports.
 
-Bookies and brokers export every five seconds through `ray.util.metrics`. Prometheus scrapes the agent port of each
-node, and Ray puts `ray_` before each name. The gateway answers `/metrics` itself. The auditor exports no metrics; its
-statistics are those of the actor `auditor`. Counts are sums since the start of the process unless the meaning says
-otherwise.
+Bookies, brokers and the auditor export every five seconds through `ray.util.metrics`. Prometheus scrapes the agent port
+of each node, and Ray puts `ray_` before each name. The gateway answers `/metrics` itself. Counts are sums since the
+start of the process unless the meaning says otherwise; those of the auditor are since its session with the metadata
+store began.
 """
 _GATEWAY_LABELS = (
     "The counters of messages and bytes have the label `transport` (`rest` or `websocket`), that of HTTP requests has",
@@ -108,7 +108,8 @@ def metrics_page() -> str:
         (family.name + ("_total" if family.type == "counter" else ""), _unit(family.name), family.documentation)
         for family in families
     )
-    text += ["", "## Auditor", "", "`auditor` in the answer of `statistics()`:", ""]
+    text += ["", "## Auditor", "", "Each number is a metric, with `ray_auditor_` before its name.", ""]
+    text += ["`auditor` in the answer of `statistics()`:", ""]
     text += _metrics_table(_statistics(AuditorStatistics))
     text += ["", "`worker` in the answer of `statistics()`:", ""]
     text += _metrics_table(_statistics(WorkerStatistics))

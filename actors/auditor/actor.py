@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from dataclasses import fields
 from typing import Any
 
+from ray.util.metrics import Gauge
+
+from heliograph.actors.auditor.auditor import AuditorStatistics
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.service import AuditorService
+from heliograph.actors.auditor.worker import WorkerStatistics
+from heliograph.base.completion import end_task
+
+METRICS_SECONDS = 5.0
+GAUGES = tuple(
+    (part, item.name)
+    for part, kind in (("auditor", AuditorStatistics), ("worker", WorkerStatistics))
+    for item in fields(kind)
+    if item.type != "str"
+)
 
 
 class AuditorActor:
@@ -17,6 +32,7 @@ class AuditorActor:
 
     def __init__(self, config: AuditorConfig, metadata_url: str) -> None:
         self._config = config
+        self._metrics_task: asyncio.Task[None] | None = None
         self._service = AuditorService(config, metadata_url, on_crash=lambda: os._exit(1))  # Ray restarts it
 
     async def start(self) -> str:
@@ -26,10 +42,14 @@ class AuditorActor:
             MetadataError: the store cannot be reached.
         """
         await self._service.start()
+        if self._metrics_task is None:
+            self._metrics_task = asyncio.create_task(self._export_metrics(), name="metrics")
         return self._config.identity
 
     async def stop(self) -> None:
         """Stop the work and end the metadata session. Idempotent."""
+        await end_task(self._metrics_task)
+        self._metrics_task = None
         await self._service.stop()
 
     async def trigger_audit(self, everything: bool = False) -> dict[str, Any]:
@@ -103,6 +123,14 @@ class AuditorActor:
     async def pid(self) -> int:
         """Return the process id on its node."""
         return os.getpid()
+
+    async def _export_metrics(self) -> None:
+        gauges = [(part, name, Gauge(f"auditor_{name}")) for part, name in GAUGES]
+        while True:
+            statistics = self._service.statistics()
+            for part, name, gauge in gauges:
+                gauge.set(float(statistics[part].get(name, 0)))  # empty between two sessions
+            await asyncio.sleep(METRICS_SECONDS)
 
     def __repr__(self) -> str:
         return f"Auditor({self._config.identity})"
