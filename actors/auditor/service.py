@@ -146,7 +146,7 @@ class AuditorService:
             "ledgers_in_repair": len(await tasks.in_repair()),
             **{name: done[name] for name in REPAIR_FIGURES},
             "bytes_per_second": done["bytes_repaired"] / seconds if seconds else 0.0,
-            "seconds_left": to_do * seconds / repaired if repaired or not to_do else None,
+            "seconds_left": to_do * seconds / max(1, repaired) if repaired or not to_do else None,
         }
 
     async def pause(self, *, repair: bool | None = None, scrubs: bool | None = None) -> None:

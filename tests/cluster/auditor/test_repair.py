@@ -299,10 +299,13 @@ def test_what_a_scrub_finds_is_mended_once_repair_is_resumed(tmp_path: Path) -> 
             content[row.offset + sum(row.sizes[:5]) - 1] ^= 1  # the last byte of entry 4
             path.write_bytes(content)
 
+            idle = await made.auditor.repair_status()
+            assert (idle["ledgers_left"], idle["bytes_per_second"], idle["seconds_left"]) == (0, 0, 0)
             await made.auditor.pause(repair=True)
             assert await bookie.scrub() == 1
             status = await made.auditor.repair_status()
             assert (status["is_paused"], status["ledgers_left"]) == (True, 1)
+            assert status["seconds_left"] is None
             (task,) = (await made.auditor.repair_tasks())["tasks"]
             assert (task["ledger_id"], task["damaged_bookies"]) == (ledger_id, (bookie_id,))
             found = await made.auditor.describe(ledger_id)

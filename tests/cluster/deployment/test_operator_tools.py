@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+import heliograph
+from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.cluster.decommission import ask
 from heliograph.cluster.doctor.running import ask_parts
 from heliograph.cluster.logs.gathering import ClusterLogs
 from heliograph.cluster.status.through_ray import gather
 from heliograph.cluster.status.without_ray import gather_without_ray
+from heliograph.metadata.connect import connect_store
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -66,3 +71,28 @@ def test_the_status_is_the_same_with_and_without_ray(cluster: LiveCluster, monke
         return without is not None and through.is_healthy and asdict(through) == asdict(without)
 
     wait_for(is_same, 60, "the two differ")
+
+
+def test_the_auditor_tells_of_ledgers_and_of_repair(cluster: LiveCluster, topic: str) -> None:
+    async def a_ledger() -> int:
+        store = await connect_store(cluster.state.metadata_url)
+        try:
+            return (await scan_ledgers(store, 16))[-1].ledger_id
+        finally:
+            await store.close()
+
+    cluster.admin.create_topic(topic)
+    with heliograph.connect(namespace=cluster.namespace) as client, client.producer(topic) as producer:
+        producer.send(b"0")
+    ledger_id = asyncio.run(a_ledger())
+    found = ask(cluster.namespace, "describe_ledger", ledger_id)
+    assert found["ledger"]["ledger_id"] == ledger_id
+    assert all(bookie["is_alive"] for bookie in found["bookies"].values())
+    ask(cluster.namespace, "pause", True, True)
+    try:
+        status = ask(cluster.namespace, "repair_status")
+        assert (status["is_paused"], status["are_scrubs_paused"]) == (True, True)
+        assert gather(cluster.namespace, cluster.state).is_repair_paused
+    finally:
+        ask(cluster.namespace, "pause", False, False)
+    assert not ask(cluster.namespace, "repair_status")["is_paused"]
