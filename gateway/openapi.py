@@ -36,10 +36,11 @@ MEANINGS = {
     502: "A broker answered what is not understood",
     503: "Not possible now: try again",
     504: "A broker did not answer in time; the request may have been carried out",
+    507: "Disks of bookies are full; the answer names them",
 }
 OF_ALL = (403, 421, 429)  # answered before a route is looked for
 OF_KNOWN_CALLERS = (401,)
-OF_THE_CLUSTER = (400, 404, 405, 409, 412, 501, 502, 503, 504)  # brokers or the metadata store are asked
+OF_THE_CLUSTER = (400, 404, 405, 409, 412, 501, 502, 503, 504, 507)  # brokers or the metadata store are asked
 OF_BODIES = (400, 413, 415, 422, 503)
 OF_PARAMETERS = (422,)
 _HEADERS = {

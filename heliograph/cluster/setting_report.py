@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 from pydantic import SecretStr
@@ -110,8 +110,9 @@ def _declared(config: ClusterConfig) -> Iterator[tuple[str, tuple[Any, str, str,
         yield name, (default, unit_of(name), limits_of(item), item.description or "", False)
     for section, model in SECTIONS.items():
         for name, declared in settings_below(model, f"{section}."):
-            meaning, unit = setting_of(declared), unit_of(name)
-            yield name, (default_of(declared), unit, meaning.limit(unit), meaning.meaning, meaning.is_live)
+            meaning, unit, default = setting_of(declared), unit_of(name), default_of(declared)
+            default = () if default is MISSING else default  # the cluster decides it unless it is given
+            yield name, (default, unit, meaning.limit(unit), meaning.meaning, meaning.is_live)
 
 
 def _report(
