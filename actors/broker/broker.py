@@ -77,6 +77,7 @@ class Broker:
         self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
         self._publish_budget.tenant_bytes_per_second = config.tenant_publish_bytes_per_second
         self._catalog = Catalog(store, config.default_retention_seconds, config.default_copies)
+        self._catalog.namespaces_per_tenant_max = config.namespaces_per_tenant_max
         self._live = LiveConfig(config, store)
         self._topic_lists = TopicLists(store, self._catalog)
         self._authorizer = Authorizer(config.auth, store, self._catalog)
@@ -296,6 +297,7 @@ class Broker:
         self._housekeeping.set(config.housekeeping_seconds)
         self._orphan_sweep.set(config.orphan_sweep_seconds)
         self._inactive_scan.set(config.inactive_topic_scan_seconds)
+        self._catalog.namespaces_per_tenant_max = config.namespaces_per_tenant_max
         if self._catalog.default_retention_seconds != config.default_retention_seconds:
             self._catalog.default_retention_seconds = config.default_retention_seconds
             self._policy_watch.apply_again()

@@ -155,6 +155,9 @@ class BrokerConfig:
     connections_per_address_max: int = setting(
         5_000, "the same of one address; an IPv6 address counts by its /64", least=0, is_live=True
     )
+    namespaces_per_tenant_max: int = setting(
+        0, "namespaces that a tenant may have when one is created; 0: any number", least=0, is_live=True
+    )
     connections_per_role_max: int = setting(
         5_000, "the same of one role, where `auth.enabled` is set; 0: any number", least=0, is_live=True
     )

@@ -69,6 +69,7 @@ PULSAR_NAMES = {
     "loadBalancerSheddingIntervalMinutes": PulsarSetting("balance_seconds", 60),
     "managedLedgerCacheSizeMB": PulsarSetting("cache_bytes", MIB, least=1),
     "maxMessagePublishBufferSizeInMB": PulsarSetting("publish_bytes_max", MIB, least=1),  # 0 is no limit there
+    "maxNamespacesPerTenant": PulsarSetting("namespaces_per_tenant_max"),
 }
 
 

@@ -63,6 +63,7 @@ class Catalog:
     ) -> None:
         self._store = store
         self.default_retention_seconds = default_retention_seconds
+        self.namespaces_per_tenant_max = 0  # any number
         self._default_copies = default_copies or Persistence()
 
     @staticmethod

@@ -31,6 +31,7 @@ from heliograph.base.errors import (
     InvalidTopicNameError,
     NamespaceNotFoundError,
     NotFoundError,
+    PolicyLimitError,
     TopicNotFoundError,
 )
 from heliograph.metadata import codec, paths
@@ -146,6 +147,7 @@ class NamespaceRecords:
             NotFoundError: there is no such tenant.
             ConflictError: the namespace exists.
             BadRequestError, InvalidQuorumError: a value is not allowed.
+            PolicyLimitError: the tenant has as many namespaces as it may; creations at once may exceed that by a few.
         """
         name = probe_of(namespace)
         values = dict(policies or {})
@@ -156,12 +158,26 @@ class NamespaceRecords:
                 raise BadRequestError(f"{bundles!r} bundles", field="bundles", limit=f"1 to {BUNDLES_MAX}")
             record = replace(record, bundles=bundles)
         try:
+            await self._check_room(name.tenant)
             with needs_session():
                 await self._store.create(paths.namespace(name.tenant, name.namespace_name), codec.encode(record))
         except NoNodeError:
             raise _no_tenant(name.tenant) from None
         except NodeExistsError:
             raise ConflictError(f"namespace {namespace} exists", field="namespace") from None
+
+    async def _check_room(self, tenant: str) -> None:
+        limit = self._catalog.namespaces_per_tenant_max
+        if not limit:
+            return
+        with needs_session():
+            count = len(await self._store.children(paths.tenant(tenant)))
+        if count >= limit:
+            raise PolicyLimitError(
+                f"tenant {tenant} may have {limit} namespaces, and has {count}",
+                field="namespaces_per_tenant_max",
+                limit=f"{limit} namespaces",
+            )
 
     async def mark_deleted(self, namespace: str, is_deleted: bool = True) -> None:
         """Mark a namespace as deleted, so that nothing in it is created or opened, or take the mark back.

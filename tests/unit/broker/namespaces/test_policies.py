@@ -142,6 +142,23 @@ def test_a_namespace_has_as_many_topics_as_it_may(domain: str) -> None:
     asyncio.run(scenario())
 
 
+def test_a_tenant_has_as_many_namespaces_as_it_may() -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog = Catalog(store)
+        records = NamespaceRecords(store, catalog)
+        catalog.namespaces_per_tenant_max = 2
+        await records.create("public/second")
+        with pytest.raises(PolicyLimitError, match="tenant public may have 2 namespaces, and has 2"):
+            await records.create("public/third")
+        with pytest.raises(NotFoundError):
+            await records.create("nobody/first")
+        catalog.namespaces_per_tenant_max = 0
+        await records.create("public/third")
+
+    asyncio.run(scenario())
+
+
 def test_creations_at_once_do_not_exceed_the_limit() -> None:
     async def scenario() -> None:
         world = World()
