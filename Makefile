@@ -73,8 +73,8 @@ check: lint servers ## the fast tests: format, lint, types, rules, unit, scripts
 	@$(PYTEST) -q $(FAST)
 
 # Clusters wait more than they work, so the rest runs beside them; its output follows theirs.
-test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients
-	@beside=$$(mktemp); \
+test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, too
+	@export FULL=$(FULL); beside=$$(mktemp); \
 	( set -e; $(PYTEST) -q -p no:cacheprovider $(FAST) tests/simulation/test_mutants.py; \
 	  $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1; \
 	  $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1 ) >$$beside 2>&1 & pid=$$!; \

@@ -1,6 +1,6 @@
 """One running Heliograph for all tests of foreign clients, and the record of what they can do.
 
-``FULL=1`` in the environment runs the tests that are marked ``full``, ``RECORD=1`` writes the record.
+``FULL=1`` in the environment runs the tests that are marked ``full``, too, ``RECORD=1`` writes the record.
 """
 
 from __future__ import annotations
@@ -15,14 +15,6 @@ from tests.clients.support.report import ClientMatrix
 from tests.clients.support.secured import SecuredStack, running_secured_stack
 from tests.clients.support.stack import ClientsStack, running_stack
 from tests.patience import patience
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what only the full run does."""
-    if not _is_set("FULL"):
-        for item in items:
-            if item.get_closest_marker("full"):
-                item.add_marker(pytest.mark.skip("only in the full run: make test-clients FULL=1"))
 
 
 @pytest.fixture(scope="session", autouse=True)
