@@ -457,8 +457,8 @@ class SchemaRecord:
 class UnderReplicatedLedger:
     """A task for replication workers: this ledger misses copies on these bookies.
 
-    ``is_abandoned``: the ledger is not closed, a live bookie lost its entries of the last segment, and no writer has
-    continued the ledger for long, so a worker must recover it.
+    ``is_abandoned``: a live bookie lost its entries of the last segment, which it has fenced, and no writer continued
+    the ledger. A worker recovers the ledger if it is not closed and the segment still names one of the bookies.
     ``damaged_bookies``: those of ``missing_bookies`` that have copies with a wrong checksum: all their copies are read.
     ``lost_entries``: entries of which the latest attempt found no good copy on any bookie.
     """

@@ -88,9 +88,9 @@ class AuditorActor:
         """Let a bookie's next start accept empty directories, as ``DiskReplacement.permit`` does."""
         return await self._service.replacement.permit(bookie_id, accept_loss=accept_loss)
 
-    async def recover_bookie(self, bookie_id: str) -> dict[str, Any]:
+    async def recover_bookie(self, bookie_id: str, is_replaced: bool = False) -> dict[str, Any]:
         """Make the copies of a lost bookie again now, as ``DiskReplacement.recover`` does."""
-        return await self._service.replacement.recover(bookie_id)
+        return await self._service.replacement.recover(bookie_id, is_replaced=is_replaced)
 
     async def recovery_progress(self, bookie_id: str) -> dict[str, Any]:
         """Return how many ledgers of a bookie are still to be repaired, as ``DiskReplacement.progress`` does."""

@@ -78,8 +78,12 @@ class DiskReplacement:
             await self._store.set(path, codec.encode(permission))
         return {"bookie": bookie_id, "ledgers": len(ledgers)}
 
-    async def recover(self, bookie_id: str) -> dict[str, Any]:
+    async def recover(self, bookie_id: str, *, is_replaced: bool = False) -> dict[str, Any]:
         """Mark every ledger that names the bookie for repair now, whether the bookie is lost or came back without data.
+
+        Args:
+            is_replaced: the bookie came back without data. It has fenced the ledgers that it was writing, so those that
+                are open are recovered first: their writers could not go on with them.
 
         Returns:
             The same as ``progress``.
@@ -96,6 +100,8 @@ class DiskReplacement:
         if bookie_id not in alive:
             await self._require_others(bookie_id, max([0, *(one.ensemble_size for one in ledgers)]))
         await self._auditor.mark(ledgers_on(ledgers, (bookie_id,)))
+        if is_replaced and bookie_id in alive:
+            await self._mark_abandoned(bookie_id, ledgers)
         return await self._progress(bookie_id, ledgers, alive)
 
     async def progress(self, bookie_id: str) -> dict[str, Any]:
@@ -119,6 +125,13 @@ class DiskReplacement:
         await self._require_others(
             bookie_id, await widest_ensemble(self._store, self._config.ensemble_size, self._config.reads_at_once_max)
         )
+
+    async def _mark_abandoned(self, bookie_id: str, ledgers: Iterable[LedgerMetadata]) -> None:
+        """Have the open ledgers recovered whose last segment names the bookie. Those without a task wait for room."""
+        marked = set(await self._auditor.tasks.tasks())
+        for ledger in ledgers:
+            if ledger.ledger_id in marked and not ledger.is_closed and bookie_id in ledger.last_segment.bookies:
+                await self._auditor.tasks.mark(ledger.ledger_id, (bookie_id,), is_abandoned=True)
 
     async def _require_others(self, bookie_id: str, needed: int) -> None:
         leaving = {bookie_id, *await self._auditor.membership.draining()}

@@ -24,11 +24,19 @@ class UnderReplication:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def mark(self, ledger_id: int, missing_bookies: Collection[str], damaged: Collection[str] = ()) -> bool:
+    async def mark(
+        self,
+        ledger_id: int,
+        missing_bookies: Collection[str],
+        damaged: Collection[str] = (),
+        *,
+        is_abandoned: bool = False,
+    ) -> bool:
         """Create the ledger's task, or extend it with these bookies.
 
         Args:
             damaged: those of the bookies that have copies with a wrong checksum.
+            is_abandoned: the ledger is to be recovered if it is open and its last segment names one of the bookies.
 
         Returns:
             False if the task named all of them already.
@@ -36,7 +44,7 @@ class UnderReplication:
         Raises:
             MetadataError: the outcome is unknown; marking again is safe.
         """
-        return await extend_task(self._store, ledger_id, missing_bookies, damaged)
+        return await extend_task(self._store, ledger_id, missing_bookies, damaged, is_abandoned=is_abandoned)
 
     async def tasks(self) -> list[int]:
         """Return the ids of the ledgers that have a task, ascending."""

@@ -171,7 +171,7 @@ class ReplicationWorker:
                 if self._grace_is_running(task.ledger_id):
                     return False
                 await self._recover(task.ledger_id)
-            elif task.is_abandoned and not ledger.is_closed:
+            elif task.is_abandoned and must_be_fenced(ledger, missing):
                 await self._recover(task.ledger_id)
             damaged = missing.intersection(task.damaged_bookies) - leaving
             with self._timed():

@@ -71,6 +71,16 @@ class BookieConfig:
     index_cache_bytes: int = setting(16 << 20, "block cache of RocksDB, which holds the locations of entries", least=0)
     flush_interval_ms: int = setting(10_000, "longest time between two flushes of the write cache", least=1)
     gc_interval_ms: int = setting(60_000, "time between two rounds of garbage collection", least=1)
+    limbo_interval_ms: int = setting(
+        5_000,
+        "time between two looks at the ledgers that wait for their writer or for copies after a loss of storage",
+        least=1,
+    )
+    limbo_grace_ms: int = setting(
+        5_000,
+        "time for the writer of an open ledger, fenced here after a loss of storage, before its recovery is asked for",
+        least=0,
+    )
     surplus_interval_ms: int = setting(
         86_400_000, "time between two searches for entries of ledgers that the metadata places elsewhere", least=1
     )

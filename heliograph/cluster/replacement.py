@@ -53,7 +53,7 @@ def replace(
         progress(f"{bookie_id} serves again")
     else:
         ask(namespace, "permit_empty_disk", bookie_id, accept_loss)  # which says why not
-    return _wait(bookie_id, namespace, deadline, progress)
+    return _wait(bookie_id, namespace, deadline, progress, is_replaced=True)
 
 
 def recover(
@@ -85,8 +85,10 @@ def stop_for_move(bookie_id: str, namespace: str, *, force: bool) -> None:
     remove([bookie_id], namespace)
 
 
-def _wait(bookie_id: str, namespace: str, deadline: float, progress: Progress) -> RecoveryOutcome:
-    found = ask(namespace, "recover_bookie", bookie_id)
+def _wait(
+    bookie_id: str, namespace: str, deadline: float, progress: Progress, *, is_replaced: bool = False
+) -> RecoveryOutcome:
+    found = ask(namespace, "recover_bookie", bookie_id, is_replaced)
     reported = -1
     while found["ledgers_left"] and time.monotonic() < deadline:
         if found["ledgers_left"] != reported:

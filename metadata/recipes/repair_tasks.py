@@ -17,12 +17,18 @@ MARK_ATTEMPTS_MAX = 10  # a task may be finished and created again between two s
 
 
 async def extend_task(
-    store: MetadataStore, ledger_id: int, bookies: Collection[str], damaged: Collection[str] = ()
+    store: MetadataStore,
+    ledger_id: int,
+    bookies: Collection[str],
+    damaged: Collection[str] = (),
+    *,
+    is_abandoned: bool = False,
 ) -> bool:
     """Create the ledger's task, or extend it with these bookies.
 
     Args:
         damaged: those of ``bookies`` that have copies with a wrong checksum.
+        is_abandoned: the ledger is to be recovered if it is open and its last segment names one of the bookies.
 
     Returns:
         False if the task named all of them already.
@@ -33,7 +39,9 @@ async def extend_task(
     assert bookies, "a task names a bookie"
     assert set(damaged) <= set(bookies), "a damaged copy is a missing one"
     path = underreplicated(ledger_id)
-    made = UnderReplicatedLedger(ledger_id, tuple(sorted(bookies)), wall_ms(), damaged_bookies=tuple(sorted(damaged)))
+    made = UnderReplicatedLedger(
+        ledger_id, tuple(sorted(bookies)), wall_ms(), is_abandoned, damaged_bookies=tuple(sorted(damaged))
+    )
     is_extended = False
 
     def extended(task: UnderReplicatedLedger) -> UnderReplicatedLedger | None:
@@ -42,6 +50,7 @@ async def extend_task(
             task,
             missing_bookies=tuple(sorted({*task.missing_bookies, *bookies})),
             damaged_bookies=tuple(sorted({*task.damaged_bookies, *damaged})),
+            is_abandoned=task.is_abandoned or is_abandoned,
         )
         if union == task:  # I9
             return None

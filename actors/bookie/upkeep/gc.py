@@ -82,18 +82,22 @@ class GarbageCollector:
         self._recognise = recognise
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
+        self._limbo_task: asyncio.Task[None] | None = None
         self._limbo = LimboExit(storage, thread)
         self._surplus = Surplus(storage, self._empty)
         self.statistics = GcStatistics()
 
     def start(self) -> None:
-        """Start; the first round comes after one interval."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="garbage collection")
+        """Start; the first rounds come after one interval each."""
+        loop, config = asyncio.get_running_loop(), self._storage.config
+        self._task = loop.create_task(self._run(config.gc_interval_ms, self.collect), name="garbage collection")
+        self._limbo_task = loop.create_task(self._run(config.limbo_interval_ms, self._follow_limbo), name="limbo")
 
     async def stop(self) -> None:
         """Stop. A step that runs on the storage thread ends well."""
         await end_task(self._task)
-        self._task = None
+        await end_task(self._limbo_task)
+        self._task = self._limbo_task = None
 
     async def collect(self) -> None:
         """Run one round.
@@ -118,17 +122,17 @@ class GarbageCollector:
                 await self._compact(directory, live_share)
         self.statistics.rounds += 1
 
-    async def _run(self) -> None:
+    async def _run(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(self._storage.config.gc_interval_ms / 1000)
+            await asyncio.sleep(interval_ms / 1000)
             try:
-                await self.collect()
+                await step()
             except DiskPoisonedError as error:
                 self._on_failure(error)
                 return
             except (MetadataError, BookieStorageError) as error:
                 self.statistics.failed_rounds += 1
-                log.warning("a round of garbage collection was abandoned: %s", error)
+                log.warning("a round of upkeep was abandoned: %s", error)
             except Exception as error:  # a bug of ours
                 self._on_failure(error)
                 return
@@ -149,6 +153,11 @@ class GarbageCollector:
         now = asyncio.get_running_loop().time()
         self.statistics.limbo_cleared += await self._limbo.round(store, now)
         self.statistics.ledgers_emptied += await self._surplus.round(store, now)
+
+    async def _follow_limbo(self) -> None:
+        store = self._store()
+        if store is not None and self._limbo.is_needed and not await is_restored(store):
+            self.statistics.limbo_cleared += await self._limbo.follow(store, asyncio.get_running_loop().time())
 
     async def _empty(self, ledger_id: int) -> None:
         state = self._storage.ledgers.get(ledger_id)

@@ -5,29 +5,32 @@ which entries belong here. They must be in the index, which makes them durable. 
 replication worker, for which a task is left in metadata. The fence stays in any case (I4).
 
 A ledger that is not CLOSED waits for its writer, whose next entry meets the fence, after which the ledger is recovered.
-If that does not happen for ABANDONED_SECONDS, the topic may not be in use any more while its entries lack a copy. The
-task then asks for a recovery, which harms no writer, because this bookie refuses its adds already.
+If that does not happen within ``limbo_grace_ms``, the topic is idle while its entries lack a copy. The task then asks
+for a recovery, which harms no writer, because this bookie refuses its adds already.
+
+Ledgers that wait for their writer are examined every ``limbo_interval_ms``, so that one that is closed is marked at
+once. All others are examined with the rounds of garbage collection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
 from heliograph.actors.bookie.store.index import merge_runs
 from heliograph.actors.bookie.store.storage import ENTRY_ID_MAX, BookieStorage
-from heliograph.base.clock import wall_ms
-from heliograph.metadata import codec, paths
-from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordError
-from heliograph.metadata.model import LedgerMetadata, UnderReplicatedLedger
+from heliograph.metadata import paths
+from heliograph.metadata.errors import NoNodeError, RecordError
+from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.recipes.repair_tasks import extend_task
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
 LEDGERS_PER_ROUND_MAX = 1_000
-REPORT_SECONDS = 600.0  # time between two tasks for one ledger
-ABANDONED_SECONDS = 600.0  # after which a ledger with its last segment here counts as abandoned unless it was closed
+LEDGERS_WAITING_MAX = 10_000  # ledgers that wait for their writer, and for copies; others wait for their turn (I15)
+REPORT_SECONDS = 60.0  # time between two tasks for one ledger; by then its copies have been flushed
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +46,18 @@ class LimboExit:
         self._storage = storage
         self._thread = thread
         self._bookie_id = storage.config.bookie_id
-        self._reported: dict[int, float] = {}  # time of the last task; at most one for each ledger in limbo
-        self._unclosed_since: dict[int, float] = {}  # time first seen unclosed; at most one for each ledger in limbo
+        self._grace_seconds = storage.config.limbo_grace_ms / 1000
+        self._one_at_a_time = asyncio.Lock()
+        # Both: at most LEDGERS_WAITING_MAX (I15)
+        self._reported: dict[int, float] = {}  # time of the last task
+        self._unclosed_since: dict[int, float] = {}  # time first seen unclosed
+        self._examined_to = -1  # ledgers that wait and have greater ids are examined first
+        self._not_seen: int | None = None  # ledgers in limbo that no round examined since the start; None: not counted
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether ``follow`` has something to examine."""
+        return bool(self._unclosed_since) or self._not_seen is None or self._not_seen > 0
 
     async def round(self, store: MetadataStore, now: float) -> int:
         """Examine some ledgers in limbo, in turn; return how many left limbo.
@@ -58,9 +71,34 @@ class LimboExit:
             MetadataError: the store did not answer.
             BookieStorageError: the index cannot be read.
         """
+        async with self._one_at_a_time:
+            return await self._examine(store, self._storage.ledgers.next_in_limbo(LEDGERS_PER_ROUND_MAX), now)
+
+    async def follow(self, store: MetadataStore, now: float) -> int:
+        """Examine the ledgers that wait for their writer; return how many left limbo.
+
+        Until each ledger in limbo was examined once after the start, the next ones are examined too. Arguments and
+        errors are those of ``round``.
+        """
+        if self._not_seen is None:
+            self._not_seen = self._storage.ledgers.in_limbo()
+        if self._not_seen > 0:
+            self._not_seen -= LEDGERS_PER_ROUND_MAX
+            return await self.round(store, now)
+        async with self._one_at_a_time:
+            return await self._examine(store, self._next_waiting(LEDGERS_PER_ROUND_MAX), now)
+
+    def _next_waiting(self, count: int) -> list[int]:
+        waiting = sorted(self._unclosed_since)
+        later = [ledger_id for ledger_id in waiting if ledger_id > self._examined_to]
+        chosen = (later or waiting)[:count]
+        self._examined_to = chosen[-1] if chosen else -1
+        return chosen
+
+    async def _examine(self, store: MetadataStore, ledger_ids: Iterable[int], now: float) -> int:
         ledgers = self._storage.ledgers
         cleared = 0
-        for ledger_id in ledgers.next_in_limbo(LEDGERS_PER_ROUND_MAX):
+        for ledger_id in ledger_ids:
             try:
                 ledger = (await read(store, paths.ledger(ledger_id), LedgerMetadata)).record
             except NoNodeError:
@@ -70,11 +108,11 @@ class LimboExit:
                 log.warning("ledger %d stays in limbo: %s", ledger_id, error)
                 continue
             if not ledger.is_closed and self._bookie_id in ledger.last_segment.bookies:
-                since = self._unclosed_since.setdefault(ledger_id, now)
-                if now - since >= ABANDONED_SECONDS:
+                if self._has_waited(ledger_id, now):
                     await self._report(store, ledger_id, now, is_abandoned=True)
                 continue
             if not owed(ledger, self._bookie_id):
+                self._forget(ledger_id)
                 continue
             if not await self._has_all(ledger):
                 await self._report(store, ledger_id, now, is_abandoned=False)
@@ -82,7 +120,14 @@ class LimboExit:
                 ledgers.leave_limbo(ledger_id)  # I6: no entry that it should have is missing
                 self._forget(ledger_id)
                 cleared += 1
+            self._unclosed_since.pop(ledger_id, None)
         return cleared
+
+    def _has_waited(self, ledger_id: int, now: float) -> bool:
+        """Return whether the ledger's writer had its time to find out that the ledger is fenced here."""
+        if ledger_id not in self._unclosed_since and len(self._unclosed_since) >= LEDGERS_WAITING_MAX:
+            return False
+        return now - self._unclosed_since.setdefault(ledger_id, now) >= self._grace_seconds
 
     async def _has_all(self, ledger: LedgerMetadata) -> bool:
         def look() -> bool:
@@ -95,16 +140,15 @@ class LimboExit:
         self._unclosed_since.pop(ledger_id, None)
 
     async def _report(self, store: MetadataStore, ledger_id: int, now: float, *, is_abandoned: bool) -> None:
-        """Leave a task for the replication workers, at most every REPORT_SECONDS, unless there is one already."""
-        if now - self._reported.get(ledger_id, -REPORT_SECONDS) < REPORT_SECONDS:
+        """Leave a task for the replication workers, at most every REPORT_SECONDS."""
+        reported = self._reported.get(ledger_id)
+        if reported is None and len(self._reported) >= LEDGERS_WAITING_MAX:
+            return
+        if reported is not None and now - reported < REPORT_SECONDS:
             return
         self._reported[ledger_id] = now
-        task = UnderReplicatedLedger(ledger_id, (self._bookie_id,), wall_ms(), is_abandoned)
-        try:
-            await store.create(paths.underreplicated(ledger_id), codec.encode(task), parents=True)
-        except NodeExistsError:
-            return  # a task for another bookie is done first
-        log.info("ledger %d is in limbo and misses entries here: marked it for repair", ledger_id)
+        if await extend_task(store, ledger_id, (self._bookie_id,), is_abandoned=is_abandoned):
+            log.info("ledger %d is in limbo and misses entries here: marked it for repair", ledger_id)
 
 
 def is_complete(ledger: LedgerMetadata, bookie_id: str, spans: Sequence[tuple[int, int]]) -> bool:

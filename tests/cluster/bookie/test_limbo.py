@@ -12,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.actors.bookie.store.index import merge_runs
-from heliograph.actors.bookie.upkeep.limbo import ABANDONED_SECONDS, LimboExit, _has_all, owed
+from heliograph.actors.bookie.upkeep.limbo import LimboExit, _has_all, owed
 from heliograph.actors.ledger.schedule import WriteSchedule
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment, UnderReplicatedLedger
+from heliograph.metadata.recipes.repair_tasks import extend_task
 from tests.cluster.support.bookie_peer import serving, small_config
+from tests.patience import LONG_SECONDS
 
 ENTRIES = 10
+POLL_SECONDS = 0.01
 
 
 async def make(store: MemoryStore, ledger_id: int, state: LedgerState) -> None:
@@ -31,6 +34,12 @@ async def make(store: MemoryStore, ledger_id: int, state: LedgerState) -> None:
 async def in_state(store: MemoryStore, ledger_id: int, state: LedgerState) -> bytes:
     value, _ = await store.get(paths.ledger(ledger_id))
     return codec.encode(replace(codec.decode(LedgerMetadata, value), state=state))
+
+
+async def until_marked(store: MemoryStore, ledger_id: int) -> None:
+    async with asyncio.timeout(LONG_SECONDS):
+        while await store.exists(paths.underreplicated(ledger_id)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def test_a_repaired_closed_ledger_leaves_limbo_and_no_other(tmp_path: Path) -> None:  # I6
@@ -98,13 +107,52 @@ def test_an_open_ledger_that_nobody_goes_on_with_is_reported_for_recovery(tmp_pa
             assert bookie._opened is not None
             with ThreadPoolExecutor(1) as thread:
                 limbo = LimboExit(bookie._opened.storage, thread)
-                for now in (0.0, ABANDONED_SECONDS - 1):  # its writer has time to find out
+                grace_seconds = bookie._config.limbo_grace_ms / 1000
+                for now in (0.0, grace_seconds - 1):  # its writer has time to find out
                     assert await limbo.round(store, now) == 0
                     assert await store.exists(paths.underreplicated(1)) is None
-                assert await limbo.round(store, ABANDONED_SECONDS) == 0
+                assert await limbo.follow(store, grace_seconds) == 0
             value, _stat = await store.get(paths.underreplicated(1))
             task = codec.decode(UnderReplicatedLedger, value)
             assert (task.missing_bookies, task.is_abandoned) == (("b1",), True)
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_that_is_closed_later_is_marked_without_a_round_of_garbage_collection(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = MemoryServer().open_session()
+        await make(store, 1, LedgerState.OPEN)
+        async with serving(small_config(tmp_path), store) as (_, peer):
+            await peer.add(1, 0, b"x")
+        shutil.rmtree(tmp_path / "journal")
+        shutil.rmtree(tmp_path / "data")
+        config = small_config(tmp_path, accept_storage_loss=True, limbo_interval_ms=1, limbo_grace_ms=3_600_000)
+        async with serving(config, store) as (bookie, peer):
+            await store.set(paths.ledger(1), await in_state(store, 1, LedgerState.CLOSED))
+            await until_marked(store, 1)
+            for number in range(ENTRIES):
+                await peer.add(1, number, b"x", flags=Flag.RECOVERY)
+            await bookie.checkpoint()
+            await bookie.collect_garbage()
+            assert bookie.statistics()["limbo_cleared"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_task_for_another_bookie_is_extended(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = MemoryServer().open_session()
+        await make(store, 1, LedgerState.CLOSED)
+        async with serving(small_config(tmp_path), store) as (_, peer):
+            await peer.add(1, 0, b"x")
+        shutil.rmtree(tmp_path / "journal")
+        shutil.rmtree(tmp_path / "data")
+        await extend_task(store, 1, ("b2",))
+        async with serving(small_config(tmp_path, accept_storage_loss=True), store) as (bookie, _):
+            await bookie.collect_garbage()
+        value, _stat = await store.get(paths.underreplicated(1))
+        assert codec.decode(UnderReplicatedLedger, value).missing_bookies == ("b1", "b2")
 
     asyncio.run(scenario())
 

@@ -45,8 +45,12 @@ def test_a_bookie_whose_disk_died_serves_again_under_its_name(cluster: LiveClust
         assert [reader.receive(60).value for _ in range(22)] == [b"%d" % number for number in range(22)]
     addresses = {actor.name: actor.address for actor in status_of(cluster).actors if actor.kind == "bookie"}
     _close_what_it_was_writing(cluster)
-    closed = [ledger for ledger in asyncio.run(ledgers_of(cluster)) if ledger.is_closed]
-    assert asyncio.run(missing_replicas(closed, addresses)) == []  # I1 I10
+
+    def has_all_copies() -> bool:  # I1 I10
+        closed = [ledger for ledger in asyncio.run(ledgers_of(cluster)) if ledger.is_closed]
+        return not asyncio.run(missing_replicas(closed, addresses))
+
+    wait_for(has_all_copies, SECONDS, f"copies of closed ledgers are missing, on {BOOKIE} or elsewhere")
 
 
 def _close_what_it_was_writing(cluster: LiveCluster) -> None:

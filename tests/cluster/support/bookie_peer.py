@@ -104,6 +104,7 @@ def small_config(home: Path, **changes: Any) -> BookieConfig:
         "entry_log_bytes": 64 << 10,
         "flush_interval_ms": 3_600_000,
         "gc_interval_ms": 3_600_000,
+        "limbo_interval_ms": 3_600_000,
         **changes,
     }
     return BookieConfig(**settings)

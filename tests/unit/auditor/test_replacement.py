@@ -115,6 +115,20 @@ def test_a_bookie_that_came_back_empty_is_marked_too() -> None:
     run(scenario())
 
 
+def test_open_ledgers_of_a_replaced_bookie_are_recovered_now() -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        await stage.begin_with("b1", "b2", "live3", "b4")
+        await stage.ledgers.add(ledger(1, "b1 b2 live3", LedgerState.OPEN))
+        await stage.ledgers.add(ledger(2, "b1 b2 b4", LedgerState.OPEN))
+        assert (await stage.commands.recover("live3", is_replaced=True))["ledgers_left"] == 1
+        assert await stage.worker.work_once()
+        assert stage.ledgers.recovered == [1]
+        assert (await stage.commands.progress("live3"))["ledgers_left"] == 0
+
+    run(scenario())
+
+
 def test_a_bookie_may_stop_for_a_move_only_if_the_others_suffice() -> None:
     async def scenario() -> None:
         stage = Stage()

@@ -44,6 +44,7 @@ class FakeLedgers:
         self.silent: set[int] = set()  # ledgers that cannot be compared
         self.hopeless: set[int] = set()  # ledgers that cannot be repaired
         self.failures = 0
+        self.may_be_open = False  # repair takes open ledgers too
         self.lost_entries = 0  # of ledgers that cannot be repaired
         self.damaged: list[str] = []  # bookies whose copies were to be read
 
@@ -75,7 +76,7 @@ class FakeLedgers:
             self.failures -= 1
             raise LedgerRecoveryError("not now")
         record = self.records[ledger_id]
-        assert record.is_closed
+        assert record.is_closed or self.may_be_open
         for bookie in (*missing_bookies, *away_from):
             self.holes.get(ledger_id, set()).discard(bookie)
             record = replace(record, segments=tuple(self._without(segment, bookie) for segment in record.segments))
@@ -264,6 +265,20 @@ def test_an_abandoned_ledger_is_recovered_for_a_bookie_that_lost_its_copies() ->
     run(scenario())
 
 
+def test_an_abandoned_ledger_whose_writer_replaced_the_bookie_is_left_open() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("live1", "b2", "b3", "b4")
+        segments = (Segment(0, ("live1", "b2", "b3")), Segment(5, ("b4", "b2", "b3")))
+        await world.ledgers.add(replace(ledger(1, "live1 b2 b3", LedgerState.OPEN), segments=segments))
+        world.ledgers.may_be_open = True
+        await world.auditor.tasks.mark(1, ["live1"], is_abandoned=True)
+        assert await world.worker.work_once()
+        assert world.ledgers.recovered == []
+
+    run(scenario())
+
+
 def test_a_failed_task_stays_and_is_retried_after_a_pause() -> None:
     async def scenario() -> None:
         world = World(NOW)
@@ -391,7 +406,7 @@ def test_a_hole_for_which_there_was_no_room_is_marked_later() -> None:
 
 def test_a_hole_that_the_store_would_not_note_is_marked_later() -> None:
     class Forgetful(UnderReplication):
-        async def mark(self, ledger_id: int, missing_bookies: Collection[str], damaged: Collection[str] = ()) -> bool:
+        async def mark(self, *_: object, **__: object) -> bool:
             raise ConnectionLossError("not now")
 
     async def scenario() -> None:
