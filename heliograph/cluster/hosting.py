@@ -64,6 +64,10 @@ def hosted(
         def __init__(self, *arguments: Any, **options: Any) -> None:
             os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
             assert __debug__, "invariants are checked by assert: do not run with python -O"
+            # Methods read these, not the closure: a process that gets the handle of another actor whose class has this
+            # name loads that class, and from then on Ray calls that class's functions with this actor as ``self``.
+            self._hosted_part = part
+            self._hosted_logs = logs
             if logs is not None:
                 start_log(part, logs)
                 log.info("process %d starts, version %s", os.getpid(), heliograph_version())
@@ -85,9 +89,10 @@ def hosted(
             return await asyncio.to_thread(own_facts)
 
         async def log_chunk(self, after: LogPosition | None, bytes_max: int = CHUNK_BYTES_MAX) -> LogChunk:
-            if logs is None:
+            if self._hosted_logs is None:
                 return LogChunk(b"", None)
-            return await asyncio.to_thread(read_log, logs.directory, part, after, min(bytes_max, CHUNK_BYTES_MAX))
+            size = min(bytes_max, CHUNK_BYTES_MAX)
+            return await asyncio.to_thread(read_log, self._hosted_logs.directory, self._hosted_part, after, size)
 
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in _UNGATED:

@@ -19,6 +19,7 @@ from heliograph.client import discovery
 from heliograph.cluster import diagnosis
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.labels import Place
+from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.removal import remove
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 
@@ -47,6 +48,9 @@ class Thing:
     async def is_started(self) -> bool:
         return self._is_started
 
+    async def meet(self, name: str, namespace: str) -> bool:
+        return await asyncio.to_thread(ray.get_actor, name, namespace) is not None
+
     def _note(self, word: str) -> None:
         with self._notes.open("a") as file:
             file.write(f"{word}\n")
@@ -65,7 +69,9 @@ def namespace(cluster: LiveCluster) -> Iterator[str]:
 
 def create(namespace: str, name: str, *arguments: Any, **options: Any) -> Any:
     settings = {"lifetime": "detached", "max_restarts": -1, "num_cpus": 0.1, **options}
-    return ray.remote(hosted(Thing)).options(name=name, namespace=namespace, **settings).remote(*arguments)
+    logs = LogsConfig(directory=arguments[0].parent / "logs")
+    actor_class = ray.remote(hosted(Thing, part=name, logs=logs))
+    return actor_class.options(name=name, namespace=namespace, **settings).remote(*arguments)
 
 
 def test_an_actor_starts_once_by_itself_and_calls_wait_for_it(namespace: str, tmp_path: Path) -> None:
@@ -80,6 +86,16 @@ def test_a_killed_actor_starts_again_by_itself(namespace: str, tmp_path: Path) -
     ray.get(thing.start.remote(), timeout=120)
     os.kill(ray.get(thing.pid.remote(), timeout=120), signal.SIGKILL)
     wait_for(lambda: (tmp_path / "notes").read_text() == "start\nstart\n", 120, "it did not start again")
+
+
+def test_an_actor_that_got_the_handle_of_another_one_still_returns_its_own_log(namespace: str, tmp_path: Path) -> None:
+    things = {name: create(namespace, name, tmp_path / "notes") for name in ("broker-1", "broker-2")}
+    ray.get([thing.start.remote() for thing in things.values()], timeout=120)
+    assert ray.get(things["broker-1"].meet.remote("broker-2", namespace), timeout=120)
+    for name, thing in things.items():
+        wait_for(lambda name=name: (tmp_path / "logs" / f"{name}.log").exists(), 60, "no log")  # type: ignore[misc]
+        log = ray.get(thing.log_chunk.remote(None), timeout=120).data.decode()
+        assert {line.split()[2] for line in log.splitlines()} == {name}
 
 
 def test_a_failed_start_is_told_and_tried_again_in_a_new_process(namespace: str, tmp_path: Path) -> None:

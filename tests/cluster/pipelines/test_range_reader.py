@@ -97,7 +97,7 @@ def test_a_damaged_copy_is_never_shown_and_is_told_of(caplog: pytest.LogCaptureF
         bookies[0].damaged_entries.add(3)
         bookies[1].damaged_entries.add(8)
         assert read(whole) == expected()
-    assert f"lacks entries of ledger {LEDGER}" in caplog.text
+    assert f"has damaged entries of ledger {LEDGER}" in caplog.text
 
 
 def test_all_copies_damaged_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
