@@ -15,6 +15,7 @@ import pytest
 
 from heliograph.base.home import ClusterHome
 from heliograph.base.processes import session_members
+from tests.cluster.support.command_process import CommandProcess
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 from tests.patience import START_SECONDS
 
@@ -59,6 +60,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         helio("down", "--home", directory)
 
 
+@pytest.fixture(scope="module")
+def joined(home: Path) -> Iterator[CommandProcess]:
+    """Yield a process for many commands of that cluster. Tests of commands that stop the cluster do without it."""
+    with CommandProcess(environment()) as process:
+        yield process
+
+
 def test_no_port_of_a_cluster_on_loopback_is_reached_from_elsewhere(home: Path) -> None:
     state = ClusterHome(home).load()
     assert state is not None
@@ -98,49 +106,51 @@ def test_status_shows_every_actor(home: Path) -> None:
     assert "bookie-3" in helio("status", "--home", home)
 
 
-def test_topics_live_and_die(home: Path) -> None:
+def test_topics_live_and_die(home: Path, joined: CommandProcess) -> None:
     at = ("--home", home)
     quorums = ("--ensemble-size", "2", "--write-quorum", "2", "--ack-quorum", "1")
-    helio("topics", "create", "orders", "--partitions", "2", *quorums, *at)
-    assert "exists" in helio("topics", "create", "orders", *at, code=1)
-    listed = helio_json("topics", "list", *at)["topics"]
+    joined.run("topics", "create", "orders", "--partitions", "2", *quorums, *at)
+    assert "exists" in joined.run("topics", "create", "orders", *at, code=1)
+    listed = joined.json("topics", "list", *at)["topics"]
     assert [topic["partitions"] for topic in listed if topic["name"].endswith("/orders")] == [2]
-    assert "orders" in helio("topics", "list", *at)
-    helio("produce", "orders-partition-0", "one", *at)
-    assert helio_json("topics", "stats", "orders-partition-0", *at)["msgInCounter"] == 1
-    [ledger] = helio_json("topics", "stats", "orders-partition-0", "--internal", *at)["ledgers"]
+    assert "orders" in joined.run("topics", "list", *at)
+    joined.run("produce", "orders-partition-0", "one", *at)
+    assert joined.json("topics", "stats", "orders-partition-0", *at)["msgInCounter"] == 1
+    [ledger] = joined.json("topics", "stats", "orders-partition-0", "--internal", *at)["ledgers"]
     assert ledger["ledgerId"] >= 0
-    helio("topics", "stats", "orders-partition-0", "--internal", *at)
-    helio("topics", "delete", "orders", *at)
-    missing = helio_json("topics", "stats", "orders", *at, code=1)
+    joined.run("topics", "stats", "orders-partition-0", "--internal", *at)
+    joined.run("topics", "delete", "orders", *at)
+    missing = joined.json("topics", "stats", "orders", *at, code=1)
     assert missing["error"]["type"] == "TopicNotFoundError"
-    assert helio_json("topics", "create", "bad//name", *at, code=2)["error"]["type"] == "InvalidTopicNameError"
+    assert joined.json("topics", "create", "bad//name", *at, code=2)["error"]["type"] == "InvalidTopicNameError"
 
 
-def test_subscriptions_are_looked_into_and_moved(home: Path) -> None:
+def test_subscriptions_are_looked_into_and_moved(home: Path, joined: CommandProcess) -> None:
     at = ("--home", home)
-    helio("subscriptions", "create", "bills", "clerk", *at)  # which makes the topic too
-    helio("produce", "bills", "one", "two", "--key", "k", *at)
-    [first, second] = helio_json("subscriptions", "peek", "bills", "clerk", "--count", "5", *at)["messages"]
+    joined.run("subscriptions", "create", "bills", "clerk", *at)  # which makes the topic too
+    joined.run("produce", "bills", "one", "two", "--key", "k", *at)
+    [first, second] = joined.json("subscriptions", "peek", "bills", "clerk", "--count", "5", *at)["messages"]
     assert (first["payload"], second["payload"], second["key"]) == ("one", "two", "k")
-    helio("subscriptions", "reset", "bills", "clerk", second["message_id"], *at)
-    assert [one["payload"] for one in helio_json("subscriptions", "peek", "bills", "clerk", *at)["messages"]] == ["two"]
-    helio("subscriptions", "skip", "bills", "clerk", *at)
-    assert helio_json("subscriptions", "list", "bills", *at)["subscriptions"]["clerk"]["msgBacklog"] == 0
+    joined.run("subscriptions", "reset", "bills", "clerk", second["message_id"], *at)
+    assert [one["payload"] for one in joined.json("subscriptions", "peek", "bills", "clerk", *at)["messages"]] == [
+        "two"
+    ]
+    joined.run("subscriptions", "skip", "bills", "clerk", *at)
+    assert joined.json("subscriptions", "list", "bills", *at)["subscriptions"]["clerk"]["msgBacklog"] == 0
 
 
-def test_namespaces_policies_and_brokers(home: Path) -> None:
+def test_namespaces_policies_and_brokers(home: Path, joined: CommandProcess) -> None:
     at = ("--home", home)
-    helio("tenants", "create", "acme", *at)
-    helio("namespaces", "create", "acme/shop", "retention_seconds=60", "--bundles", "2", *at)
-    shown = helio_json("namespaces", "policies", "get", "acme/shop", *at)["policies"]
+    joined.run("tenants", "create", "acme", *at)
+    joined.run("namespaces", "create", "acme/shop", "retention_seconds=60", "--bundles", "2", *at)
+    shown = joined.json("namespaces", "policies", "get", "acme/shop", *at)["policies"]
     assert (shown["retention_seconds"], shown["bundles"]) == (60, 2)
-    helio("produce", "acme/shop/orders", "one", *at)
-    owned = next(row for row in helio_json("namespaces", "bundles", "acme/shop", *at)["bundles"] if row["owner"])
-    assert len(helio_json("namespaces", "split", "acme/shop", owned["name"], *at)["halves"]) == 2
-    helio("brokers", "drain", owned["owner"], *at)
-    helio("brokers", "undrain", owned["owner"], *at)
-    helio("namespaces", "delete", "acme/shop", "--force", *at)
+    joined.run("produce", "acme/shop/orders", "one", *at)
+    owned = next(row for row in joined.json("namespaces", "bundles", "acme/shop", *at)["bundles"] if row["owner"])
+    assert len(joined.json("namespaces", "split", "acme/shop", owned["name"], *at)["halves"]) == 2
+    joined.run("brokers", "drain", owned["owner"], *at)
+    joined.run("brokers", "undrain", owned["owner"], *at)
+    joined.run("namespaces", "delete", "acme/shop", "--force", *at)
 
 
 def test_lines_go_in_and_come_out(home: Path) -> None:
