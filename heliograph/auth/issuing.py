@@ -38,12 +38,11 @@ from heliograph.auth.keys import (
 )
 from heliograph.auth.tokens import TokenProvider, secret_source
 from heliograph.base.errors import AuthenticationError, BadRequestError, InvalidConfigError
-from heliograph.base.home import replace_private
+from heliograph.base.home import ADMIN_TOKEN_FILE, replace_private
 
 GATEWAY_ROLE = "gateway"
 ADMIN_ROLE = "admin"
 SECRET_KEY_FILE = "token-secret.key"  # below the home
-ADMIN_TOKEN_FILE = "admin.token"
 OWN_TOKEN_SECONDS = 3_600  # until a token that the gateway signs for itself ends; it signs one for each connection
 
 _CURVE_CLASSES: dict[str, Callable[[], ec.EllipticCurve]] = {

@@ -9,16 +9,19 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heliograph.base.errors import ConflictError, ResourceError
+from heliograph.base.errors import ConflictError, InvalidConfigError, ResourceError
 from heliograph.base.processes import ProcessName
 
 DEFAULT_NAMESPACE = "heliograph"  # Ray namespace of the actors
+NAMESPACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+ADMIN_TOKEN_FILE = "admin.token"  # in the home of a cluster: the administrator's own token
 STATE_VERSION = 1
 LOGS = "logs"  # directory of the parts' logs, below the home of the cluster
 PRIVATE_UMASK = 0o077
@@ -29,6 +32,23 @@ PRIVATE_FILE = 0o600
 def default_state_root() -> Path:
     """Return the directory above the homes of all clusters: ``HELIOGRAPH_STATE_ROOT`` or ``~/.heliograph``."""
     return Path(os.environ.get("HELIOGRAPH_STATE_ROOT", "~/.heliograph")).expanduser()
+
+
+def home_directory(namespace: str | None = None, home: Path | None = None) -> Path:
+    """Return the directory in which this machine records a cluster, whether it exists or not.
+
+    Args:
+        namespace: of the cluster; None takes HELIOGRAPH_NAMESPACE, else ``heliograph``.
+        home: the directory; None takes HELIOGRAPH_HOME, else ``<state root>/<namespace>``.
+
+    Raises:
+        InvalidConfigError: the namespace is no name of a Ray namespace.
+    """
+    name = namespace or os.environ.get("HELIOGRAPH_NAMESPACE") or DEFAULT_NAMESPACE
+    if re.match(NAMESPACE_PATTERN, name) is None:
+        raise InvalidConfigError(f"namespace is {name!r}", field="namespace", limit=f"pattern {NAMESPACE_PATTERN}")
+    named = home or os.environ.get("HELIOGRAPH_HOME")
+    return Path(named).expanduser().absolute() if named else default_state_root() / name
 
 
 @dataclass(frozen=True, slots=True)

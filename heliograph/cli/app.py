@@ -10,12 +10,9 @@ from typing import Annotated, TextIO, cast
 import typer
 
 from heliograph.base.version import heliograph_version
-from heliograph.cli.admin import brokers, config, namespaces, permissions, racks, schemas, subscriptions, topics
-from heliograph.cli.messages import consume, perf, produce
-from heliograph.cli.operations import backup, bookie, certs, cluster, doctor, ledgers, logs, metadata, tokens
+from heliograph.cli.command_group import LazyGroup
+from heliograph.cli.command_table import PURPOSES
 from heliograph.cli.output import EXIT_FAILED, Output, OwnOutput
-from heliograph.client import discovery
-from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 
 EXIT_INTERRUPTED = 130
 
@@ -26,8 +23,15 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
+class HelioGroup(LazyGroup):
+    """All commands."""
+
+    purposes = PURPOSES
+
+
 app = typer.Typer(
     name="helio",
+    cls=HelioGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -48,36 +52,14 @@ def options(
     ] = None,
 ) -> None:
     """Heliograph: durable, ordered, replicated messaging inside a Ray cluster."""
+    from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+
     if token is not None:
         os.environ[TOKEN_VARIABLE] = token
     elif token_file is not None:
         os.environ.pop(TOKEN_VARIABLE, None)
         os.environ[TOKEN_FILE_VARIABLE] = str(token_file)
 
-
-app.command("up")(cluster.up)
-app.command("down")(cluster.down)
-app.command("status")(cluster.status)
-app.command("logs")(logs.logs)
-app.command("doctor")(doctor.doctor)
-app.add_typer(topics.app, name="topics")
-app.add_typer(namespaces.app, name="namespaces")
-app.add_typer(namespaces.tenants, name="tenants")
-app.add_typer(brokers.app, name="brokers")
-app.add_typer(config.app, name="config")
-app.add_typer(schemas.app, name="schemas")
-app.add_typer(permissions.app, name="permissions")
-app.add_typer(subscriptions.app, name="subscriptions")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(perf.app, name="perf")
-bookie.app.add_typer(racks.app, name="racks")
-app.add_typer(bookie.app, name="bookie")
-app.add_typer(ledgers.app, name="ledgers")
-app.add_typer(certs.app, name="certs")
-app.add_typer(metadata.app, name="metadata")
-app.add_typer(backup.app, name="backup")
-app.add_typer(tokens.app, name="tokens")
 
 
 def main() -> None:
@@ -86,7 +68,10 @@ def main() -> None:
     try:
         _run()
     finally:
-        discovery.detach()  # otherwise Ray waits for half a second when the process ends
+        if "ray" in sys.modules:
+            from heliograph.client import discovery
+
+            discovery.detach()  # otherwise Ray waits for half a second when the process ends
 
 
 def _run() -> None:

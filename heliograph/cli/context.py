@@ -6,13 +6,15 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
 from heliograph.cli.options import Home, Json, Namespace, Target, admin_of, given
 from heliograph.cli.output import Output
-from heliograph.client.admin.admin import AdminSync
+
+if TYPE_CHECKING:
+    from heliograph.client.admin.admin import AdminSync
 
 P = ParamSpec("P")
 

@@ -7,21 +7,18 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heliograph.auth.issuing import ADMIN_TOKEN_FILE
 from heliograph.base.errors import BadRequestError, ConnectionLostError
-from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome
+from heliograph.base.home import ADMIN_TOKEN_FILE, DEFAULT_NAMESPACE, ClusterHome, home_directory
 from heliograph.client import discovery
-from heliograph.client.access import connect_async
-from heliograph.client.admin.admin import AdminSync
-from heliograph.client.aio.client import AsyncClient
-from heliograph.client.certificates import tls_options
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
-from heliograph.client.options import ENCRYPTED
-from heliograph.cluster.settings.location import ClusterLocation
+
+if TYPE_CHECKING:
+    from heliograph.client.admin.admin import AdminSync
+    from heliograph.client.aio.client import AsyncClient
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Namespace = Annotated[
@@ -60,7 +57,7 @@ class Target:
         What they leave out comes from HELIOGRAPH_NAMESPACE and HELIOGRAPH_HOME, then from what `helio up` noted in
         ``home``, then from the defaults.
         """
-        directory = ClusterLocation(**given(namespace=namespace, home=home)).home_directory
+        directory = home_directory(namespace, home)
         os.environ["HELIOGRAPH_HOME"] = str(directory)  # where a client looks when it has to find its brokers again
         use_token(directory / ADMIN_TOKEN_FILE)
         return cls(discovery.namespace_or_noted(namespace), directory, address)
@@ -87,6 +84,10 @@ class Target:
             await client.close()
 
     async def _connect(self) -> AsyncClient:
+        from heliograph.client.access import connect_async
+        from heliograph.client.certificates import tls_options
+        from heliograph.client.options import ENCRYPTED
+
         if self.address is not None:
             return await connect_async(self.address)
         state = ClusterHome(self.home).load()
@@ -111,6 +112,8 @@ def admin_of(namespace: str | None, home: Path | None) -> AdminSync:
     Raises:
         ClusterNotFoundError: there is none.
     """
+    from heliograph.client.admin.admin import AdminSync
+
     target = Target.of(namespace, home)
     target.attach()
     return AdminSync(target.namespace)

@@ -12,9 +12,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.table import Table
-
 from heliograph.base.errors import BadRequestError, HeliographError
 
 WIDTH_IN_FILES = 200  # columns, if standard output is not a terminal
@@ -45,12 +42,11 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self._console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
 
     def progress(self, line: str) -> None:
         """Print a line for people."""
         if not self.as_json:
-            self._console.print(line, markup=False)
+            print(line, flush=True)
 
     def result(self, fields: Mapping[str, Any]) -> None:
         """Print the result for programs."""
@@ -61,6 +57,10 @@ class Output:
         """Print a table for people."""
         if self.as_json:
             return
+        from rich.console import Console  # a tenth of a second, which the commands without a table save
+        from rich.table import Table
+
+        console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
         table = Table(
             title=title or None,
             title_justify="left",
@@ -73,7 +73,7 @@ class Output:
             table.add_column(column, overflow="fold")
         for row in rows:
             table.add_row(*("" if cell is None else str(cell) for cell in row))
-        self._console.print(table)
+        console.print(table)
 
     def facts(self, title: str, rows: Sequence[tuple[str, Any]]) -> None:
         """Print names and values for people."""

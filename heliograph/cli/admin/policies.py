@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.context import CommandContext, command, group
-from heliograph.client.admin.admin import NamespacesSync
-from heliograph.operations.namespaces import PolicyValue
+
+if TYPE_CHECKING:
+    from heliograph.client.admin.admin import NamespacesSync
+    from heliograph.operations.namespaces import PolicyValue
 
 Name = Annotated[str, typer.Argument(help="A namespace is named tenant/namespace, a topic as anywhere.")]
 Applied = Annotated[

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heliograph.base.errors import TopicTerminatedError
 from heliograph.cli.options import Address, Home, Namespace, Target
-from heliograph.client.aio.consumer.consumer import AsyncConsumer
-from heliograph.client.aio.consumer.message import Message
 from heliograph.client.types import InitialPosition, SubscriptionType
+
+if TYPE_CHECKING:
+    from heliograph.client.aio.consumer.consumer import AsyncConsumer
+    from heliograph.client.aio.consumer.message import Message
 
 BATCH_MESSAGES_MAX = 500
 
@@ -44,6 +45,8 @@ def consume(
     target = Target.of(namespace, home, address)
     limit = messages if messages is not None else sys.maxsize
     work = _consume(target, topic, subscription, position, kind, limit, None if follow else idle, as_json)
+    import asyncio
+
     asyncio.run(work)
 
 

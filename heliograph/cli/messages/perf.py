@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heliograph.base.errors import Advice, HeliographError, TopicExistsError, TopicTerminatedError
 from heliograph.cli.admin.topics import persistence_of
-from heliograph.cli.messages.load import ATTEMPTS_MAX, RETRY_PAUSE_SECONDS, MessageLoad, Sender
 from heliograph.cli.messages.measure import MESSAGES_MAX, PAYLOAD_BYTES_MIN, Arrivals, MeasuredRun, read_payload
 from heliograph.cli.options import AckQuorum, Address, EnsembleSize, Home, Json, Namespace, Target, WriteQuorum
 from heliograph.cli.output import EXIT_FAILED, Output
-from heliograph.client.aio.consumer.consumer import AsyncConsumer
-from heliograph.client.aio.consumer.message import Message
 from heliograph.client.types import Compression, InitialPosition
+
+if TYPE_CHECKING:
+    from heliograph.cli.messages.load import MessageLoad
+    from heliograph.client.aio.consumer.consumer import AsyncConsumer
+    from heliograph.client.aio.consumer.message import Message
 
 app = typer.Typer(help="Measure a running cluster.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -47,6 +48,10 @@ def produce(
     as_json: Json = False,
 ) -> None:
     """Publish as fast as the cluster acknowledges. Latency is from send to acknowledgement of each message."""
+    import asyncio
+
+    from heliograph.cli.messages.load import MessageLoad
+
     target = Target.of(namespace, home, address)
     persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
     load = MessageLoad(messages, size, window, rate, batch_messages, linger_ms, compression)
@@ -74,6 +79,8 @@ def consume(
 
     Ends with 1 when no message came.
     """
+    import asyncio
+
     target = Target.of(namespace, home, address)
     name = subscription or f"helio-perf-{uuid.uuid4().hex[:12]}"
     work = _measured_consume(
@@ -93,6 +100,8 @@ def consume(
 async def _measured_produce(
     target: Target, topic: str | None, partitions: int, persistence: dict[str, int] | None, load: MessageLoad
 ) -> dict[str, Any]:
+    from heliograph.cli.messages.load import Sender
+
     async with target.client() as client, _topic(target, topic, partitions, persistence) as name:
         producer = await client.producer(
             name, batch_messages=load.batch_messages, linger_ms=load.linger_ms, compression=load.compression
@@ -154,6 +163,10 @@ async def _measured_consume(
 
 
 async def _acknowledge(consumer: AsyncConsumer, messages: list[Message], run: MeasuredRun) -> None:
+    import asyncio
+
+    from heliograph.cli.messages.load import ATTEMPTS_MAX, RETRY_PAUSE_SECONDS
+
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             await consumer.ack_many(messages)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from itertools import islice
@@ -14,13 +13,10 @@ import typer
 from heliograph.base.errors import BadRequestError, MessageTooLargeError
 from heliograph.cli.options import Address, Home, Json, Namespace, Target, content_of
 from heliograph.cli.output import Output
-from heliograph.client.aio.producer.producer import HEAD_BYTES_MAX
 from heliograph.client.types import Compression
-from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 
 READ_BYTES = 64 * 1024
 BATCH_LINES_MAX = 1000
-LINE_BYTES_MAX = MESSAGE_BYTES_MAX + HEAD_BYTES_MAX  # of a key, its separator and the message
 
 Keyed = tuple[str | None, bytes]
 
@@ -62,6 +58,8 @@ def produce(
     work = _produce(
         target, topic, source, key, key_separator, _properties(properties or []), deliver_after, compression
     )
+    import asyncio
+
     count, last = asyncio.run(work)
     output = Output(as_json)
     output.result({"topic": topic, "messages": count, "last_message_id": last})
@@ -80,6 +78,8 @@ async def _produce(
     deliver_after: float | None,
     compression: Compression,
 ) -> tuple[int, str | None]:
+    import asyncio
+
     count, last = 0, None
     async with target.client() as client:
         producer = await client.producer(topic, compression=compression)
@@ -124,6 +124,12 @@ async def _lines_of_stdin() -> AsyncIterator[list[bytes]]:
     Raises:
         MessageTooLargeError: A line is longer than a message may be; the lines before it were yielded.
     """
+    import asyncio
+
+    from heliograph.client.aio.producer.producer import HEAD_BYTES_MAX
+    from heliograph.protocol.frame import MESSAGE_BYTES_MAX
+
+    line_bytes_max = MESSAGE_BYTES_MAX + HEAD_BYTES_MAX  # of a key, its separator and the message
     stream: Any = sys.stdin.buffer
     rest: list[bytes] = []  # pieces of the last line, whose end was not read yet
     size = count = 0
@@ -136,12 +142,12 @@ async def _lines_of_stdin() -> AsyncIterator[list[bytes]]:
                 yield [line.removesuffix(b"\r") for line in lines[first : first + BATCH_LINES_MAX]]
         rest.append(tail)
         size += len(tail)
-        if size > LINE_BYTES_MAX:  # I15
+        if size > line_bytes_max:  # I15
             raise MessageTooLargeError(
-                f"line {count + 1} of standard input has more than {LINE_BYTES_MAX} bytes: each line is one message; "
+                f"line {count + 1} of standard input has more than {line_bytes_max} bytes: each line is one message; "
                 "publish a file as one message with --file",
                 field="messages",
-                limit=f"{LINE_BYTES_MAX} bytes",
+                limit=f"{line_bytes_max} bytes",
             )
     if last := b"".join(rest):
         yield [last]

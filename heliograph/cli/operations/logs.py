@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph.auth.issuing import seconds_of
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.options import Home, Namespace, Target

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from heliograph.base.home import DEFAULT_NAMESPACE, default_state_root
+from heliograph.base.home import DEFAULT_NAMESPACE, NAMESPACE_PATTERN, default_state_root
 from heliograph.base.section import config_error
 
 PREFIX = "HELIOGRAPH_"  # of environment variables
@@ -26,7 +26,7 @@ class ClusterLocation(BaseSettings):
 
     namespace: str = Field(
         default=DEFAULT_NAMESPACE,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        pattern=NAMESPACE_PATTERN,
         description="Ray namespace of the actors",
     )
     home: Path | None = Field(

@@ -135,9 +135,11 @@ def commands(command: Any, path: str = "helio") -> Iterator[tuple[str, Any, int]
 
 
 def test_every_list_of_commands_fits_a_terminal() -> None:
+    root: Any = typer.main.get_command(app)
+    root.load_all()
     cut = [
         path
-        for path, command, width in commands(typer.main.get_command(app))
+        for path, command, width in commands(root)
         if command.get_short_help_str(TERMINAL_COLUMNS - 6 - width).endswith("...")
     ]
     assert not cut, "begin these docstrings with a shorter sentence"

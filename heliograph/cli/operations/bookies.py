@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heliograph.cli.operations import racks
 from heliograph.cli.operations.decommission import decommission
 from heliograph.cli.operations.disks import move, recover, replace
 from heliograph.cli.options import Json
@@ -33,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.add_typer(racks.app, name="racks")
 app.command()(decommission)
 app.command()(replace)
 app.command()(recover)

@@ -1,0 +1,60 @@
+"""All commands by purpose. ``tests/unit/cli/test_commands.py`` compares the summaries with the commands' own help."""
+
+from __future__ import annotations
+
+from heliograph.cli.command_group import CommandEntry, CommandPurpose
+
+_ADMIN = "heliograph.cli.admin"
+_MESSAGES = "heliograph.cli.messages"
+_OPERATIONS = "heliograph.cli.operations"
+
+PURPOSES = (
+    CommandPurpose(
+        "Run a cluster",
+        (
+            CommandEntry("up", f"{_OPERATIONS}.cluster:up", "Start a cluster."),
+            CommandEntry("down", f"{_OPERATIONS}.cluster:down", "Stop what `helio up` started."),
+            CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs."),
+            CommandEntry("logs", f"{_OPERATIONS}.logs:logs", "Show the logs of the parts, ordered by time."),
+            CommandEntry("doctor", f"{_OPERATIONS}.doctor:doctor", "Check this machine, the settings and a running cluster."),
+        ),
+    ),
+    CommandPurpose(
+        "Send and receive messages",
+        (
+            CommandEntry("produce", f"{_MESSAGES}.produce:produce", "Publish messages and wait until all are acknowledged."),
+            CommandEntry("consume", f"{_MESSAGES}.consume:consume", "Print messages."),
+            CommandEntry("perf", f"{_MESSAGES}.perf:app", "Measure a running cluster."),
+        ),
+    ),
+    CommandPurpose(
+        "Topics and their rules",
+        (
+            CommandEntry("topics", f"{_ADMIN}.topics:app", "Create, list, delete and inspect topics."),
+            CommandEntry("subscriptions", f"{_ADMIN}.subscriptions:app", "Create, move and inspect subscriptions."),
+            CommandEntry("schemas", f"{_ADMIN}.schemas:app", "Show and change the schema of a topic."),
+            CommandEntry("namespaces", f"{_ADMIN}.namespaces:app", "Namespaces, their policies and their bundles."),
+            CommandEntry("tenants", f"{_ADMIN}.namespaces:tenants", "Create, list and delete tenants."),
+            CommandEntry("permissions", f"{_ADMIN}.permissions:app", "Grants to roles on namespaces, topics and subscriptions."),
+        ),
+    ),
+    CommandPurpose(
+        "The parts of a cluster",
+        (
+            CommandEntry("brokers", f"{_ADMIN}.brokers:app", "List, drain and compare brokers."),
+            CommandEntry("bookies", f"{_OPERATIONS}.bookies:app", "Inspect, move, repair or retire a bookie."),
+            CommandEntry("bookie", f"{_OPERATIONS}.bookies:app", "Inspect, move, repair or retire a bookie.", is_hidden=True),
+            CommandEntry("ledgers", f"{_OPERATIONS}.ledgers:app", "Show ledgers and copies; pause and resume repair."),
+            CommandEntry("config", f"{_ADMIN}.config:app", "Show and change the settings of a cluster."),
+        ),
+    ),
+    CommandPurpose(
+        "Security and metadata",
+        (
+            CommandEntry("tokens", f"{_OPERATIONS}.tokens:app", "Make and check keys and tokens of clients."),
+            CommandEntry("certs", f"{_OPERATIONS}.certs:app", "The certificates that `helio up --tls auto` makes."),
+            CommandEntry("metadata", f"{_OPERATIONS}.metadata:app", "The metadata store: serve it, move it."),
+            CommandEntry("backup", f"{_OPERATIONS}.backup:app", "Back the metadata up, and restore it."),
+        ),
+    ),
+)

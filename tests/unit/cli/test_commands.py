@@ -1,0 +1,71 @@
+"""The table of commands is true, and neither help nor completion loads what only a running command needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+from heliograph.cli.app import app
+from heliograph.cli.command_table import PURPOSES
+
+ENTRIES = [entry for purpose in PURPOSES for entry in purpose.entries]
+SLOW = {"asyncio", "cryptography", "google.protobuf", "httpx", "importlib.metadata", "pydantic", "ray", "rich", "ssl"}
+LOADED = "import sys\ntry:\n    from heliograph.cli import main\n    main()\nfinally:\n    print('loaded', *sys.modules)"
+
+
+def loaded(*arguments: str, **environment: str) -> tuple[str, set[str]]:
+    """Run `helio`; return what it printed, and the slow modules that it imported."""
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments],
+        capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **environment}, check=False,
+    )  # fmt: skip
+    shown, _, modules = ran.stdout.rpartition("loaded ")
+    assert modules, ran.stderr
+    return shown, SLOW & {*modules.split()}
+
+
+def root() -> Any:
+    group: Any = typer.main.get_command(app)
+    group.load_all()
+    return group
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_the_list_says_what_the_command_says(entry: Any) -> None:
+    assert root().commands[entry.name].get_short_help_str(200).rstrip(".") == entry.summary.rstrip(".")
+
+
+def test_names_are_unique_and_an_old_name_is_not_listed() -> None:
+    assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
+    shown, _ = loaded("--help")
+    assert "\n  bookies " in shown
+    assert "\n  bookie " not in shown
+    assert "Usage" in loaded("bookie", "--help")[0]
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("topics", "--help"), ("consume", "--help"), ("up", "--help")])
+def test_help_loads_nothing_slow(arguments: tuple[str, ...]) -> None:
+    shown, slow = loaded(*arguments)
+    assert "Usage:" in shown
+    assert not slow
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("helio to", "topics"), ("helio topics cr", "create"), ("helio topics create --pa", "--partitions")],
+)
+def test_completion_loads_nothing_slow(typed: str, completed: str) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    shown, slow = loaded(_COMPLETE="complete_bash", **{"__C_COMPLETE": "complete_bash"}, **words)
+    assert completed in shown.split()
+    assert not slow
+
+
+def test_the_package_loads_nothing_slow() -> None:
+    program = "import sys, heliograph; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not SLOW & {*ran.stdout.split()}
