@@ -61,7 +61,6 @@ def options(
         os.environ[TOKEN_FILE_VARIABLE] = str(token_file)
 
 
-
 def main() -> None:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     sys.stdout = cast(TextIO, OwnOutput(sys.stdout))

@@ -16,13 +16,17 @@ PURPOSES = (
             CommandEntry("down", f"{_OPERATIONS}.cluster:down", "Stop what `helio up` started."),
             CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs."),
             CommandEntry("logs", f"{_OPERATIONS}.logs:logs", "Show the logs of the parts, ordered by time."),
-            CommandEntry("doctor", f"{_OPERATIONS}.doctor:doctor", "Check this machine, the settings and a running cluster."),
+            CommandEntry(
+                "doctor", f"{_OPERATIONS}.doctor:doctor", "Check this machine, the settings and a running cluster."
+            ),
         ),
     ),
     CommandPurpose(
         "Send and receive messages",
         (
-            CommandEntry("produce", f"{_MESSAGES}.produce:produce", "Publish messages and wait until all are acknowledged."),
+            CommandEntry(
+                "produce", f"{_MESSAGES}.produce:produce", "Publish messages and wait until all are acknowledged."
+            ),
             CommandEntry("consume", f"{_MESSAGES}.consume:consume", "Print messages."),
             CommandEntry("perf", f"{_MESSAGES}.perf:app", "Measure a running cluster."),
         ),
@@ -35,7 +39,9 @@ PURPOSES = (
             CommandEntry("schemas", f"{_ADMIN}.schemas:app", "Show and change the schema of a topic."),
             CommandEntry("namespaces", f"{_ADMIN}.namespaces:app", "Namespaces, their policies and their bundles."),
             CommandEntry("tenants", f"{_ADMIN}.namespaces:tenants", "Create, list and delete tenants."),
-            CommandEntry("permissions", f"{_ADMIN}.permissions:app", "Grants to roles on namespaces, topics and subscriptions."),
+            CommandEntry(
+                "permissions", f"{_ADMIN}.permissions:app", "Grants to roles on namespaces, topics and subscriptions."
+            ),
         ),
     ),
     CommandPurpose(
@@ -43,7 +49,9 @@ PURPOSES = (
         (
             CommandEntry("brokers", f"{_ADMIN}.brokers:app", "List, drain and compare brokers."),
             CommandEntry("bookies", f"{_OPERATIONS}.bookies:app", "Inspect, move, repair or retire a bookie."),
-            CommandEntry("bookie", f"{_OPERATIONS}.bookies:app", "Inspect, move, repair or retire a bookie.", is_hidden=True),
+            CommandEntry(
+                "bookie", f"{_OPERATIONS}.bookies:app", "Inspect, move, repair or retire a bookie.", is_hidden=True
+            ),
             CommandEntry("ledgers", f"{_OPERATIONS}.ledgers:app", "Show ledgers and copies; pause and resume repair."),
             CommandEntry("config", f"{_ADMIN}.config:app", "Show and change the settings of a cluster."),
         ),

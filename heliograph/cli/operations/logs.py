@@ -36,6 +36,7 @@ def logs(
     Those of this machine are read from its files, whether a cluster runs or not; those of other machines are asked for
     through Ray, the last MiB of each.
     """
+    from heliograph.auth.issuing import seconds_of
     from heliograph.cluster.logs.config import LEVELS
     from heliograph.cluster.logs.gathering import ClusterLogs
 

@@ -47,7 +47,7 @@ def test_a_dead_disk_is_replaced_and_its_copies_are_awaited(monkeypatch: pytest.
     shown = helio("replace", "bookie-2", "--empty-disk")
     assert shown.exit_code == 0, shown.output
     assert cluster.done == [
-        "recovery_progress", "permit_empty_disk False", "recovery_progress", "recovery_progress", "recover_bookie",
+        "recovery_progress", "permit_empty_disk False", "recovery_progress", "recovery_progress", "recover_bookie True",
         "recovery_progress",
     ]  # fmt: skip
     assert "helio up starts it" in shown.output
@@ -77,7 +77,7 @@ def test_the_copies_of_a_lost_bookie_are_awaited(monkeypatch: pytest.MonkeyPatch
     cluster = Cluster(monkeypatch, DEAD, {**DEAD, "ledgers_left": 1}, {**DEAD, "ledgers_left": 0})
     shown = helio("recover", "bookie-2")
     assert shown.exit_code == 0, shown.output
-    assert cluster.done == ["recover_bookie"] * 3
+    assert cluster.done == ["recover_bookie False", "recover_bookie", "recover_bookie"]
     Cluster(monkeypatch, DEAD)
     assert helio("recover", "bookie-2", "--wait", "0").exit_code == 1
 
