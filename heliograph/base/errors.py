@@ -14,6 +14,7 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  |- TopicNotFoundError
     |  |- SubscriptionNotFoundError
     |  |- NamespaceNotFoundError
+    |  |- DataLostError                    entries that a reader of a table wanted were deleted
     |  `- ClusterNotFoundError             no Ray cluster, or no Heliograph in it
     |- ConflictError              STOP     something with that name or role exists already
     |  |- TopicExistsError
@@ -51,7 +52,9 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from typing_extensions import override
 
 __all__ = [
     "Advice",
@@ -65,6 +68,7 @@ __all__ = [
     "ConnectionLostError",
     "ConsumerAssignError",
     "ConsumerBusyError",
+    "DataLostError",
     "HeliographError",
     "IncompatibleSchemaError",
     "InvalidConfigError",
@@ -169,6 +173,42 @@ class NamespaceNotFoundError(NotFoundError):
 
 class ClusterNotFoundError(NotFoundError):
     """No Ray cluster can be reached, or no Heliograph runs in it."""
+
+
+class DataLostError(NotFoundError):
+    """Entries between the position that a reader wanted and the oldest one that its topic still has were deleted.
+
+    Args:
+        topic: the full name of the topic or partition.
+        partition: its number, -1 for a topic without partitions.
+        wanted: the position (ledger id, entry id) to start at.
+        oldest: the oldest position there is, None for an empty topic.
+        entries: how many entries were lost, at least.
+        is_exact: whether ``entries`` is the exact number.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        wanted: tuple[int, int],
+        oldest: tuple[int, int] | None,
+        entries: int = 0,
+        is_exact: bool = False,
+    ) -> None:
+        count = f"{entries} entries" if is_exact else f"at least {entries} entries" if entries else "entries"
+        begins = "it is empty" if oldest is None else f"it begins at {oldest[0]}:{oldest[1]}"
+        super().__init__(
+            f"{count} of {topic} from {wanted[0]}:{wanted[1]} on are gone, {begins}: they were deleted, or the "
+            "topic was deleted and created again; on_data_loss='skip' goes on with what there is",
+            field="on_data_loss",
+        )
+        self.topic, self.partition, self.wanted, self.oldest = topic, partition, wanted, oldest
+        self.entries, self.is_exact = entries, is_exact
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataLostError, (self.topic, self.partition, self.wanted, self.oldest, self.entries, self.is_exact)
 
 
 class ConflictError(HeliographError):

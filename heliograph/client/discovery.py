@@ -131,11 +131,12 @@ def actor(name: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
     """Return the handle of a named actor.
 
     Raises:
-        ClusterNotFoundError: There is no such actor.
+        ClusterNotFoundError: There is no such actor, or Ray does not answer.
     """
     attach(namespace)
     try:
-        return _import_ray().get_actor(name, namespace=namespace)
+        with _unreachable_as_not_found():
+            return _import_ray().get_actor(name, namespace=namespace)
     except ValueError as error:
         raise ClusterNotFoundError(f"no actor {name!r} in Ray namespace {namespace!r}: {_HINT}") from error
 
@@ -175,7 +176,7 @@ def _ask_all(names: list[str], namespace: str, method: str) -> list[str]:
     ray = _import_ray()
     calls = []
     for name in names:
-        with contextlib.suppress(ValueError):  # it ended since it was listed
+        with contextlib.suppress(ValueError, ray.exceptions.RayError):  # it ended since it was listed, or Ray stalls
             calls.append(getattr(ray.get_actor(name, namespace=namespace), method).remote())
     if not calls:
         return []

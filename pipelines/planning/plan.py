@@ -6,19 +6,23 @@ A plan needs neither the metadata store nor the cluster's secret, and the tasks 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from heliograph.base.errors import NotFoundError, TopicNotFoundError
+from heliograph.base.errors import NotFoundError, TopicNotFoundError, UnsupportedError
 from heliograph.client import discovery
 from heliograph.client.admin.admin import Admin
 from heliograph.client.identity import Identity
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.operations.table import READ_LEDGERS_MAX
+from heliograph.pipelines.planning.loss import Holdings, OnDataLoss, check_losses, check_on_data_loss
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, cut, range_of
 from heliograph.protocol.topic_name import TopicName
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -32,6 +36,7 @@ def plan_topic(
     *,
     start: Mapping[int, Position] | None = None,
     end: Mapping[int, Position] | None = None,
+    on_data_loss: OnDataLoss = "fail",
     namespace: str | None = None,
     identity: Identity | None = None,
 ) -> list[LedgerRange]:
@@ -40,21 +45,34 @@ def plan_topic(
     Args:
         topic: a topic or partitioned topic.
         start, end: positions (ledger id, entry id) per partition, -1 for a topic without partitions.
+        on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         identity: who reads; None: that of the environment.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        DataLostError: entries at or after ``start`` were deleted.
+        UnsupportedError: the topic is not persistent, so it stores nothing.
         NotFoundError: the topic names a ledger that has no record.
     """
+    check_on_data_loss(on_data_loss)
+    if not TopicName.parse(topic).is_persistent:
+        raise UnsupportedError(f"{topic} is not persistent: it stores no messages to read as a table", field="topic")
     named = _attached(namespace)
-    return _run(_plan(topic, start, end, Admin(named, identity)))
+    return _run(_plan(topic, start, end, Admin(named, identity), on_data_loss))
 
 
 def refresh_addresses(
-    ranges: Sequence[LedgerRange], *, namespace: str | None = None, identity: Identity | None = None
+    ranges: Sequence[LedgerRange],
+    *,
+    on_data_loss: OnDataLoss = "fail",
+    namespace: str | None = None,
+    identity: Identity | None = None,
 ) -> list[LedgerRange]:
     """Return the same ranges with the present bookies and addresses of their ledgers, for plans that were stored.
+
+    Args:
+        on_data_loss: ``skip`` leaves out the ranges of ledgers that were deleted, and logs how many entries they had.
 
     Raises:
         ClusterNotFoundError: there is no such cluster.
@@ -62,7 +80,8 @@ def refresh_addresses(
     """
     if not ranges:
         return []
-    return _run(_refresh(Admin(_attached(namespace), identity), ranges))
+    admin = Admin(_attached(namespace), identity)
+    return _run(_refresh(admin, ranges) if on_data_loss == "fail" else _refresh_what_is_left(admin, ranges))
 
 
 def _attached(namespace: str | None) -> str:
@@ -76,12 +95,15 @@ async def _plan(
     start: Mapping[int, Position] | None,
     end: Mapping[int, Position] | None,
     admin: Admin,
+    on_data_loss: OnDataLoss = "fail",
 ) -> list[LedgerRange]:
     name = TopicName.parse(topic)
     names = name.partitions(await admin.partitions(str(name)))
     attempts = PLAN_ATTEMPTS_MAX
     while True:
-        spans = [span for span in await _acknowledged(admin, names) if _is_wanted(span, start, end)]
+        acknowledged = await _acknowledged(admin, names)
+        check_losses(await _holdings(admin, names, acknowledged, start), start, on_data_loss)
+        spans = [span for span in acknowledged if _is_wanted(span, start, end)]
         try:
             return cut(await _ranges(admin, spans), start, end)
         except TopicNotFoundError:
@@ -99,6 +121,26 @@ async def _acknowledged(admin: Admin, names: Sequence[TopicName]) -> list[_Span]
         for name, ranges in zip(names, found, strict=True)
         for span in ranges
         if span["first_entry_id"] <= span["last_entry_id"]
+    ]
+
+
+async def _holdings(
+    admin: Admin, names: Sequence[TopicName], spans: Sequence[_Span], start: Mapping[int, Position] | None
+) -> list[Holdings]:
+    """Return what the partitions hold whose start is in none of the ledgers that have entries."""
+    doubtful = []
+    for name in names:
+        ledgers = [ledger_id for topic, _, ledger_id, _, _ in spans if topic == str(name)]
+        wanted = (start or {}).get(name.partition)
+        if wanted is not None and wanted[0] not in ledgers:
+            doubtful.append((name, ledgers))
+    known = {name.partition for name in names}
+    gone = [Holdings(names[0].partitioned_name, partition, []) for partition in sorted(set(start or {}) - known)]
+    # Asked after the brokers told the ledgers: one that is not among them, and was trimmed, is told of as trimmed.
+    answers = await asyncio.gather(*(admin.read_access(str(name), []) for name, _ in doubtful))
+    return gone + [
+        Holdings(str(name), name.partition, ledgers, [(pair[0], pair[1]) for pair in answer["trimmed"]])
+        for (name, ledgers), answer in zip(doubtful, answers, strict=True)
     ]
 
 
@@ -140,6 +182,18 @@ async def _refresh(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRa
         told = replace(new, segments=old.segments, addresses=old.addresses, grant=old.grant, authority=old.authority)
         assert told == old, "only bookies, addresses, grants and the authority may differ"
     return fresh
+
+
+async def _refresh_what_is_left(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRange]:
+    left: list[LedgerRange] = []
+    for piece in ranges:
+        try:
+            left += await _refresh(admin, [piece])
+        except TopicNotFoundError:
+            raise
+        except NotFoundError as error:
+            log.warning("skipping %d lost entries of %s: %s", piece.entries, piece.topic, error)
+    return left
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, split
 from heliograph.pipelines.reading.columns import check_columns, schema_of
@@ -28,6 +29,7 @@ def read_topic(
     *,
     start: Mapping[int, Position] | None = None,
     end: Mapping[int, Position] | None = None,
+    on_data_loss: OnDataLoss = "fail",
     columns: Sequence[str] | None = None,
     parallelism: int | None = None,
     namespace: str | None = None,
@@ -40,6 +42,7 @@ def read_topic(
     Args:
         start, end: per partition (-1 for a topic without partitions) the first position (ledger id, entry id) to
             read, and the first position after the end.
+        on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         columns: the columns to build, all by default.
         parallelism: the minimum number of read tasks; None: Ray Data chooses.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
@@ -48,10 +51,18 @@ def read_topic(
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        DataLostError: entries at or after ``start`` were deleted.
         BadRequestError: there is no such column.
     """
     check_columns(columns)
-    ranges = plan_topic(topic, start=start, end=end, namespace=namespace, identity=Identity.of(credentials))
+    ranges = plan_topic(
+        topic,
+        start=start,
+        end=end,
+        on_data_loss=on_data_loss,
+        namespace=namespace,
+        identity=Identity.of(credentials),
+    )
     return ranges_dataset(ranges, columns=columns, parallelism=parallelism)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, range_from_json, split
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, check_columns
@@ -47,6 +48,7 @@ def topic_dataframe(
     columns: Sequence[str] | None = None,
     start: Mapping[int, Position] | None = None,
     end: Mapping[int, Position] | None = None,
+    on_data_loss: OnDataLoss = "fail",
     parallelism: int | None = None,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
@@ -61,6 +63,7 @@ def topic_dataframe(
             ``__publishTime``, ``__eventTime``, ``__messageProperties``, as in pulsar-spark.
         start, end: per partition (-1 for a topic without partitions) the first position (ledger id, entry id) to
             read, and the first position after the end.
+        on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         parallelism: the minimum number of Spark tasks; None: two for each core.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
@@ -68,10 +71,18 @@ def topic_dataframe(
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        DataLostError: entries at or after ``start`` were deleted.
         BadRequestError: there is no such column.
     """
     check_columns(columns)
-    ranges = plan_topic(topic, start=start, end=end, namespace=namespace, identity=Identity.of(credentials))
+    ranges = plan_topic(
+        topic,
+        start=start,
+        end=end,
+        on_data_loss=on_data_loss,
+        namespace=namespace,
+        identity=Identity.of(credentials),
+    )
     return ranges_dataframe(spark, ranges, schema=schema, columns=columns, parallelism=parallelism)
 
 

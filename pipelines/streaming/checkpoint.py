@@ -4,8 +4,8 @@ The plan of a batch (batch id and ledger ranges) is fsynced before the batch is 
 that. On start, the last plan without a commit runs first, unchanged. Every row is therefore in exactly one batch, and
 a sink that ignores a batch id it has seen is exactly-once.
 
-The checkpoint directory holds ``plan-<id>.json`` and ``commit-<id>`` of the newest batches; it belongs to one stream
-and must be on storage that the next driver can read.
+The checkpoint directory holds ``plan-<id>.json`` and ``commit-<id>`` of the newest batches, and ``stream-id``; it
+belongs to one stream and must be on storage that the next driver can read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,22 +67,52 @@ class StreamCheckpoint:
                 raise ConflictError(f"another stream runs on checkpoint {self._directory}") from None
             yield
 
+    def stream_id(self) -> str:
+        """Return the id of the stream, which is made with the first call and stays with the directory.
+
+        Raises:
+            ResourceError: the directory cannot be written.
+        """
+        file = self._directory / "stream-id"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if not file.exists():
+                self._write(file, uuid.uuid4().hex)
+            return file.read_text()
+        except OSError as error:
+            raise ResourceError(f"{file} cannot be used: {error.strerror}", field="checkpoint") from error
+
     def last_plan(self) -> Batch | None:
         """Return the newest planned batch, None when there is none.
 
         Raises:
             BadRequestError: the plan's file is damaged.
         """
-        ids = [int(file.stem.partition("-")[2]) for file in self._directory.glob("plan-*.json")]
-        if not ids:
-            return None
-        file = self._plan_file(max(ids))
+        ids = self._planned_ids()
+        return self._read_plan(max(ids)) if ids else None
+
+    def _planned_ids(self) -> list[int]:
+        return [int(file.stem.partition("-")[2]) for file in self._directory.glob("plan-*.json")]
+
+    def _read_plan(self, batch_id: int) -> Batch:
+        file = self._plan_file(batch_id)
         try:
             fields = json.loads(file.read_text())
             positions = {int(partition): (place[0], place[1]) for partition, place in fields["next"].items()}
-            return Batch(max(ids), tuple(map(range_from_json, fields["ranges"])), positions)
+            return Batch(batch_id, tuple(map(range_from_json, fields["ranges"])), positions)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise BadRequestError(f"{file} is not a plan: the file is damaged", field="checkpoint") from error
+
+    def committed_positions(self) -> Mapping[int, Position]:
+        """Return the positions after the newest batch that was handled, by partition; nothing where none was.
+
+        Raises:
+            BadRequestError: a plan's file is damaged.
+        """
+        for batch_id in sorted(self._planned_ids(), reverse=True):
+            if self._commit_file(batch_id).exists():
+                return self._read_plan(batch_id).next_positions
+        return {}
 
     def is_committed(self, batch: Batch) -> bool:
         """Return whether the batch was handled."""
@@ -150,7 +181,12 @@ def next_batch(
 
 
 def batches(
-    checkpoint: StreamCheckpoint, plan: Planner, *, entries_max: int = ENTRIES_PER_BATCH, until_caught_up: bool = False
+    checkpoint: StreamCheckpoint,
+    plan: Planner,
+    *,
+    entries_max: int = ENTRIES_PER_BATCH,
+    until_caught_up: bool = False,
+    on_commit: Callable[[Mapping[int, Position]], None] = lambda positions: None,
 ) -> Generator[Batch, None, None]:
     """Yield one batch after another; taking the next one commits the one before.
 
@@ -159,12 +195,14 @@ def batches(
             not named).
         entries_max: the bound on the entries of one batch.
         until_caught_up: end when there are no new entries, instead of waiting for more.
+        on_commit: called with the position after a batch, by partition, once its commit is durable.
     """
     with checkpoint.locked():
         last = checkpoint.last_plan()
         if last is not None and not checkpoint.is_committed(last):
             yield last
             checkpoint.commit(last)
+            on_commit(last.next_positions)
         while True:
             batch = next_batch(last, plan(last.next_positions if last else {}), entries_max)
             if batch is None:
@@ -175,4 +213,5 @@ def batches(
             checkpoint.plan(batch)
             yield batch
             checkpoint.commit(batch)
+            on_commit(batch.next_positions)
             last = batch

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from heliograph.base.errors import NotFoundError
+from heliograph.client import discovery
+from heliograph.client.admin.admin import AdminSync
 from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.planning.loss import OnDataLoss, check_on_data_loss
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.spark.dataframe import ranges_dataframe
-from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH, StreamCheckpoint, batches
+from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH, Batch, StreamCheckpoint, batches
+from heliograph.pipelines.streaming.patience import Patience
+from heliograph.pipelines.streaming.subscription import StreamSubscription
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +33,8 @@ def stream(
     columns: Sequence[str] | None = None,
     entries_per_batch: int = ENTRIES_PER_BATCH,
     until_caught_up: bool = False,
+    subscription: str | None = None,
+    on_data_loss: OnDataLoss = "fail",
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> int:
@@ -36,11 +43,18 @@ def stream(
     A batch whose handler was interrupted, or raised, is handled again under its id by the next call with the same
     checkpoint; no row is left out and no row is in two batches.
 
+    The stream has a durable subscription on the topic, which is acknowledged when a batch is committed: retention waits
+    for it, and its backlog is what the stream has not handled. Delete it when the stream is given up. A cluster that
+    does not answer is waited for, up to ten minutes.
+
     Args:
         checkpoint: a directory that only this stream uses.
         schema, columns: as in ``topic_dataframe``.
         entries_per_batch: bound of one batch; an entry holds up to a producer's batch of messages.
         credentials: as in ``topic_dataframe``; they are not stored in the checkpoint.
+        subscription: the name of the stream's subscription; None: ``stream-`` and the id in the checkpoint.
+        on_data_loss: ``fail`` when entries that the stream has not handled were deleted; ``skip`` logs how many, and
+            goes on with those that are left.
         until_caught_up: return when all available rows were handled; otherwise run without end.
 
     Returns:
@@ -50,26 +64,77 @@ def stream(
         ConflictError: another stream runs on this checkpoint.
         ResourceError: the checkpoint cannot be written.
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
-        NotFoundError: retention deleted rows of a planned batch; says how to continue.
+        DataLostError: entries that were not planned yet were deleted, or the topic was deleted and created again.
+        NotFoundError: rows of a planned batch were deleted; says how to continue.
         Exception: any error that ``handle`` raised.
     """
-    identity = Identity.of(credentials)
+    check_on_data_loss(on_data_loss)
+    plans = StreamCheckpoint(Path(checkpoint))
+    name = subscription or f"stream-{plans.stream_id()}"
+    source = _Source(topic, name, on_data_loss, namespace, Identity.of(credentials))
+    source.open(plans.committed_positions())
     handled = 0
-
-    def planner(start: Mapping[int, Position]) -> list[LedgerRange]:
-        return plan_topic(topic, start=start, namespace=namespace, identity=identity)
-
     for batch in batches(
-        StreamCheckpoint(Path(checkpoint)), planner, entries_max=entries_per_batch, until_caught_up=until_caught_up
+        plans,
+        source.plan,
+        entries_max=entries_per_batch,
+        until_caught_up=until_caught_up,
+        on_commit=source.acknowledge,
     ):
         try:
-            ranges = refresh_addresses(batch.ranges, namespace=namespace, identity=identity)
+            ranges = source.refreshed(batch)
         except NotFoundError as error:
             raise NotFoundError(
                 f"batch {batch.batch_id} was planned and not handled, and some of its rows were deleted since "
-                f"({error}): to skip the batch, create the file {Path(checkpoint) / f'commit-{batch.batch_id}'}",
+                f"({error}): to skip the batch, create the file {Path(checkpoint) / f'commit-{batch.batch_id}'}; to "
+                "handle what is left of it, pass on_data_loss='skip'",
                 field="checkpoint",
             ) from error
         handle(ranges_dataframe(spark, ranges, schema=schema, columns=columns), batch.batch_id)
         handled += 1
     return handled
+
+
+class _Source:
+    """The topic of a stream, with the subscription that the stream owns. Every call waits for the cluster."""
+
+    def __init__(
+        self, topic: str, subscription: str, on_data_loss: OnDataLoss, namespace: str | None, identity: Identity
+    ) -> None:
+        self._topic = topic
+        self._on_data_loss = on_data_loss
+        self._namespace = namespace
+        self._identity = identity
+        self._patience = Patience()
+        admin = AdminSync(discovery.namespace_or_noted(namespace), identity)
+        self._subscription = StreamSubscription(admin, topic, subscription)
+
+    def open(self, positions: Mapping[int, Position]) -> None:
+        self._patience.call(f"opening the stream of {self._topic}", lambda: self._subscription.open(positions))
+
+    def acknowledge(self, positions: Mapping[int, Position]) -> None:
+        what = f"acknowledging a batch of {self._topic}"
+        self._patience.call(what, lambda: self._subscription.acknowledge(positions))
+
+    def plan(self, start: Mapping[int, Position]) -> list[LedgerRange]:
+        def planned() -> list[LedgerRange]:
+            return plan_topic(
+                self._topic,
+                start=start,
+                on_data_loss=self._on_data_loss,
+                namespace=self._namespace,
+                identity=self._identity,
+            )
+
+        return self._patience.call(f"planning a batch of {self._topic}", planned)
+
+    def refreshed(self, batch: Batch) -> list[LedgerRange]:
+        def refreshed() -> list[LedgerRange]:
+            return refresh_addresses(
+                batch.ranges,
+                on_data_loss=self._on_data_loss,
+                namespace=self._namespace,
+                identity=self._identity,
+            )
+
+        return self._patience.call(f"planning batch {batch.batch_id} of {self._topic} again", refreshed)

@@ -138,3 +138,6 @@ def test_a_stream_that_crashed_handles_the_same_batch_again(spark: SparkSession,
     assert sorted(row for rows in seen.values() for row in rows) == list(range(1100))
     assert sorted(seen) == list(range(len(seen)))
     assert run() == 0
+    (subscription,) = AdminSync().subscriptions("ticks")
+    backlog = AdminSync().topic_stats("ticks")["subscriptions"][subscription]["msgBacklog"]
+    assert backlog == 0  # everything is committed, so retention waits for nothing

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.records.topic_record import trimmed_ledgers
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.wire.grant import make_grants
 from heliograph.base.clock import wall_ms
@@ -16,7 +17,7 @@ from heliograph.base.errors import BadRequestError, NotFoundError, TopicNotFound
 from heliograph.base.guard.handshake import secrets_of
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.model import BookieRegistration, LedgerMetadata, TopicRecord
+from heliograph.metadata.model import BookieRegistration, CompactedLedger, LedgerMetadata, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.table import READ_LEDGERS_MAX
@@ -40,7 +41,7 @@ async def read_access(
     """
     wanted = _checked(ledger_ids)
     with needs_session():
-        await _check_are_of(store, topic, wanted)
+        topic_record = await _checked_record(store, topic, wanted)
         # Read after the entries were acknowledged: the records name the segments that hold them. # I8
         records = await _all(wanted, lambda ledger_id: _ledger(store, topic, ledger_id))
         bookies = sorted({bookie for record in records for segment in record.segments for bookie in segment.bookies})
@@ -53,6 +54,8 @@ async def read_access(
         "addresses": {bookie: address for bookie, address in zip(bookies, addresses, strict=True) if address},
         "grants": [{"ledger_ids": sorted(grant.ledger_ids), "grant": grant.text} for grant in grants],
         "expires_ms": expires_ms,
+        "trimmed": [list(pair) for pair in trimmed_ledgers(topic_record)],
+        "compacted": _compacted(topic_record.compacted),
         "authority": "" if ledgers.tls is None else await asyncio.to_thread(Path(ledgers.tls.ca).read_text),
     }
 
@@ -63,16 +66,20 @@ def _checked(ledger_ids: Sequence[int]) -> list[int]:
     return sorted(set(ledger_ids))
 
 
-async def _check_are_of(store: MetadataStore, topic: TopicName, wanted: Iterable[int]) -> None:
-    """Check that the topic's record names the ledgers: a caller may read this topic, and no other."""
+async def _checked_record(store: MetadataStore, topic: TopicName, wanted: Iterable[int]) -> TopicRecord:
+    """Return the topic's record if it names the ledgers: a caller may read this topic, and no other."""
     try:
         value, _ = await store.get(Catalog.topic_path(topic))
     except NoNodeError:
         raise TopicNotFoundError(f"there is no topic {topic}", field="topic") from None
-    theirs = {ledger.ledger_id for ledger in codec.decode(TopicRecord, value).ledgers}
+    record = codec.decode(TopicRecord, value)
+    theirs = {ledger.ledger_id for ledger in record.ledgers}
+    if record.compacted is not None:
+        theirs.add(record.compacted.ledger_id)
     for ledger_id in wanted:
         if ledger_id not in theirs:
             raise _gone(topic, ledger_id)
+    return record
 
 
 async def _ledger(store: MetadataStore, topic: TopicName, ledger_id: int) -> LedgerMetadata:
@@ -104,6 +111,16 @@ async def _all(items: Sequence[T], one: Callable[[T], Awaitable[R]]) -> list[R]:
 
 def _gone(topic: TopicName, ledger_id: int) -> NotFoundError:
     return NotFoundError(f"ledger {ledger_id} is none of {topic}, or no longer", field="ledger_ids")
+
+
+def _compacted(compacted: CompactedLedger | None) -> Json | None:
+    if compacted is None or not compacted.entries:
+        return None
+    return {
+        "ledger_id": compacted.ledger_id,
+        "entries": compacted.entries,
+        "horizon": list(compacted.horizon),
+    }
 
 
 def _described(record: LedgerMetadata) -> Json:

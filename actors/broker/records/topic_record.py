@@ -11,6 +11,8 @@ from heliograph.metadata.model import CompactedLedger, LedgerInfo, LedgerMetadat
 DELETABLE = "deletable"  # property of the record: ledgers out of the chain whose deletion is not known to be complete
 DELETING = "deleting"  # property of the record: the topic is being deleted
 NEVER_TRIMMED = "whole"  # property of the record: nothing of the topic was ever trimmed
+TRIMMED = "trimmed"  # property of the record: the newest ledgers that were trimmed, as id:entries, oldest first
+TRIMMED_KEPT_MAX = 64  # of these, in one record  # I15
 OF_USER = "user."  # before the names of the user's properties in the record
 
 
@@ -64,12 +66,27 @@ def with_deletable(record: TopicRecord, ledger_ids: Sequence[int]) -> TopicRecor
 
 
 def with_head_trimmed(record: TopicRecord, count: int) -> TopicRecord:
-    """Return the record without its first ``count`` ledgers, which are listed as deletable."""
+    """Return the record without its first ``count`` ledgers, which are listed as deletable and as trimmed."""
     assert 0 <= count < len(record.ledgers), "the ledger that takes entries stays"  # I14
     gone = [info.ledger_id for info in record.ledgers[:count]]
-    kept = {name: value for name, value in record.properties.items() if name != NEVER_TRIMMED}
+    trimmed = [
+        *trimmed_ledgers(record),
+        *((one.ledger_id, one.entries) for one in record.ledgers[:count] if one.entries),
+    ]
+    kept = {name: value for name, value in record.properties.items() if name not in (NEVER_TRIMMED, TRIMMED)}
+    if trimmed:
+        kept[TRIMMED] = ",".join(f"{ledger_id}:{entries}" for ledger_id, entries in trimmed[-TRIMMED_KEPT_MAX:])
     record = replace(record, ledgers=record.ledgers[count:], properties=kept)
     return with_deletable(record, [*deletable_ledgers(record), *gone])
+
+
+def trimmed_ledgers(record: TopicRecord) -> list[tuple[int, int]]:
+    """Return the newest ledgers that were trimmed, with their entries, oldest first: at most ``TRIMMED_KEPT_MAX``.
+
+    A reader that stands on one of them can tell whether it missed entries, and how many.
+    """
+    pairs = (text.split(":") for text in record.properties.get(TRIMMED, "").split(",") if text)
+    return [(int(ledger_id), int(entries)) for ledger_id, entries in pairs]
 
 
 def with_compacted(record: TopicRecord, compacted: CompactedLedger | None) -> TopicRecord:

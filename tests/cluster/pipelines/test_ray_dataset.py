@@ -11,7 +11,7 @@ import pytest
 import ray.data
 
 import heliograph
-from heliograph.base.errors import BadRequestError, TopicNotFoundError
+from heliograph.base.errors import BadRequestError, DataLostError, TopicNotFoundError
 from heliograph.client.admin.admin import AdminSync
 from heliograph.cluster.config import ClusterConfig
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
@@ -109,6 +109,35 @@ def test_blocks_of_which_nothing_is_left_are_written_too(cluster: ClusterConfig)
 def test_a_topic_that_is_not_there(cluster: ClusterConfig) -> None:
     with pytest.raises(TopicNotFoundError):
         read_topic("nowhere")
+
+
+def test_rows_that_retention_deleted_are_missed_and_rows_that_were_read_are_not(cluster: ClusterConfig) -> None:
+    admin = AdminSync()
+    admin.create_topic("trimmed")
+    first = publish_in_a_ledger_of_its_own(admin, "trimmed", b"1")
+    second = publish_in_a_ledger_of_its_own(admin, "trimmed", b"2")
+    with heliograph.connect() as client, client.producer("trimmed") as producer:
+        producer.send(b"3")
+    admin.trim_topic("trimmed")  # there is no subscription, and no retention; opening the topic trims, too
+    with pytest.raises(DataLostError, match="2 entries") as raised:
+        read_topic("trimmed", start={-1: first})
+    assert raised.value.wanted == first
+    rest = read_topic("trimmed", start={-1: first}, on_data_loss="skip", columns=("value",))
+    assert rest.take_all() == [{"value": b"3"}]
+    assert read_topic("trimmed", start={-1: (second[0], 1)}).count() == 1
+    assert read_topic("trimmed").count() == 1
+    admin.delete_topic("trimmed", force=True)
+    admin.create_topic("trimmed")
+    with pytest.raises(DataLostError, match="created again"):
+        read_topic("trimmed", start={-1: (second[0], 1)})
+
+
+def publish_in_a_ledger_of_its_own(admin: AdminSync, topic: str, value: bytes) -> tuple[int, int]:
+    """Publish a message, end its ledger, and return its position."""
+    with heliograph.connect() as client, client.producer(topic) as producer:
+        message_id = producer.send(value)
+    admin.unload_topic(topic)
+    return message_id.ledger_id, message_id.entry_id
 
 
 def test_a_plan_stays_as_it_was_and_can_be_refreshed(topic: str) -> None:

@@ -84,6 +84,21 @@ def test_nothing_to_join_says_what_to_do(fake: FakeRay) -> None:
         discovery.attach()
 
 
+def test_a_ray_that_does_not_answer_is_an_error_of_the_tree(
+    fake: FakeRay, listening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(name: str, namespace: str) -> Any:
+        raise ray.exceptions.GetTimeoutError("Get timed out")
+
+    fake.actors = {("broker-1", "mine"): None}
+    fake.init(address=listening)
+    monkeypatch.setattr(fake, "get_actor", late)
+    with pytest.raises(ClusterNotFoundError, match="does not answer"):
+        discovery.actor("broker-1", "mine")
+    with pytest.raises(ClusterNotFoundError):
+        discovery.service_urls("mine")
+
+
 def test_the_recorded_address_is_joined(fake: FakeRay, listening: str, tmp_path: Path) -> None:
     home = ClusterHome(tmp_path / "mine")
     home.prepare()

@@ -42,6 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Identity]:
         raise AskedError
 
     monkeypatch.setattr(planning, "Admin", admin)
+    monkeypatch.setattr("heliograph.pipelines.streaming.stream.AdminSync", admin)
     monkeypatch.setattr(planning, "_attached", lambda namespace: "n")
     return found
 

@@ -133,6 +133,7 @@ def test_a_planned_batch_whose_ledger_was_deleted_names_what_to_do(
 
     monkeypatch.setattr(stream, "refresh_addresses", gone)
     monkeypatch.setattr(stream, "plan_topic", lambda topic, **options: [])
+    monkeypatch.setattr(stream.StreamSubscription, "open", lambda self, positions: None)
     monkeypatch.setattr(stream, "ranges_dataframe", lambda spark, ranges, **options: list(ranges))
     handled: list[int] = []
 
