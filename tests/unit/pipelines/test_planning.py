@@ -26,6 +26,7 @@ from heliograph.pipelines.planning import plan as planning
 from heliograph.pipelines.planning.ranges import LedgerRange, range_from_json
 from heliograph.pipelines.streaming import stream
 from heliograph.pipelines.streaming.checkpoint import Batch, StreamCheckpoint
+from heliograph.pipelines.streaming.subscription import StreamSubscription
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.pipelines.test_ranges import ADDRESSES, a_range, entries_of, ledger
 
@@ -133,7 +134,7 @@ def test_a_planned_batch_whose_ledger_was_deleted_names_what_to_do(
 
     monkeypatch.setattr(stream, "refresh_addresses", gone)
     monkeypatch.setattr(stream, "plan_topic", lambda topic, **options: [])
-    monkeypatch.setattr(stream.StreamSubscription, "open", lambda self, positions: None)
+    monkeypatch.setattr(StreamSubscription, "open", lambda self, positions: None)
     monkeypatch.setattr(stream, "ranges_dataframe", lambda spark, ranges, **options: list(ranges))
     handled: list[int] = []
 
