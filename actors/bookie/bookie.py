@@ -18,8 +18,8 @@ from heliograph.actors.bookie.disk.disk import Disk, DiskLock, RealDisk
 from heliograph.actors.bookie.disk.monitor import DiskMonitor, measure
 from heliograph.actors.bookie.identity import Plan, newest
 from heliograph.actors.bookie.identity import plan as plan_start
+from heliograph.actors.bookie.journal.journal import JournalPorts
 from heliograph.actors.bookie.recovery.opening import (
-    JournalPorts,
     Opened,
     lock_directories,
     open_storage,
@@ -142,7 +142,7 @@ class Bookie:
         if plan.is_loss or self._opened.is_damaged:
             await self._enter_limbo(self._opened.storage)
         loop = asyncio.get_running_loop()
-        ports = JournalPorts(lambda call: _post(loop, call), self.fail)
+        ports = JournalPorts(lambda call: _post(loop, call), self.fail, loop.call_soon)
         await asyncio.to_thread(start_journals, self._disk, self._opened, ports)
         self._replay_seconds = time.monotonic() - self._started_at
         await cookies.commit(self._disk, self._store, plan, version)  # limbo is durable now (I6)
@@ -394,6 +394,7 @@ class Bookie:
             adds_refused=running.server.adds_refused,
             clients_refused=running.server.clients_refused,
             journal_syncs=sum(j.syncs for j in journals),
+            journal_loop_syncs=sum(j.loop_syncs for j in journals),
             journal_records=sum(j.records for j in journals),
             journal_bytes_fsynced=sum(j.bytes_synced for j in journals),
             journal_sync_seconds=sum(j.sync_seconds for j in journals),

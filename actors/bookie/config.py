@@ -67,6 +67,13 @@ class BookieConfig:
     journal_seal_ms: int = setting(
         100, "idle time after which an empty batch proves that the last one is whole", least=1
     )
+    journal_loop_sync_us: int = setting(
+        5_000,
+        "while a sync takes at most this long, the event loop writes small batches itself, which costs half the "
+        "processor time; after a longer one the journal's thread does; 0: always the thread",
+        least=0,
+        most=1_000_000,
+    )
     entry_log_bytes: int = setting(512 << 20, "size at which an entry log is closed", least=4 << 10, most=1 << 31)
     index_cache_bytes: int = setting(16 << 20, "block cache of RocksDB, which holds the locations of entries", least=0)
     flush_interval_ms: int = setting(10_000, "longest time between two flushes of the write cache", least=1)

@@ -29,6 +29,7 @@ class BookieStatistics:
     adds_refused: int = field(metadata=described("adds refused: read-only, overloaded, or the ledger is fenced"))
     clients_refused: int = field(metadata=described("clients that did not prove the cluster's secret"))
     journal_syncs: int = field(metadata=described("syncs of journals"))
+    journal_loop_syncs: int = field(metadata=described("syncs of journals that the event loop made itself"))
     journal_records: int = field(metadata=described("records written to journals"))
     journal_bytes_fsynced: int = field(
         metadata=described("bytes written to journals and synced; divided by the syncs: the size of a batch")

@@ -38,6 +38,13 @@ class DiskFile(Protocol):
             DiskPoisonedError: an earlier sync failed.
         """
 
+    def write_durably(self, offset: int, data: bytes | memoryview) -> None:
+        """Write all of ``data`` and return when it is durable. What was written before may not be.
+
+        Raises:
+            DiskPoisonedError: this write, or an earlier sync, failed. The content of the file is unknown.
+        """
+
     def read_at(self, offset: int, length: int) -> bytes:
         """Read ``length`` bytes; fewer only at the end of the file.
 
@@ -231,6 +238,16 @@ class RealDisk:
     def raw_sync(self, fd: int, path: Path) -> None:
         os.fdatasync(fd)
 
+    def raw_write_durably(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+        try:
+            return os.pwritev(fd, [data], offset, os.RWF_DSYNC)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+        written = self.raw_write(fd, path, data, offset)  # the device has larger blocks, or the kernel no such flag
+        self.raw_sync(fd, path)
+        return written
+
     def raw_truncate(self, fd: int, path: Path, size: int) -> None:
         os.ftruncate(fd, size)
 
@@ -288,6 +305,17 @@ class RealFile:
                 view = view[written:]
         except OSError as error:
             raise BookieStorageError(f"cannot write {len(data)} bytes to {self._path}: {error}") from error
+
+    def write_durably(self, offset: int, data: bytes | memoryview) -> None:
+        self._disk.check()
+        view = memoryview(data)
+        try:
+            while view:
+                written = self._disk.raw_write_durably(self._fd, self._path, view, offset)
+                offset += written
+                view = view[written:]
+        except OSError as error:  # of the write or of the sync: the kernel does not say which
+            raise self._disk.poisoned_by(error, self._path) from error
 
     def read_at(self, offset: int, length: int) -> bytes:
         parts: list[bytes] = []

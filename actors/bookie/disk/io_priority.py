@@ -16,7 +16,7 @@ URGENT_SECONDS = 0.05  # time after a journal's write during which more writes a
 
 
 class IoPriority:
-    """The priority on one disk. A journal writes and syncs within ``with io_priority:``, on its own thread."""
+    """The priority on one disk. A journal writes and syncs within ``with io_priority:``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,9 +1,13 @@
-"""Group commit: one thread writes all queued records as one batch, syncs the file, and notifies the waiters.
+"""Group commit: all queued records are written as one batch and synced, and then the waiters are notified.
 
 Records that arrive during a sync form the next batch, so a record never waits for a fuller batch: an idle journal
 writes at once, and a busy one shares each sync among the records that arrived during the previous one. Waiters are
 notified on the event loop, with one call for each batch, and never before the sync of the file that holds their records
 (I1). The first batch of a new file is written after the last batch of the old file was synced.
+
+A batch is committed by the journal's thread or, where ``LoopCommits`` permits it, by the event loop itself, at the end
+of the turn in which its records were queued. Never both at once: the event loop commits only while the thread waits for
+records, and holds the condition's lock meanwhile.
 
 A journal that has been idle for ``seal_seconds`` writes an empty batch, the seal. The seal proves that the batch before
 it was durable, which distinguishes damage from a torn tail (docs/formats-bookie.md, "End or damage?").
@@ -16,6 +20,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from heliograph.actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
@@ -23,6 +28,7 @@ from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer
 from heliograph.actors.bookie.disk.disk import DiskFile
 from heliograph.actors.bookie.journal.files import JournalFiles
 from heliograph.actors.bookie.journal.format import batch_bytes, encode_batch, encode_file_header
+from heliograph.actors.bookie.journal.loop_commits import LoopCommits
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 
 _BUFFER_BYTES = 1 << 20  # initial size of the batch buffer, which grows with the largest batch
@@ -42,14 +48,33 @@ class DurabilityWaiter(Protocol):
         """Note that the records of ``tokens`` are durable or, with ``error``, not written. Runs on the event loop."""
 
 
+@dataclass(frozen=True, slots=True)
+class JournalPorts:
+    """How journals reach the event loop, where they notify waiters.
+
+    Attributes:
+        post: runs a function on the event loop; called from the journal's thread.
+        on_failure: called on the event loop when a journal has stopped for good. Queued records stay unanswered.
+        soon: runs a function on the event loop, which calls it; None: the event loop commits nothing itself.
+    """
+
+    post: Callable[[Callable[[], None]], None]
+    on_failure: Callable[[BaseException], None]
+    soon: Callable[[Callable[[], None]], object] | None = None
+
+
 JournalItem = tuple[int, bytes, DurabilityWaiter, Any]  # a queued record: kind, payload, waiter, token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JournalStatistics:
-    """Sums since the start; times in seconds. ``last_*`` is of the last batch alone."""
+    """Sums since the start; times in seconds, of a write and its sync.
+
+    ``loop_syncs`` are those of the event loop. ``last_*`` is of the last batch alone.
+    """
 
     syncs: int = 0
+    loop_syncs: int = 0
     records: int = 0
     bytes_synced: int = 0
     sync_seconds: float = 0.0
@@ -67,33 +92,38 @@ class Journal:
         file_bytes: int,
         first_sequence: int,
         seal_seconds: float,
-        post: Callable[[Callable[[], None]], None],
-        on_failure: Callable[[BaseException], None],
+        loop_commits: LoopCommits,
+        may_wait: Callable[[], bool],
+        ports: JournalPorts,
     ) -> None:
         """
         Args:
             file_bytes: size at which the journal changes to the next file.
             first_sequence: sequence of the first record, one more than that of the last replayed record.
             seal_seconds: idle time after which the last batch is sealed.
-            post: runs a function on the event loop; called from the journal's thread.
-            on_failure: called on the event loop when the journal has stopped for good. Queued records stay unanswered.
+            loop_commits: which batches the event loop commits.
+            may_wait: whether the event loop may wait for the disk now; called there.
         """
         self._files = files
         self._file_bytes = file_bytes
-        self._post = post
-        self._on_failure = on_failure
+        self._loop_commits = loop_commits
+        self._may_wait = may_wait
+        self._ports = ports
         self._sequence = first_sequence
         self._seal_seconds = seal_seconds
         self._is_sealed = True  # no batch was written yet
         self._batch = 1
         self._offset = 0
-        self._rotations = 0
         self._queue: list[JournalItem] = []
         self._queued_bytes = 0
         self._buffer = BlockBuffer(_BUFFER_BYTES)
         self._condition = threading.Condition()
-        self._idle = False
+        self._idle = False  # the thread waits for records, so the event loop may commit
+        self._has_turn = False  # the event loop will look at the queue at the end of its turn
+        self._waits_to_seal = False
+        self._committed_at = 0.0
         self._stopping = False
+        self._has_failed = False  # nothing is written any more
         self._file_id, self._file = files.make_ready()
         self._ready: Future[tuple[int, DiskFile]] | None = None
         self._preparer = ThreadPoolExecutor(1, "journal-files")
@@ -120,9 +150,14 @@ class Journal:
         with self._condition:
             self._queue += items
             self._queued_bytes += size
-            if self._idle:
-                self._idle = False
-                self._condition.notify()
+            if not self._idle or self._has_turn:
+                return
+            soon = self._ports.soon
+            if soon is not None and self._loop_commits.permits(len(self._queue), self._queued_bytes):
+                self._has_turn = True
+                soon(self._commit_on_loop)  # after the other sockets of this turn, whose records share the sync
+            else:
+                self._wake_thread()
 
     def stop(self) -> None:
         """Write and sync the queued records, then end the thread. Blocks."""
@@ -143,26 +178,69 @@ class Journal:
     def _run(self) -> None:
         try:
             while (items := self._take()) is not None:
-                self._commit(items)
-        except BaseException as error:
-            failure = error
-            self._post(lambda: self._on_failure(failure))
+                error = self._commit(items, is_on_loop=False)
+                if items:  # I1: after the sync, never before
+                    self._ports.post(partial(self._notify_now, items, error))
+        except BaseException as failure:
+            self._has_failed = True
+            self._ports.post(partial(self._ports.on_failure, failure))
 
     def _take(self) -> list[JournalItem] | None:
         """Wait for records and return them; an empty list when a seal is due, None when the journal stops."""
         with self._condition:
-            while not self._queue and not self._stopping:
+            while not self._queue and not self._stopping and not self._has_failed:
                 self._idle = True
-                if not self._condition.wait(None if self._is_sealed else self._seal_seconds):
+                seconds = self._seconds_to_seal()
+                if seconds is not None and seconds <= 0:
                     break
+                self._waits_to_seal = seconds is not None
+                self._condition.wait(seconds)
             self._idle = False
-            items, size = self._queue, self._queued_bytes
-            if not items and self._is_sealed and self._stopping:
+            if self._has_failed or (not self._queue and self._is_sealed):
                 return None
-            self._queue, self._queued_bytes = [], 0
-            if size > JOURNAL_BATCH_BYTES_MAX:
-                self._leave_for_next(items)
-            return items
+            return self._take_queue()
+
+    def _seconds_to_seal(self) -> float | None:
+        """Return the time until the last batch is to be sealed; None if there is nothing to seal."""
+        return None if self._is_sealed else self._committed_at + self._seal_seconds - time.monotonic()
+
+    def _take_queue(self) -> list[JournalItem]:
+        items, size = self._queue, self._queued_bytes
+        self._queue, self._queued_bytes = [], 0
+        if size > JOURNAL_BATCH_BYTES_MAX:
+            self._leave_for_next(items)
+        return items
+
+    def _wake_thread(self) -> None:
+        self._idle = False
+        self._condition.notify()
+
+    def _commit_on_loop(self) -> None:
+        """Commit the queued records on the event loop; pass them to the thread if they are no longer a light batch."""
+        with self._condition:
+            self._has_turn = False
+            if not self._idle or not self._queue:
+                return  # the thread has them
+            if not self._may_commit_on_loop():
+                self._wake_thread()
+                return
+            items = self._take_queue()
+            try:
+                error = self._commit(items, is_on_loop=True)
+            except Exception as failure:  # I1: nothing of the batch is confirmed, and nothing is written any more
+                self._has_failed = True
+                self._wake_thread()
+                self._ports.on_failure(failure)
+                return
+            if not self._waits_to_seal:
+                self._condition.notify()  # once: the thread seals when the journal has been idle
+                self._waits_to_seal = True
+        self._notify_now(items, error)
+
+    def _may_commit_on_loop(self) -> bool:
+        size = batch_bytes(self._queue)
+        is_in_file = 0 < self._offset <= self._file_bytes - size  # a change of files is for the thread
+        return is_in_file and self._loop_commits.permits(len(self._queue), size) and self._may_wait()
 
     def _leave_for_next(self, items: list[JournalItem]) -> None:
         size = 0
@@ -174,7 +252,8 @@ class Journal:
                 del items[taken:]
                 return
 
-    def _commit(self, items: list[JournalItem]) -> None:
+    def _commit(self, items: list[JournalItem], *, is_on_loop: bool) -> BookieStorageError | None:
+        """Write one batch and return when it is durable; return an error if nothing of it was written."""
         size = batch_bytes(items)
         self._is_sealed = False
         try:
@@ -183,22 +262,21 @@ class Journal:
             raise
         except BookieStorageError as error:  # no space for another file: nothing of this batch was written
             self._is_sealed = not items  # a seal is not tried again
-            self._notify(items, error)
-            return
+            return error
         length, sequence = self._encode(items, size)
         with self._files.io_priority:
-            self._file.write_at(self._offset, self._buffer.view(length))
             started = time.perf_counter()
-            self._file.sync()
+            self._file.write_durably(self._offset, self._buffer.view(length))
             took = time.perf_counter() - started
         self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
-        self._count(len(items), length, took)
+        self._count(len(items), length, took, is_on_loop=is_on_loop)
+        self._loop_commits.note(len(items), size, took)
         self.position = JournalPosition(self._file_id, self._offset)
+        self._committed_at = time.monotonic()
         self._is_sealed = not items
-        if items:
-            self._notify(items, None)  # I1: after the sync, never before
         if self._ready is None and self._offset > self._file_bytes // 2:
             self._ready = self._preparer.submit(self._files.make_ready)
+        return None
 
     def _encode(self, items: list[JournalItem], size: int) -> tuple[int, int]:
         """Encode the batch into the buffer, with the header of a new file; return its bytes and the next sequence."""
@@ -218,28 +296,23 @@ class Journal:
         self._file.close()  # its last batch was synced before its waiters were notified
         self._file_id, self._file = file_id, file
         self._offset, self._batch = 0, 1
-        self._rotations += 1
+        self.statistics.rotations += 1
 
-    def _count(self, records: int, size: int, took: float) -> None:
-        old = self.statistics
-        self.statistics = JournalStatistics(
-            syncs=old.syncs + 1,
-            records=old.records + records,
-            bytes_synced=old.bytes_synced + size,
-            sync_seconds=old.sync_seconds + took,
-            sync_seconds_max=max(old.sync_seconds_max, took),
-            rotations=self._rotations,
-            last_batch_records=records or old.last_batch_records,
-        )
+    def _count(self, records: int, size: int, took: float, *, is_on_loop: bool) -> None:
+        statistics = self.statistics
+        statistics.syncs += 1
+        statistics.loop_syncs += is_on_loop
+        statistics.records += records
+        statistics.bytes_synced += size
+        statistics.sync_seconds += took
+        statistics.sync_seconds_max = max(statistics.sync_seconds_max, took)
+        statistics.last_batch_records = records or statistics.last_batch_records
 
-    def _notify(self, items: list[JournalItem], error: BookieStorageError | None) -> None:
-        def notify() -> None:
-            try:
-                notify_waiters(items, error)
-            except Exception as broken:  # a waiter broke its promise; the event loop would only log it
-                self._on_failure(broken)
-
-        self._post(notify)
+    def _notify_now(self, items: list[JournalItem], error: BookieStorageError | None) -> None:
+        try:
+            notify_waiters(items, error)
+        except Exception as broken:  # a waiter broke its promise; the event loop would only log it
+            self._ports.on_failure(broken)
 
 
 def notify_waiters(items: list[JournalItem], error: BookieStorageError | None) -> None:

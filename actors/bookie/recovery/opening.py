@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.disk.disk import Disk, DiskLock
 from heliograph.actors.bookie.journal.files import JournalFiles
-from heliograph.actors.bookie.journal.journal import Journal
+from heliograph.actors.bookie.journal.journal import Journal, JournalPorts
+from heliograph.actors.bookie.journal.loop_commits import LoopCommits
 from heliograph.actors.bookie.recovery.replay import JournalEnd, ReplaySummary, StorageReplay, replay_journal
 from heliograph.actors.bookie.store.checkpoint import Mark, newest_mark
 from heliograph.actors.bookie.store.data_directory import DataDirectory
@@ -19,14 +20,6 @@ from heliograph.actors.errors import BookieStorageError, JournalCorruptError
 
 LOCK_NAME = "lock"
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class JournalPorts:
-    """How journals reach the event loop, where they notify waiters."""
-
-    post: Callable[[Callable[[], None]], None]
-    on_failure: Callable[[BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +123,9 @@ def start_journals(disk: Disk, opened: Opened, ports: JournalPorts) -> None:
                 config.journal_file_bytes,
                 end.next_sequence,
                 config.journal_seal_ms / 1000,
-                ports.post,
-                ports.on_failure,
+                LoopCommits(config.journal_loop_sync_us / 1e6),
+                storage.may_wait_for_disk,
+                ports,
             )
         )
     checkpoint = storage.begin_checkpoint()

@@ -53,7 +53,6 @@ class EntryReads:
     def __init__(self, storage: BookieStorage, threads: ThreadPoolExecutor) -> None:
         self._storage = storage
         self._threads = threads
-        self._disk_reads = 0
         self._buffers: asyncio.Queue[ReadBuffer] = asyncio.Queue()
         for _ in range(storage.config.read_threads + READ_BUFFERS_BESIDE):
             self._buffers.put_nowait(ReadBuffer())
@@ -195,14 +194,14 @@ class EntryReads:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        if self._disk_reads >= DISK_READS_MAX:
+        if self._storage.disk_reads >= DISK_READS_MAX:
             raise BookieUnavailableError(f"{DISK_READS_MAX} reads are already waiting for the disk")  # I15
-        self._disk_reads += 1
+        self._storage.disk_reads += 1
         self.statistics.disk_reads += 1
         try:
             yield
         finally:
-            self._disk_reads -= 1
+            self._storage.disk_reads -= 1
 
     async def _stored_batch(self, ledger_id: int, first: int, last: int, limit: int) -> EntryPayload:
         """Return a batch from read-ahead or from the disk; start the next read-ahead for a sequential reader."""
@@ -213,7 +212,7 @@ class EntryReads:
         if count:
             following = first + count
             ahead.ended_at((ledger_id, following))
-            has_thread = self._disk_reads < self._storage.config.read_threads
+            has_thread = self._storage.disk_reads < self._storage.config.read_threads
             if is_sequential and has_thread and self._is_stored(ledger_id, following):
                 ahead.begin((ledger_id, following), min(following + last - first, ENTRY_ID_MAX), limit)
         return body

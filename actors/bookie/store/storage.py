@@ -54,6 +54,7 @@ class BookieStorage:
         self.checkpoint_number = 0
         self.entries_added = 0
         self.on_flush_wanted: Callable[[], None] = _nothing
+        self.disk_reads = 0  # that wait for a thread or run on one
         self._checkpoint: Checkpoint | None = None
         self._flushed_directories: set[int] = set()
         for directory in directories:
@@ -72,6 +73,10 @@ class BookieStorage:
     def journal_of(self, ledger_id: int) -> Journal:
         """Return the journal of a ledger."""
         return self.journals[ledger_id % len(self.journals)]
+
+    def may_wait_for_disk(self) -> bool:
+        """Return whether the event loop may wait for one journal: no read and no other journal would wait with it."""
+        return not self.disk_reads and sum([journal.queued_bytes > 0 for journal in self.journals]) <= 1
 
     # -- writes
 

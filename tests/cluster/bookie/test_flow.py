@@ -99,6 +99,11 @@ def test_adds_that_wait_for_the_disk_are_bounded_and_all_answered(tmp_path: Path
             self.goes.wait(DEADLINE_SECONDS)
             super().raw_sync(fd, path)
 
+        def raw_write_durably(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+            written = self.raw_write(fd, path, data, offset)
+            self.raw_sync(fd, path)
+            return written
+
     async def scenario() -> None:
         disk = StuckDisk()
         config = small_config(tmp_path, journal_file_bytes=64 << 20, write_cache_bytes=256 << 20)

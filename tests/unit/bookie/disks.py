@@ -36,6 +36,9 @@ class FaultyDisk(RealDisk):
         self._count("sync", path)
         super().raw_sync(fd, path)
 
+    def raw_write_durably(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+        return _write_and_sync(self, fd, path, data, offset)
+
     def raw_open(self, path: Path, create: bool) -> int:
         if create:
             self._count("create", path)
@@ -101,6 +104,9 @@ class RecordingDisk(RealDisk):
         super().raw_sync(fd, path)
         self.log.append(("sync", self._node(fd)))
 
+    def raw_write_durably(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+        return _write_and_sync(self, fd, path, data, offset)
+
     def raw_truncate(self, fd: int, path: Path, size: int) -> None:
         super().raw_truncate(fd, path, size)
         self.log.append(("truncate", self._node(fd), size))
@@ -120,6 +126,13 @@ class RecordingDisk(RealDisk):
     def _node(self, fd: int) -> tuple[int, int]:
         inode = os.fstat(fd).st_ino
         return inode, self._inodes[inode]
+
+
+def _write_and_sync(disk: RealDisk, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+    """Write durably in the two steps between which a test may fail or cut off."""
+    written = disk.raw_write(fd, path, data, offset)
+    disk.raw_sync(fd, path)
+    return written
 
 
 class Image:

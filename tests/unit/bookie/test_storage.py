@@ -15,8 +15,8 @@ import pytest
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.journal.files import used_ids, used_path
-from heliograph.actors.bookie.journal.journal import JournalPosition
-from heliograph.actors.bookie.recovery.opening import JournalPorts, open_storage, start_journals
+from heliograph.actors.bookie.journal.journal import JournalPorts, JournalPosition
+from heliograph.actors.bookie.recovery.opening import open_storage, start_journals
 from heliograph.actors.bookie.store.checkpoint import Mark, decode_mark, encode_mark, newest_mark, write_mark
 from heliograph.actors.bookie.store.data_directory import DataDirectory
 from heliograph.actors.bookie.store.entry_log import (
@@ -307,7 +307,7 @@ class TestReplay:
                 loop.call_soon_threadsafe(call)
 
             for journal in storage.journals:
-                journal._post = post
+                journal._ports = JournalPorts(post, journal._ports.on_failure)
             await storage.fence(5)
             await storage.write_lac(6, 11)
 

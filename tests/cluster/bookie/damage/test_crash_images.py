@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.disk.disk import RealDisk
-from heliograph.actors.bookie.recovery.opening import JournalPorts, open_storage, start_journals
+from heliograph.actors.bookie.journal import loop_commits
+from heliograph.actors.bookie.journal.journal import Journal, JournalPorts
+from heliograph.actors.bookie.recovery.opening import open_storage, start_journals
 from heliograph.actors.bookie.store.index import IndexBatch, LocationIndex
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.wire.entry import decode_entry
@@ -38,6 +41,7 @@ class Recording:
     sent: dict[tuple[int, int], bytes] = field(default_factory=dict)
     acknowledged: dict[tuple[int, int], int] = field(default_factory=dict)
     fenced: dict[int, int] = field(default_factory=dict)
+    loop_syncs: int = 0
 
     async def add(self, peer: BookiePeer, ledger_id: int, entry_id: int, payload: bytes) -> None:
         self.sent[ledger_id, entry_id] = payload
@@ -92,11 +96,17 @@ def record(config: BookieConfig, home: Path, snapshots: Path, monkeypatch: pytes
     async def run() -> None:
         async with serving(config, disk=recording.disk) as (bookie, peer):
             await workload(recording, peer, bookie, random.Random(SEED))
+            recording.loop_syncs = sum(journal.statistics.loop_syncs for journal in journals_of(bookie))
 
     with monkeypatch.context() as patch:
         patch.setattr(LocationIndex, "commit", commit_and_copy)
         asyncio.run(run())
     return recording
+
+
+def journals_of(bookie: Bookie) -> list[Journal]:
+    assert bookie._opened is not None
+    return bookie._opened.storage.journals
 
 
 def open_image(config: BookieConfig) -> BookieStorage:
@@ -141,8 +151,22 @@ def test_every_cut_keeps_what_was_acknowledged(journals: int, monkeypatch: pytes
         cut_everywhere(journals, folder / "home", folder / "snapshots", monkeypatch)
 
 
-def cut_everywhere(journals: int, home: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_for(home, journals)
+def test_every_cut_of_a_journal_on_the_event_loop_keeps_what_was_acknowledged(  # I1
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop_commits, "LIGHT_BATCHES_LEAST", 0)  # from the first batch on
+    monkeypatch.setattr(loop_commits, "LOOP_RECORDS_MAX", 100)
+    with quick_folder() as folder:
+        recording = cut_everywhere(
+            1, folder / "home", folder / "snapshots", monkeypatch, journal_loop_sync_us=1_000_000
+        )
+    assert recording.loop_syncs > 10
+
+
+def cut_everywhere(
+    journals: int, home: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
+) -> Recording:
+    config = replace(config_for(home, journals), **changes)
     recording = record(config, home, snapshots, monkeypatch)
     log = recording.disk.log
     served_from = next(n for n, step in enumerate(log) if step[0] == "index")
@@ -164,3 +188,4 @@ def cut_everywhere(journals: int, home: Path, snapshots: Path, monkeypatch: pyte
         finally:
             storage.close()
     assert len(points) > 60, "the run had many sync points"
+    return recording
