@@ -19,6 +19,16 @@ PURPOSES = (
             CommandEntry(
                 "doctor", f"{_OPERATIONS}.doctor:doctor", "Check this machine, the settings and a running cluster."
             ),
+            CommandEntry(
+                "dashboard",
+                f"{_OPERATIONS}.installation:dashboard",
+                "Show the address of Ray's dashboard and its token.",
+            ),
+            CommandEntry(
+                "version",
+                f"{_OPERATIONS}.installation:version",
+                "Show what is installed here, with versions.",
+            ),
         ),
     ),
     CommandPurpose(

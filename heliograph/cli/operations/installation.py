@@ -1,0 +1,81 @@
+"""``helio version``, ``helio dashboard``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heliograph.base.errors import ClusterNotFoundError
+from heliograph.base.home import ClusterHome
+from heliograph.base.version import heliograph_version
+from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.output import Output
+
+PACKAGES = (
+    "ray",
+    "etcd3",
+    "kazoo",
+    "rocksdict",
+    "fastapi",
+    "pulsar-client",
+    "pyspark",
+    "raydp",
+)  # that users ask about
+
+
+def version(as_json: Json = False) -> None:
+    """Show what is installed here, with versions."""
+    found = {"heliograph": heliograph_version(), "python": platform.python_version()}
+    found |= {name: shown for name in PACKAGES if (shown := _installed(name))}
+    output = Output(as_json)
+    output.result(found)
+    output.facts("", list(found.items()))
+
+
+def _installed(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
+    try:
+        return version_of(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def dashboard(
+    home: Home = None,
+    namespace: Namespace = None,
+    opened: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the address of Ray's dashboard and its token.
+
+    Example: helio dashboard --open
+    """
+    target = Target.of(namespace, home)
+    state = ClusterHome(target.home).load()
+    if state is None or not state.dashboard_url:
+        raise ClusterNotFoundError(
+            f"no dashboard is noted in {target.home}: it belongs to the machine and the cluster of `helio up`"
+        )
+    token = _ray_token() if state.ray_auth_mode == "token" else ""
+    output = Output(as_json)
+    output.result({"url": state.dashboard_url, "token": token})
+    output.progress(state.dashboard_url)
+    if token:
+        output.progress(f"token: {token}")
+    if opened and not webbrowser.open(state.dashboard_url):
+        output.progress("no browser can be opened here")
+
+
+def _ray_token() -> str:
+    """Return this user's token of Ray, from where Ray looks for it; empty if there is none."""
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+    return file.read_text().strip() if file.exists() else ""
