@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import socket
 import time
@@ -18,9 +17,9 @@ from heliograph.base.errors import ResourceError
 from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.http.listening import listening_socket
 from heliograph.gateway.http.protocols import Connections, HttpProtocol, WebSocketProtocol
 
-BACKLOG_MAX = 2048  # connections that wait to be accepted
 HEADER_BYTES_MAX = 32 * 1024  # of a request's target and headers, which hold the caller's token
 SWEEP_SECONDS = 0.5  # between two looks for connections that are late
 GRACE_SECONDS = 5  # for sessions to end when the server stops
@@ -29,15 +28,18 @@ GRACE_SECONDS = 5  # for sessions to end when the server stops
 class GatewayServer:
     """One listening socket with one app. With TLS it serves nothing else: there is no plain port beside it.
 
+    Args:
+        listener: a socket that listens already; the server closes it. None: ``bind`` makes one.
+
     Raises:
         InvalidConfigError: a file of TLS is missing or invalid; names the setting.
     """
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, listener: socket.socket | None = None) -> None:
         self._config = config
         self._tls = None if config.tls is None else ServerTls(config.tls)
         self._sweeping: asyncio.Task[None] | None = None
-        self._listener: socket.socket | None = None
+        self._listener = listener
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -92,32 +94,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a bound and listening TCP socket.
-
-    Raises:
-        ResourceError: the host does not resolve, or the port is in use or not permitted.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ResourceError(f"host {host!r} does not resolve: {error}", field="host") from error
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG_MAX)  # a port that another socket listens on fails only here
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            reason = f"port {port} on {host} is in use: stop its server, or choose another port (0: any free port)"
-        else:
-            reason = f"cannot listen on {host}:{port}: {error.strerror or error}"
-        raise ResourceError(reason, field="port") from error
-    return listener
 
 
 async def _close_late(connections: Connections) -> None:

@@ -65,7 +65,8 @@ class ClusterState:
         ray_pid, ray_start_ticks: The Ray head that ``helio up`` started; both are 0 if it joined a running Ray cluster,
             which ``helio down`` must not stop then.
         ray_temporary_directory: Directory of that Ray head's own files.
-        boot_id: The boot of the machine within which ``ray_pid`` is valid.
+        own_pid, own_start_ticks: The process that has all parts of a cluster without Ray; both are 0 for one in Ray.
+        boot_id: The boot of the machine within which ``ray_pid`` and ``own_pid`` are valid.
         version: Version of this file's format.
     """
 
@@ -85,6 +86,8 @@ class ClusterState:
     ray_temporary_directory: str = ""
     boot_id: str = ""
     ray_on_loopback: bool = False
+    own_pid: int = 0
+    own_start_ticks: int = 0
     not_serving: Mapping[str, str] = field(default_factory=dict)  # of the last start: parts and reasons
     version: int = STATE_VERSION
 
@@ -94,6 +97,14 @@ class ClusterState:
         if self.ray_pid == 0 or self.boot_id != boot_id():
             return None
         return ProcessName(self.ray_pid, self.ray_start_ticks)
+
+    @property
+    def own_process(self) -> ProcessName | None:
+        """Return the process of a cluster without Ray while it runs; None for a cluster in Ray or if it has ended."""
+        if self.own_pid == 0 or self.boot_id != boot_id():
+            return None
+        process = ProcessName(self.own_pid, self.own_start_ticks)
+        return process if process.is_alive() else None
 
 
 def boot_id() -> str:

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -43,11 +43,9 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
 from heliograph.metadata.connect import connect_store, embedded_url
 from heliograph.metadata.credentials import with_password, with_secrets
-from heliograph.metadata.model import NamespacePolicies, Persistence
-from heliograph.metadata.paths import namespace
-from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.model import Persistence
+from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
 from heliograph.metadata.recipes.occupancy import require_vacant
-from heliograph.metadata.recipes.update_loop import update
 
 SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to expire
 NEEDED = ("metadata", "bookie", "broker")  # kinds of which at least one part has to serve
@@ -245,13 +243,6 @@ def _check_reach(config: ClusterConfig, parts: Sequence[Part], nodes: Sequence[N
         )
 
 
-def _with_copies(policies: NamespacePolicies, wanted: Persistence) -> NamespacePolicies | None:
-    """Return the default namespace with the cluster's numbers of copies; None if it has them, or was given its own."""
-    if policies.persistence == wanted or "ensemble_size" in (policies.own or ()):
-        return None
-    return replace(policies, persistence=wanted)
-
-
 async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) -> None:
     """Create the store's fixed nodes, and set the quorum of the default namespace to the configured one.
 
@@ -267,11 +258,6 @@ async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) ->
         if config.metadata_url is not None:  # the embedded store of our directory has no other cluster
             await require_vacant(store, ours, SESSION_TIMEOUTS_WAITED * config.session_timeout_ms)
         wanted = Persistence(config.ensemble_size, config.write_quorum, config.ack_quorum)
-        await update(
-            store,
-            namespace("public", "default"),
-            NamespacePolicies,
-            lambda policies: _with_copies(policies, wanted),
-        )
+        await set_default_copies(store, wanted)
     finally:
         await store.close()

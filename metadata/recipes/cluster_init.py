@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from dataclasses import replace
 
 from heliograph.base.clock import wall_ms
 from heliograph.metadata.codec import decode, encode
 from heliograph.metadata.errors import NodeExistsError
-from heliograph.metadata.model import ClusterRecord, NamespacePolicies
+from heliograph.metadata.model import ClusterRecord, NamespacePolicies, Persistence
 from heliograph.metadata.paths import CLUSTER, PERSISTENT_NODES, namespace
+from heliograph.metadata.recipes.update_loop import update
 from heliograph.metadata.store import MetadataStore
 
 DEFAULT_TENANT = "public"
@@ -33,6 +35,24 @@ async def initialise(store: MetadataStore) -> ClusterRecord:
     await _ensure(store, CLUSTER, encode(fresh))
     value, _ = await store.get(CLUSTER)
     return decode(ClusterRecord, value)
+
+
+async def set_default_copies(store: MetadataStore, wanted: Persistence) -> None:
+    """Give the default namespace the cluster's numbers of copies, unless an operator has set others for it.
+
+    Raises:
+        RecordError: the namespace's record is damaged or from a newer version.
+        ConnectionLossError, SessionExpiredError: the outcome is unknown; call again.
+    """
+    path = namespace(DEFAULT_TENANT, DEFAULT_NAMESPACE)
+    await update(store, path, NamespacePolicies, lambda policies: _with_copies(policies, wanted))
+
+
+def _with_copies(policies: NamespacePolicies, wanted: Persistence) -> NamespacePolicies | None:
+    """Return the policies with the cluster's numbers of copies; None if they have them, or were given their own."""
+    if policies.persistence == wanted or "ensemble_size" in (policies.own or ()):
+        return None
+    return replace(policies, persistence=wanted)
 
 
 async def _ensure(store: MetadataStore, path: str, value: bytes) -> None:
