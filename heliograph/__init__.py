@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from heliograph.client.sync.reader import Reader as Reader
     from heliograph.client.sync.topic import Topic as Topic
     from heliograph.protocol.message_id import MessageId as MessageId
+    from heliograph.standalone.local import LocalCluster as LocalCluster
+    from heliograph.standalone.local import local as local
 
 _HOMES = {  # the module that defines each public name
     "AsyncClient": "heliograph.client.aio.client",
@@ -35,6 +37,7 @@ _HOMES = {  # the module that defines each public name
     "AsyncTopic": "heliograph.client.aio.topic",
     "Client": "heliograph.client.sync.client",
     "Consumer": "heliograph.client.sync.consumer",
+    "LocalCluster": "heliograph.standalone.local",
     "Message": "heliograph.client.aio.consumer.message",
     "MessageId": "heliograph.protocol.message_id",
     "Producer": "heliograph.client.sync.producer",
@@ -42,6 +45,7 @@ _HOMES = {  # the module that defines each public name
     "Topic": "heliograph.client.sync.topic",
     "connect": "heliograph.client.access",
     "connect_async": "heliograph.client.access",
+    "local": "heliograph.standalone.local",
 }
 
 __all__ = [
@@ -52,6 +56,7 @@ __all__ = [
     "AsyncTopic",
     "Client",
     "Consumer",
+    "LocalCluster",
     "Message",
     "MessageId",
     "Producer",
@@ -60,6 +65,7 @@ __all__ = [
     "connect",
     "connect_async",
     "errors",
+    "local",
 ]
 
 

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import NoReturn
 
-from heliograph.auth.basic import BasicProvider
 from heliograph.auth.config import AuthConfig
 from heliograph.auth.principal import INTERNAL, METHOD_NONE, Credentials, Principal
 from heliograph.auth.provider import ENTRY_POINT_GROUP, AuthenticationProvider
 from heliograph.auth.tls import TlsProvider
-from heliograph.auth.tokens import TokenProvider
 from heliograph.base.errors import AuthenticationError, InvalidConfigError, NotPermittedError
 from heliograph.base.guard.quiet_log import QuietLog
 
@@ -136,6 +134,9 @@ class Authenticator:
 
 
 def _providers(config: AuthConfig) -> dict[str, AuthenticationProvider]:
+    from heliograph.auth.basic import BasicProvider  # these load cryptography, which a cluster without them does not need
+    from heliograph.auth.tokens import TokenProvider
+
     made: list[AuthenticationProvider] = [TlsProvider()]
     tokens = TokenProvider(config)
     if tokens.has_keys:

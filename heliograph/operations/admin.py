@@ -11,6 +11,7 @@ from heliograph.operations.namespaces import NamespaceOperations
 from heliograph.operations.permissions import PermissionOperations
 from heliograph.operations.schemas import SchemaOperations
 from heliograph.operations.settings import SettingOperations
+from heliograph.operations.table import Call, through
 from heliograph.operations.topics import TopicOperations
 
 
@@ -24,6 +25,17 @@ class AdminOperations(TopicOperations):
     settings: SettingOperations
     bookies: BookieOperations
     permissions: PermissionOperations
+
+    def run_through(self, call: Call) -> None:
+        """Run every operation of every group by ``call``."""
+        self.call = call
+        self.schemas = through(SchemaOperations, call)
+        self.cursors = through(CursorOperations, call)
+        self.namespaces = through(NamespaceOperations, call)
+        self.brokers = through(BrokerOperations, call)
+        self.settings = through(SettingOperations, call)
+        self.bookies = through(BookieOperations, call)
+        self.permissions = through(PermissionOperations, call)
 
     def called_from(self, address: str) -> Self:
         """Return this administration for a caller at an address, for the audit log. The default does not pass it on."""

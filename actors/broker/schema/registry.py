@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.actors.broker.schema.compatibility import check_compatible, check_definition
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import IncompatibleSchemaError, NotFoundError, QuotaExceededError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
@@ -231,3 +230,17 @@ def _current(versions: Sequence[SchemaVersion]) -> list[SchemaVersion]:
 def _path(topic: TopicName) -> str:
     parent = TopicName.parse(topic.partitioned_name)
     return paths.schemas(parent.tenant, parent.namespace_name, parent.local_name)
+
+
+def check_definition(schema: SchemaInfo) -> None:
+    """Check a schema; see ``compatibility``, which loads Avro, so that only a broker with schemas does."""
+    from heliograph.actors.broker.schema import compatibility
+
+    compatibility.check_definition(schema)
+
+
+def check_compatible(schema: SchemaInfo, before: Sequence[SchemaInfo], strategy: str) -> None:
+    """Check a schema against those before it; see ``compatibility``."""
+    from heliograph.actors.broker.schema import compatibility
+
+    compatibility.check_compatible(schema, before, strategy)

@@ -35,7 +35,7 @@ from heliograph.operations.namespaces import NamespaceOperations
 from heliograph.operations.permissions import PermissionOperations
 from heliograph.operations.schemas import SchemaOperations
 from heliograph.operations.settings import SettingOperations
-from heliograph.operations.table import AdminOperation, OperationGroup, through
+from heliograph.operations.table import AdminOperation, OperationGroup
 from heliograph.operations.topics import TopicOperations
 
 T = TypeVar("T")
@@ -65,14 +65,7 @@ class Admin(AdminOperations):
         self._identity = Identity.from_environment() if identity is None else identity
         self._address = ""  # of the caller, if it is not this process
         self._preferred: str | None = None  # the broker that answered last
-        self.call = self._run
-        self.schemas = through(SchemaOperations, self._run)
-        self.cursors = through(CursorOperations, self._run)
-        self.namespaces = through(NamespaceOperations, self._run)
-        self.brokers = through(BrokerOperations, self._run)
-        self.settings = through(SettingOperations, self._run)
-        self.bookies = through(BookieOperations, self._run)
-        self.permissions = through(PermissionOperations, self._run)
+        self.run_through(self._run)
 
     def speaking_for(self, role: str) -> Admin:
         """Return an administration whose calls name ``role`` as their caller; only a proxy role may do so."""

@@ -1,0 +1,133 @@
+"""The parts of a cluster in one process, on the running event loop: metadata, bookies, broker and gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.broker.session import BrokerSessions
+from heliograph.base.completion import end_task
+from heliograph.base.errors import HeliographError, ResourceError
+from heliograph.gateway.http.listening import listening_socket
+from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
+from heliograph.metadata.connect import connect_store, embedded_url
+from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
+from heliograph.metadata.store import MetadataStore
+from heliograph.standalone.administration import BrokerAdministration
+from heliograph.standalone.config import LOOPBACK, SESSION_TIMEOUT_MS, StandaloneConfig
+from heliograph.standalone.directory import StandaloneDirectory
+from heliograph.standalone.gateway import GatewayOnDemand
+
+log = logging.getLogger(__name__)
+
+
+class StandaloneParts:
+    """Starts the parts in the order in which they need each other, and stops them in the reverse order.
+
+    Args:
+        on_failure: called once, on the event loop, when a disk failed under a part: nothing more is confirmed. What
+            was confirmed is durable; stop, and start again.
+    """
+
+    def __init__(
+        self,
+        config: StandaloneConfig,
+        directory: StandaloneDirectory,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._on_failure = on_failure
+        self._started = contextlib.AsyncExitStack()
+        self._metadata_url = ""
+        self.service_url = ""
+        self.http_url = ""
+
+    async def start(self) -> None:
+        """Start all parts. Returns once the broker serves and the gateway's port is open.
+
+        Raises:
+            ResourceError: a port or a directory cannot be used; ``field`` is the setting. Nothing runs then.
+            HeliographError: a part does not start; the message says why. Nothing runs then.
+        """
+        try:
+            _require_free(self._config.host, self._config.port)
+            await self._start_metadata()
+            await self._start_bookies()
+            broker = await self._start_broker()
+            await self._start_gateway(BrokerAdministration(broker))
+            self._directory.record(self.service_url, self.http_url, self._metadata_url)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop all parts in good order. Idempotent."""
+        await self._started.aclose()
+
+    async def _start_metadata(self) -> None:
+        server = EmbeddedServer(self._directory.metadata, LOOPBACK)
+        await server.start()
+        self._started.push_async_callback(server.stop)
+        watching = asyncio.get_running_loop().create_task(self._watch(server))
+        self._started.push_async_callback(end_task, watching)
+        self._metadata_url = embedded_url(server.address, None)
+        store = await self._session()
+        try:
+            await initialise(store)
+            await set_default_copies(store, self._config.persistence)
+        finally:
+            await store.close()
+
+    async def _watch(self, server: EmbeddedServer) -> None:
+        await server.failed.wait()
+        self._on_failure(server.failure or ResourceError("the metadata store cannot write to its disk"))
+
+    async def _start_bookies(self) -> None:
+        directories = self._directory.bookies(self._config.bookies)
+        await asyncio.gather(*(self._start_bookie(name, path) for name, path in directories.items()))
+
+    async def _start_bookie(self, name: str, directory: Path) -> None:
+        sessions = [await self._session()]
+
+        async def reopen() -> MetadataStore:
+            await sessions.pop().close()
+            sessions.append(await self._session())
+            return sessions[0]
+
+        async def close() -> None:
+            await sessions[0].close()
+
+        self._started.push_async_callback(close)
+        config = self._config.bookie_config(name, directory)
+        bookie = Bookie(config, sessions[0], reopen=reopen, on_failure=self._on_failure)
+        await bookie.start()
+        self._started.push_async_callback(bookie.stop)
+
+    async def _start_broker(self) -> BrokerSessions:
+        broker = BrokerSessions(self._config.broker_config(), self._metadata_url, lambda _: broker.broker.admin)
+        self.service_url = await broker.start()
+        self._started.push_async_callback(broker.stop)
+        return broker
+
+    async def _start_gateway(self, admin: BrokerAdministration) -> None:
+        gateway = GatewayOnDemand(self._config.gateway_config(), admin, self.service_url, self._metadata_url)
+        self.http_url = gateway.start()
+        self._started.push_async_callback(gateway.stop)
+
+    async def _session(self) -> MetadataStore:
+        return await connect_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
+
+
+def _require_free(host: str, port: int) -> None:
+    """Check the broker's port before anything starts.
+
+    Raises:
+        ResourceError: it is taken.
+    """
+    if port:
+        listening_socket(host, port).close()
