@@ -134,7 +134,8 @@ class Authenticator:
 
 
 def _providers(config: AuthConfig) -> dict[str, AuthenticationProvider]:
-    from heliograph.auth.basic import BasicProvider  # these load cryptography, which a cluster without them does not need
+    # They load cryptography, which a cluster without authentication does not need.
+    from heliograph.auth.basic import BasicProvider
     from heliograph.auth.tokens import TokenProvider
 
     made: list[AuthenticationProvider] = [TlsProvider()]

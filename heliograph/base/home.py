@@ -66,6 +66,7 @@ class ClusterState:
             which ``helio down`` must not stop then.
         ray_temporary_directory: Directory of that Ray head's own files.
         own_pid, own_start_ticks: The process that has all parts of a cluster without Ray; both are 0 for one in Ray.
+        admin_socket: Path of the Unix socket of that process for administrative calls; empty: none.
         boot_id: The boot of the machine within which ``ray_pid`` and ``own_pid`` are valid.
         version: Version of this file's format.
     """
@@ -88,6 +89,7 @@ class ClusterState:
     ray_on_loopback: bool = False
     own_pid: int = 0
     own_start_ticks: int = 0
+    admin_socket: str = ""
     not_serving: Mapping[str, str] = field(default_factory=dict)  # of the last start: parts and reasons
     version: int = STATE_VERSION
 

@@ -115,7 +115,8 @@ def admin_of(namespace: str | None, home: Path | None) -> AdminSync:
     from heliograph.client.admin.admin import AdminSync
 
     target = Target.of(namespace, home)
-    target.attach()
+    if discovery.own_process_state(target.namespace, target.home) is None:
+        target.attach()
     return AdminSync(target.namespace)
 
 

@@ -48,6 +48,17 @@ def noted_state(namespace: str, home: Path | None = None) -> ClusterState | None
     return ClusterHome(directory).load()
 
 
+def own_process_state(namespace: str, home: Path | None = None) -> ClusterState | None:
+    """Return what is recorded of a cluster that runs in one process of this machine, without Ray.
+
+    None: there is none, or this process has joined a Ray cluster or is told of one, which is looked at instead.
+    """
+    if is_attached() or os.environ.get("RAY_ADDRESS"):
+        return None
+    state = noted_state(namespace, home)
+    return state if state is not None and state.own_process is not None else None
+
+
 def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, address: str | None = None) -> None:
     """Join the Ray cluster that Heliograph runs in, unless this process has joined a Ray cluster already.
 
@@ -62,6 +73,11 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
         if ray.is_initialized():
             _require_same(address)
             return
+        if own := own_process_state(namespace, home):
+            raise ClusterNotFoundError(
+                f"the cluster at {own.service_url} is process {own.own_pid}, without Ray: this command needs one of "
+                "`helio up`"
+            )
         found = address or os.environ.get("RAY_ADDRESS") or _noted_address(namespace, home)
         if not found:
             raise ClusterNotFoundError(f"no Ray cluster is known to this process: {_HINT}")
@@ -150,6 +166,8 @@ def service_urls(namespace: str = DEFAULT_NAMESPACE, *, encrypted: bool = False)
     Raises:
         ClusterNotFoundError: There is no cluster, or none of its brokers answers within 10 s.
     """
+    if (own := own_process_state(namespace)) and not encrypted:
+        return [own.service_url]
     names = broker_names(namespace)
     urls = _ask_all(names, namespace, "service_url_tls" if encrypted else "service_url")
     if not urls and encrypted:
@@ -165,6 +183,8 @@ def gateway_url(namespace: str = DEFAULT_NAMESPACE) -> str:
     Raises:
         ClusterNotFoundError: There is no gateway, or it does not answer within 10 s.
     """
+    if own := own_process_state(namespace):
+        return own.gateway_url
     actor(GATEWAY, namespace)
     urls = _ask_all([GATEWAY], namespace, "start")  # starting is idempotent and returns the address
     if not urls:

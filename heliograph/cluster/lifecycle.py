@@ -174,8 +174,11 @@ def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = l
         state = home.load()
         if state is None:
             raise ClusterNotFoundError(f"no cluster was started from {home.directory}: nothing to stop")
-        _remove_actors(state, home, progress, delete_data=delete_data)
-        _stop_ray(state)
+        if state.own_pid:
+            _require_no_process(state, home)
+        else:
+            _remove_actors(state, home, progress, delete_data=delete_data)
+            _stop_ray(state)
         if state.ray_pid:
             progress(f"Ray at {state.ray_address} has stopped")
         if delete_data and state.data_root:
@@ -298,6 +301,9 @@ def _still_valid(home: ClusterHome) -> ClusterState | None:
     state = home.load()
     if state is None:
         return None
+    if state.own_pid:
+        _require_no_process(state, home)
+        return None
     if state.ray_pid:
         process = state.ray_process
         if process is not None and process.is_alive() and state.ray_address:
@@ -305,6 +311,20 @@ def _still_valid(home: ClusterHome) -> ClusterState | None:
         _stop_ray(state)
         return None
     return state if _answers(state.ray_address) else None
+
+
+def _require_no_process(state: ClusterState, home: ClusterHome) -> None:
+    """Refuse to go on while another process has the whole cluster of ``home``.
+
+    Raises:
+        ConflictError: it has.
+    """
+    if state.own_process is not None:
+        raise ConflictError(
+            f"process {state.own_pid} has a cluster on {home.directory} (`helio dev` or `heliograph.local`): end it "
+            "there, or give another --home",
+            field="home",
+        )
 
 
 def _answers(ray_address: str) -> bool:

@@ -118,10 +118,6 @@ def _made(part: type[C], made: Mapping[str, Any], given: Mapping[str, Any], pref
     if given:
         from heliograph.base.section import from_mapping  # which loads pydantic
 
-        checked = from_mapping(part, {**_plain(made), **given}, prefix)
+        checked = from_mapping(part, {**made, **given}, prefix)
         given = {name: getattr(checked, name) for name in given}
     return part(**{**made, **given})
-
-
-def _plain(made: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(made)

@@ -23,6 +23,7 @@ from heliograph.base.processes import ProcessName
 
 DATA = "data"
 LOCK = "standalone.lock"
+ADMIN_SOCKET = "admin.sock"
 
 
 class StandaloneDirectory:
@@ -44,11 +45,13 @@ class StandaloneDirectory:
         self.path = Path(tempfile.mkdtemp(prefix="heliograph-")) if path is None else path.expanduser().absolute()
         self.home = ClusterHome(self.path)
         self._lock: TextIO | None = None
+        self._may_forget = False  # the record is of a cluster of one process, or there is none
         try:
             require_writable(self.path, "directory")
             make_private(self.path)
             self._lock = self._locked()
             self._require_stopped()
+            self._may_forget = True
         except BaseException:
             self.release()
             raise
@@ -69,7 +72,12 @@ class StandaloneDirectory:
         names = {*kept, *(f"bookie-{number}" for number in range(1, wanted + 1))}
         return {name: self.data / name for name in sorted(names, key=lambda name: (len(name), name))}
 
-    def record(self, service_url: str, gateway_url: str, metadata_url: str) -> None:
+    @property
+    def admin_socket(self) -> Path:
+        """The path of the socket for administrative calls."""
+        return self.path / ADMIN_SOCKET
+
+    def record(self, service_url: str, gateway_url: str, metadata_url: str, admin_socket: str) -> None:
         """Record where the cluster is reached, so that ``helio`` and ``heliograph.connect`` find it."""
         process = ProcessName.of(os.getpid())
         assert process is not None, "this process runs"
@@ -82,6 +90,7 @@ class StandaloneDirectory:
                 gateway_url=gateway_url,
                 metadata_url=metadata_url,
                 data_root=str(self.data),
+                admin_socket=admin_socket,
                 own_pid=process.pid,
                 own_start_ticks=process.start_ticks,
                 boot_id=boot_id(),
@@ -92,7 +101,8 @@ class StandaloneDirectory:
         """Forget the record, give up the lock and delete a temporary directory. Idempotent."""
         lock, self._lock = self._lock, None
         if lock is not None and self._owner == os.getpid():
-            self.home.forget()
+            if self._may_forget:
+                self.home.forget()
             if self.is_temporary:
                 shutil.rmtree(self.path, ignore_errors=True)
         if lock is not None:
@@ -122,7 +132,7 @@ class StandaloneDirectory:
         ray = state.ray_process
         if ray is None or ray.is_alive():
             raise ConflictError(
-                f"a cluster of `helio up` runs from {self.path}: stop it with `helio down --home {self.path}`, or choose "
-                "another directory",
+                f"a cluster of `helio up` runs from {self.path}: stop it with `helio down --home {self.path}`, or "
+                "choose another directory",
                 field="directory",
             )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from heliograph.base.completion import end_task
 from heliograph.base.errors import ResourceError
 from heliograph.base.peer import host_and_port
-from heliograph.client.access import connect_async
 from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.listening import listening_socket
@@ -75,6 +74,8 @@ class GatewayOnDemand:
     async def _serve(self, listener: socket.socket) -> None:
         try:
             await asyncio.to_thread(_load)
+            from heliograph.client.access import connect_async
+
             client = await connect_async(self._service_url)
             self._started.push_async_callback(client.close)
             view = MetadataClusterView(lambda: connect_store(self._metadata_url))

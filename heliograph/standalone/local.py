@@ -7,15 +7,17 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from heliograph.base.errors import AlreadyClosedError
+from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.base.loop_thread import LoopThread
-from heliograph.client.access import connect
-from heliograph.client.sync.client import Client
 from heliograph.standalone.config import StandaloneConfig
 from heliograph.standalone.directory import StandaloneDirectory
 from heliograph.standalone.parts import StandaloneParts
+
+if TYPE_CHECKING:
+    from heliograph.client.sync.client import Client
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +52,13 @@ class LocalCluster:
         failure: why it stopped serving by itself (a disk failed); None while it serves.
     """
 
-    def __init__(self, config: StandaloneConfig, directory: Path | None) -> None:
+    def __init__(self, config: StandaloneConfig, directory: Path | None, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Start it; the errors are those of ``local``."""
         self.failure: BaseException | None = None
         self.ended = threading.Event()  # set by a failure and by ``stop``
         self._stopping = threading.Lock()
         self._pid = os.getpid()
-        self._directory = StandaloneDirectory(directory)
+        self._directory = StandaloneDirectory(directory, namespace)
         self._thread: LoopThread | None = None
         try:
             self._thread = LoopThread("heliograph-local")
@@ -90,6 +92,8 @@ class LocalCluster:
         """
         if self._thread is None:
             raise AlreadyClosedError("this cluster was stopped")
+        from heliograph.client.access import connect
+
         return connect(self.service_url, **options)
 
     def stop(self) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.base.completion import end_task
-from heliograph.base.errors import HeliographError, ResourceError
+from heliograph.base.errors import ResourceError
 from heliograph.gateway.http.listening import listening_socket
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
 from heliograph.metadata.connect import connect_store, embedded_url
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
 from heliograph.metadata.store import MetadataStore
+from heliograph.standalone.admin_socket import AdminSocketServer
 from heliograph.standalone.administration import BrokerAdministration
 from heliograph.standalone.config import LOOPBACK, SESSION_TIMEOUT_MS, StandaloneConfig
 from heliograph.standalone.directory import StandaloneDirectory
@@ -59,8 +60,10 @@ class StandaloneParts:
             await self._start_metadata()
             await self._start_bookies()
             broker = await self._start_broker()
-            await self._start_gateway(BrokerAdministration(broker))
-            self._directory.record(self.service_url, self.http_url, self._metadata_url)
+            admin = BrokerAdministration(broker)
+            admin_socket = await self._start_admin_socket(admin)
+            await self._start_gateway(admin)
+            self._directory.record(self.service_url, self.http_url, self._metadata_url, admin_socket)
         except BaseException:
             await self.stop()
             raise
@@ -118,6 +121,11 @@ class StandaloneParts:
         gateway = GatewayOnDemand(self._config.gateway_config(), admin, self.service_url, self._metadata_url)
         self.http_url = gateway.start()
         self._started.push_async_callback(gateway.stop)
+
+    async def _start_admin_socket(self, admin: BrokerAdministration) -> str:
+        server = AdminSocketServer(self._directory.admin_socket, admin)
+        self._started.push_async_callback(server.stop)
+        return await server.start()
 
     async def _session(self) -> MetadataStore:
         return await connect_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)

@@ -32,9 +32,10 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pipelines", ("client", "protocol", "operations", "metadata", "actors.ledger", "actors.errors", *BASE)),
     ("spark", ("pipelines",)),
     ("ray_data", ("pipelines",)),
+    ("standalone", ("actors", "client", "gateway", "metadata", "protocol", "operations", "auth", *BASE)),
     ("cluster", ("",)),  # starts the actors
     ("cli", ("",)),
-    ("", ("client", "protocol", "base")),  # the public names
+    ("", ("client", "protocol", "standalone", "base")),  # the public names
 )
 BOOKIE_CLIENT = "heliograph.actors.wire.client"
 SPEAKS_TO_BOOKIES = ("heliograph.actors.ledger.driver", "heliograph.actors.wire")

@@ -121,6 +121,9 @@ def status(
     target = Target.of(namespace, home)
     kept = ClusterHome(target.home)
     state, secret = kept.load(), kept.secret()
+    if state is not None and state.own_process is not None:
+        _show_own_process(output, state)
+        return
     deadline = time.monotonic() + wait
     found = _gather(target, state, secret, ray)
     while not found.is_healthy and time.monotonic() < deadline:
@@ -130,6 +133,18 @@ def status(
     _show_status(output, found, state.ray_auth_mode if state else "")
     if not found.is_healthy:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _show_own_process(output: Output, state: ClusterState) -> None:
+    """Show a cluster whose parts are all in one process: they run as long as it does."""
+    output.result({"healthy": True, **asdict(state)})
+    rows = [
+        ("process", state.own_pid),
+        ("brokers", state.service_url),
+        ("gateway", state.gateway_url),
+        ("data", state.data_root),
+    ]
+    output.facts("all parts are in one process, without Ray", rows)
 
 
 def _gather(target: Target, state: ClusterState | None, secret: str | None, through_ray: bool) -> ClusterStatus:

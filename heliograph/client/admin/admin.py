@@ -26,6 +26,7 @@ from heliograph.base.errors import (
 )
 from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.client import discovery
+from heliograph.client.admin.local_socket import ask
 from heliograph.client.identity import Identity
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.bookies import BookieOperations
@@ -107,10 +108,14 @@ class Admin(AdminOperations):
     async def _choose(self, attempt: int) -> str:
         if self._preferred is not None and attempt == 0:
             return self._preferred
+        if own := await asyncio.to_thread(discovery.own_process_state, self._namespace):
+            return own.admin_socket
         names = await asyncio.to_thread(discovery.broker_names, self._namespace)
         return random.choice(names)
 
     async def _ask(self, name: str, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
+        if name.startswith("/"):
+            return await asyncio.wait_for(ask(name, operation, arguments, self._address), CALL_TIMEOUT_SECONDS)
         import ray.exceptions
 
         try:

@@ -1,0 +1,102 @@
+"""``helio dev``: a whole cluster in the foreground, in this process."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heliograph.base.errors import ResourceError
+from heliograph.cli.options import Home, Json, Namespace, given
+from heliograph.cli.output import EXIT_FAILED, Output
+
+if TYPE_CHECKING:
+    from heliograph.standalone.local import LocalCluster
+
+PORT = 6650
+HTTP_PORT = 8080
+# The journal's thread needs the interpreter lock after each sync. With the default switch interval of 5 ms a busy event
+# loop would add up to 5 ms to every acknowledgement.
+SWITCH_INTERVAL_SECONDS = 0.0005
+
+
+def dev(
+    bookies: Annotated[int, typer.Option(help="Storage nodes, all in this process.", min=1, max=99)] = 1,
+    port: Annotated[int, typer.Option(help="Port for Pulsar clients, 0: a free one.", min=0, max=65_535)] = PORT,
+    http_port: Annotated[
+        int, typer.Option("--http-port", help="Port for HTTP and WebSocket, 0: a free one.", min=0, max=65_535)
+    ] = HTTP_PORT,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let strangers in who reach --host: nobody has to say who he is.")
+    ] = False,
+    temporary: Annotated[bool, typer.Option("--temporary", help="Store in a directory that the end deletes.")] = False,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Run a cluster in this process, without Ray, until Ctrl-C. Messages stay on disk for the next start."""
+    from heliograph.cluster.settings.location import ClusterLocation
+    from heliograph.standalone.config import StandaloneConfig
+    from heliograph.standalone.local import LocalCluster
+
+    output = Output(as_json)
+    location = ClusterLocation(**given(namespace=namespace, home=home))
+    config = StandaloneConfig(bookies=bookies, port=port, http_port=http_port, host=host, insecure=insecure)
+    asked = threading.Event()
+    _end_by_signals(asked)
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    try:
+        cluster = LocalCluster(config, None if temporary else location.home_directory, location.namespace)
+    except ResourceError as error:
+        raise _with_option(error) from error
+    with cluster:
+        _show(cluster, output, given(home=cluster.directory if temporary else home, namespace=namespace))
+        while not (asked.wait(0.5) or cluster.ended.is_set()):
+            pass
+        failure = cluster.failure
+    if failure is not None:
+        output.progress(f"stopped: {failure}")
+        raise typer.Exit(EXIT_FAILED)
+    output.progress("stopped")
+
+
+def _end_by_signals(asked: threading.Event) -> None:
+    """Let Ctrl-C and SIGTERM ask for the end; a second Ctrl-C ends the process at once."""
+
+    def ask(_: int, __: FrameType | None) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+
+
+def _with_option(error: ResourceError) -> ResourceError:
+    """Return the error about a port with the option that chooses another one."""
+    option = {"port": "--port", "http_port": "--http-port"}.get(error.field or "")
+    if option is None:
+        return error
+    reason = str(error).partition(": ")[0]
+    return ResourceError(f"{reason}: stop its server, or give {option} another one, 0 for any", field=error.field)
+
+
+def _show(cluster: LocalCluster, output: Output, options: dict[str, Any]) -> None:
+    output.result(
+        {"service_url": cluster.service_url, "http_url": cluster.http_url, "directory": str(cluster.directory)}
+    )
+    rows = [
+        ("Pulsar clients", cluster.service_url),
+        ("HTTP, WebSocket", cluster.http_url),
+        ("API docs", f"{cluster.http_url}/docs"),
+        ("data", str(cluster.directory)),
+    ]
+    output.facts("", rows)
+    option = "".join(f" --{name} {value}" for name, value in options.items())
+    output.progress("It runs until Ctrl-C. Next, in another terminal:")
+    output.progress(f"  echo hello | helio produce greetings{option}")
+    output.progress(f"  helio consume greetings --from earliest -n 1{option}")

@@ -1,0 +1,76 @@
+"""The Unix socket by which ``helio`` administers a cluster that runs in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.base.home import PRIVATE_FILE
+from heliograph.client.admin.local_socket import described, receive, send
+from heliograph.operations.admin import AdminOperations
+from heliograph.operations.table import OPERATIONS
+
+CALLS_MAX = 64  # that run at once; further ones wait # I15
+
+log = logging.getLogger(__name__)
+
+
+class AdminSocketServer:
+    """Answers administrative calls of this user's own processes."""
+
+    def __init__(self, path: Path, admin: AdminOperations) -> None:
+        self._path = path
+        self._admin = admin
+        self._server: asyncio.Server | None = None
+        self._running = asyncio.Semaphore(CALLS_MAX)
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        """Listen, and return the path of the socket; empty if the system takes no path of such a length."""
+        self._path.unlink(missing_ok=True)  # of a process that was killed: its successor holds the directory's lock
+        try:
+            self._server = await asyncio.start_unix_server(self._connected, self._path)
+        except OSError as error:
+            log.warning("no socket for administrative calls: %s: %s", self._path, error)
+            return ""
+        os.chmod(self._path, PRIVATE_FILE)
+        return str(self._path)
+
+    async def stop(self) -> None:
+        """Close the socket and end the calls. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            self._path.unlink(missing_ok=True)
+        for call in list(self._calls):
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        call = asyncio.current_task()
+        assert call is not None, "a connection has a task"
+        self._calls.add(call)
+        try:
+            async with self._running:
+                await self._answer(reader, writer)
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass  # the caller has gone, or the cluster ends
+        finally:
+            self._calls.discard(call)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await receive(reader)
+            operation = OPERATIONS.get(str(request.get("operation")))
+            if operation is None:
+                raise BadRequestError(f"there is no operation {request.get('operation')!r}", field="operation")
+            caller = self._admin.called_from(str(request.get("address") or "helio"))
+            value = await caller.call(operation, dict(request.get("arguments") or {}))
+        except HeliographError as error:
+            await send(writer, {"failure": described(error)})
+        else:
+            await send(writer, {"value": value})

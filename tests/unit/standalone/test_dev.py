@@ -1,0 +1,86 @@
+"""``helio dev`` as a process: what it prints, how others find it, and what a kill costs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heliograph
+
+HELIO = (sys.executable, "-c", "from heliograph.cli import main; main()")
+SECONDS_MAX = 300
+READ_SECONDS = 60
+
+
+@contextlib.contextmanager
+def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A ``helio dev`` with free ports, and what it printed."""
+    command = [*HELIO, "dev", "--port", "0", "--http-port", "0", "--json", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def helio(*arguments: str, standard_input: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*HELIO, *arguments], input=standard_input, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+
+
+def test_commands_find_it_and_ctrl_c_ends_it(state_root: Path) -> None:
+    with running() as (process, printed):
+        assert printed["directory"] == str(state_root / "heliograph")
+        assert helio("produce", "greetings", standard_input="hello\n").returncode == 0
+        consumed = helio("consume", "greetings", "--from", "earliest", "-n", "1")
+        assert consumed.stdout == "hello\n", consumed.stderr
+        listed = json.loads(helio("topics", "list", "--json").stdout)
+        assert "persistent://public/default/greetings" in json.dumps(listed)
+        assert json.loads(helio("status", "--json").stdout)["service_url"] == printed["service_url"]
+        refused = helio("up")
+        assert refused.returncode == 1
+        assert f"process {process.pid} has a cluster" in refused.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == 0
+    assert not (state_root / "heliograph" / "cluster.json").exists()
+
+
+def test_what_was_confirmed_before_a_kill_is_there_after_it(state_root: Path) -> None:
+    confirmed: list[bytes] = []
+    for _ in range(2):
+        with running() as (process, printed), heliograph.connect(printed["service_url"]) as client:
+            producer = client.producer("orders")
+            for _ in range(50):
+                value = b"%d" % len(confirmed)
+                producer.send(value)
+                confirmed.append(value)
+            os.kill(process.pid, signal.SIGKILL)
+    with running() as (_, printed), heliograph.connect(printed["service_url"]) as client:
+        with client.reader("orders", start="earliest") as reader:
+            assert [reader.receive(timeout=READ_SECONDS).value for _ in confirmed] == confirmed
+
+
+@pytest.mark.parametrize("option", ["--port", "--http-port"])
+def test_a_taken_port_is_named_with_its_option(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        other = ({"--port", "--http-port"} - {option}).pop()
+        ran = helio("dev", option, port, other, "0")
+    assert ran.returncode == 1
+    assert ran.stderr.strip() == (
+        f"error: port {port} on 127.0.0.1 is in use: stop its server, or give {option} another one, 0 for any"
+    )
