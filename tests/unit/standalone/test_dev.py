@@ -69,9 +69,12 @@ def test_what_was_confirmed_before_a_kill_is_there_after_it(state_root: Path) ->
                 producer.send(value)
                 confirmed.append(value)
             os.kill(process.pid, signal.SIGKILL)
-    with running() as (_, printed), heliograph.connect(printed["service_url"]) as client:
-        with client.reader("orders", start="earliest") as reader:
-            assert [reader.receive(timeout=READ_SECONDS).value for _ in confirmed] == confirmed
+    with (
+        running() as (_, printed),
+        heliograph.connect(printed["service_url"]) as client,
+        client.reader("orders", start="earliest") as reader,
+    ):
+        assert [reader.receive(timeout=READ_SECONDS).value for _ in confirmed] == confirmed
 
 
 @pytest.mark.parametrize("option", ["--port", "--http-port"])
