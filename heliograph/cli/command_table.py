@@ -12,7 +12,7 @@ PURPOSES = (
     CommandPurpose(
         "Run a cluster",
         (
-            CommandEntry("dev", f"{_OPERATIONS}.dev:dev", "Run a cluster in this process, without Ray, until Ctrl-C."),
+            CommandEntry("dev", "heliograph.cli.dev:dev", "Run a cluster in this process, without Ray, until Ctrl-C."),
             CommandEntry("up", f"{_OPERATIONS}.cluster:up", "Start a cluster."),
             CommandEntry("down", f"{_OPERATIONS}.cluster:down", "Stop what `helio up` started."),
             CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs."),

@@ -33,6 +33,7 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("spark", ("pipelines",)),
     ("ray_data", ("pipelines",)),
     ("standalone", ("actors", "client", "gateway", "metadata", "protocol", "operations", "auth", *BASE)),
+    ("testing", ("standalone", "client", *BASE)),
     ("cluster", ("",)),  # starts the actors
     ("cli", ("",)),
     ("", ("client", "protocol", "standalone", "base")),  # the public names
