@@ -165,10 +165,11 @@ class ClusterHome:
         """Record ``state``."""
         replace_private(self._file, (json.dumps(asdict(state), indent=2) + "\n").encode())
 
-    def forget(self) -> None:
-        """Delete the recorded state, with the secret."""
+    def forget(self, *, keep_secret: bool = False) -> None:
+        """Delete the recorded state, with the secret unless it is to be kept."""
         self._file.unlink(missing_ok=True)
-        self._secret.unlink(missing_ok=True)
+        if not keep_secret:
+            self._secret.unlink(missing_ok=True)
         self._started_with.unlink(missing_ok=True)
 
     def keep_places(self, places: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ from heliograph.base.section import Section, build, from_environment
 from heliograph.base.settings import setting_of
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
+from heliograph.cluster.labels import ONE_MACHINE
 from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.ports import require_distinct
 from heliograph.cluster.settings.environment import check_environment
@@ -186,6 +187,11 @@ class ClusterConfig(ClusterLocation):
     )
     gateway_port: int = _port(8080, "port of the gateway, Pulsar's own; 0: a free one")
     dashboard_port: int = _port(8265, "port of the Ray dashboard; 0, or 8265 if that is in use: a free one")
+    ray_port: int = _port(
+        0,
+        "port of a Ray head that `helio up` starts, where other nodes join it (6379 is usual); 0: a free one, which a "
+        "head that is started again has again",
+    )
 
     ensemble_size: int = Field(default=3, description="E: bookies that a segment is spread over")
     write_quorum: int = Field(default=3, description="Qw: copies of each entry")
@@ -221,6 +227,12 @@ class ClusterConfig(ClusterLocation):
         ge=1,
         description="logical CPUs of a Ray head that `helio up` starts, for tasks beside the actors; default: the "
         "machine's, at least 8",
+    )
+    ray_labels: str = Field(
+        default=",".join(f"{label}={value}" for label, value in ONE_MACHINE.items()),
+        pattern=r"^[^=,\s]+=[^=,\s]+(,[^=,\s]+=[^=,\s]+)*$",
+        description="labels of a Ray head that `helio up` starts, `name=value,name=value`; where a part is for another "
+        "node, `helio up` waits `start_timeout_ms` for it to join",
     )
     ray_object_store_bytes: int = Field(
         default=512 * MIB,
@@ -321,7 +333,7 @@ class ClusterConfig(ClusterLocation):
 
     @model_validator(mode="after")
     def _check_ports(self) -> Self:
-        fields: tuple[str, ...] = ("metadata_port", "broker_port", "gateway_port", "dashboard_port")
+        fields: tuple[str, ...] = ("metadata_port", "broker_port", "gateway_port", "dashboard_port", "ray_port")
         if self.tls_certificate_file is not None:
             fields = (*fields, "broker_tls_port")
         require_distinct({field: getattr(self, field) for field in fields})

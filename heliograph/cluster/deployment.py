@@ -49,6 +49,7 @@ from heliograph.metadata.recipes.occupancy import require_vacant
 
 SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to expire
 NEEDED = ("metadata", "bookie", "broker")  # kinds of which at least one part has to serve
+NODE_POLL_SECONDS = 0.5
 ADDRESS_SHARE = 0.001  # of a node's resource for its address; each of up to 1,000 actors holds as much
 CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
 
@@ -78,8 +79,7 @@ def deploy(config: ClusterConfig, home: ClusterHome, progress: Progress, *, dash
         ResourceError: the metadata store, every bookie or every broker does not serve; names one and the reason. The
             actors that this call created are removed again; their data stays.
     """
-    nodes = diagnosis.living_nodes()
-    parts = parts_of(config, nodes, {name: Place(**place) for name, place in home.places().items()})
+    parts, nodes = _placed_parts(config, home, progress)
     _check_reach(config, parts, nodes)
     home.keep_places({part.name: asdict(part.place) for part in parts if part.directory is not None})
     deployed = Deployed(metadata_url=config.metadata_url or "")
@@ -99,6 +99,28 @@ def deploy(config: ClusterConfig, home: ClusterHome, progress: Progress, *, dash
         remove(deployed.created, config.namespace)
         raise
     return deployed
+
+
+def _placed_parts(config: ClusterConfig, home: ClusterHome, progress: Progress) -> tuple[list[Part], list[Node]]:
+    """Return all parts with their places, and the nodes; other nodes may join a head that ``helio up`` started.
+
+    Raises:
+        ResourceError: no node carries the label of a part.
+    """
+    deadline = time.monotonic() + config.start_timeout_ms / 1000
+    known = {name: Place(**place) for name, place in home.places().items()}
+    is_told = False
+    while True:
+        nodes = diagnosis.living_nodes()
+        try:
+            return parts_of(config, nodes, known), nodes
+        except ResourceError as error:
+            if error.field != "labels" or "ray_labels" not in config.model_fields_set or time.monotonic() > deadline:
+                raise
+            if not is_told:
+                progress(f"waiting for other nodes to join {ray.get_runtime_context().gcs_address}: {error}")
+            is_told = True
+            time.sleep(NODE_POLL_SECONDS)
 
 
 def _outcome(name: str, deployed: Deployed) -> str:
@@ -163,6 +185,7 @@ def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url:
             max_task_retries=0,
             max_concurrency=CALLS_AT_ONCE_MAX,
             num_cpus=config.actor_cpus,
+            scheduling_strategy="SPREAD" if part.kind == "broker" else None,  # else all on one node, which may be lost
             label_selector=dict(part.place.selector) or None,
             resources={f"{ADDRESS_RESOURCE}{part.place.address}": ADDRESS_SHARE} if part.place.address else None,
             runtime_env={"env_vars": _environment()},

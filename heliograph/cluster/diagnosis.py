@@ -37,6 +37,25 @@ def living_nodes() -> list[Node]:
     return [Node(node["NodeManagerAddress"], node["Labels"]) for node in nodes if node["Alive"]]
 
 
+def parts_beside(namespace: str) -> tuple[list[str], list[str]]:
+    """Return the names of the actors that run on other living nodes than this process's, and of all others.
+
+    Ray's GCS is asked, because the dashboard of a head that was just started may not answer yet.
+    """
+    from ray._private.state import actors
+
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    own = ray.get_runtime_context().get_node_id()
+    others = {node["NodeID"] for node in nodes if node["Alive"]} - {own}
+    found = {
+        entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace
+    }
+    there = {
+        actor["Name"] for actor in actors(actor_state_name="ALIVE").values() if actor["Address"]["NodeID"] in others
+    }
+    return sorted(found & there), sorted(found - there)
+
+
 def actor_states(namespace: str) -> dict[str, dict[str, Any]]:
     """Return Ray's state of each named actor of the namespace; empty when Ray runs without its dashboard."""
     from ray.util.state import list_actors

@@ -25,8 +25,10 @@ from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.client import discovery
 from heliograph.client.access import joined_address
-from heliograph.cluster import launch, ports, setting_report
+from heliograph.cluster import ports, setting_report
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head import launch
+from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
 
 SECRET_BYTES = 32
@@ -72,7 +74,10 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
         started = None if known or is_given else _start_ray(config, home, progress)
         state = known or started or _joined(config)
         try:
-            state = _deploy(config, home, state, progress)
+            if started is not None:
+                _attach(config, home, state)
+                _clear_what_ended(config, home, progress)
+            state = _deploy(config, home, state, progress, is_first=started is not None)
             keep_settings(wanted, home, progress)
             return state
         except BaseException:
@@ -180,6 +185,7 @@ def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = l
             _remove_actors(state, home, progress, delete_data=delete_data)
             _stop_ray(state)
         if state.ray_pid:
+            RayStorage.of(home).delete()
             progress(f"Ray at {state.ray_address} has stopped")
         if delete_data and state.data_root:
             delete_tree(Path(state.data_root))
@@ -189,13 +195,18 @@ def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = l
         home.forget()
 
 
-def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progress: Progress) -> ClusterState:
+def _deploy(
+    config: ClusterConfig, home: ClusterHome, state: ClusterState, progress: Progress, *, is_first: bool
+) -> ClusterState:
     from heliograph.cluster.deployment import deploy
 
-    discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
+    _attach(config, home, state)
+    settings = setting_report.given(config)
     home.keep_secret(config.secrets)
-    home.keep_started_with(setting_report.given(config))
+    home.keep_started_with(settings)
     deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url)
+    if state.ray_pid and is_wanted(config):
+        RayStorage.of(home).keep_origin(settings, by_one_start=is_first)
     state = replace(
         state,
         metadata_url=deployed.metadata_url,
@@ -207,6 +218,27 @@ def _deploy(config: ClusterConfig, home: ClusterHome, state: ClusterState, progr
     state = _with_files(state, config)
     home.save(state)
     return state
+
+
+def _attach(config: ClusterConfig, home: ClusterHome, state: ClusterState) -> None:
+    discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
+
+
+def _clear_what_ended(config: ClusterConfig, home: ClusterHome, progress: Progress) -> None:
+    """Have the parts that ended with an earlier head made again by other settings than theirs, if they changed.
+
+    By the same settings, Ray starts them again itself.
+    """
+    from heliograph.cluster import diagnosis
+    from heliograph.cluster.removal import remove
+
+    storage = RayStorage.of(home)
+    if not storage.is_served:
+        return  # the head is the first one
+    alive, ended = diagnosis.parts_beside(config.namespace)
+    progress(f"Ray knows the cluster of the head before: {len(alive)} parts went on, {len(ended)} start again")
+    if not storage.has_origin(setting_report.given(config)):
+        remove(ended, config.namespace)
 
 
 def _joined_urls(addresses: Mapping[str, str]) -> str:
@@ -232,6 +264,9 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
     for setting in ("metadata_port", "broker_port", "gateway_port"):
         if wanted.get(setting, True):
             ports.require_free(getattr(config, setting), "0.0.0.0" if config.host == NODE else config.host, setting)
+    storage = RayStorage.of(home)
+    if storage.is_served and not is_wanted(config):
+        storage.delete()
     progress("starting Ray on this machine")
     for attempt in range(1, RAY_STARTS_MAX + 1):
         try:
@@ -241,6 +276,9 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
             if attempt == RAY_STARTS_MAX:
                 raise
             progress(f"{error}; starting it again")  # Ray gives up its own start after 30 s, also on a busy machine
+            if storage.is_served and attempt == RAY_STARTS_MAX - 1:
+                progress(f"without the state in {storage.directory}: nodes of other machines have to join again")
+                storage.delete()
     progress(f"Ray runs at {state.ray_address}, its dashboard at {state.dashboard_url}")
     return state
 
@@ -267,6 +305,8 @@ def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
     home.save(state)  # from here on `down` can stop it, even if this process ends
     try:
         state = replace(state, ray_address=launch.wait_for_ray(head, home))
+        if is_wanted(config):
+            RayStorage.of(home).keep_port(int(state.ray_address.rpartition(":")[2]))
     except BaseException:
         _stop_failed(state, home)
         raise
@@ -278,7 +318,10 @@ def _stop_failed(state: ClusterState, home: ClusterHome) -> None:
     """Stop a Ray whose start, or whose cluster's start, failed. Its logs stay in the cluster's home."""
     if (process := state.ray_process) is not None:
         launch.stop_ray(process, state.ray_temporary_directory, keep_logs=home.failed_start)
-    home.forget()
+    storage = RayStorage.of(home)
+    home.forget(keep_secret=storage.is_served)  # parts on other machines go on with it
+    if not storage.is_served:
+        storage.delete()
 
 
 def _joined(config: ClusterConfig) -> ClusterState:

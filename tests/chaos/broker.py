@@ -8,7 +8,6 @@ stopped. Exit code 1: a promise was broken, and the directory is kept.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import random
 import shutil
@@ -20,176 +19,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pulsar
 
-import heliograph
-from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import NamespacePolicies
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import split
 from tests.chaos.broker_cluster import BrokerProcess, ProcessCluster, process_cluster
 from tests.chaos.broker_host import SESSION_TIMEOUT_MS
+from tests.chaos.history import RESUME_SECONDS_MAX, Acknowledger, History, Publisher, check, wait_for_more
 from tests.cluster.support.raw_peer import RawPeer
 
 TOPIC = "chaos"
 LEDGER_ENTRIES_MAX = 2_000
-PENDING_MAX = 200
-RESUME_SECONDS_MAX = 120.0
-DRAIN_SECONDS_MAX = 120.0
-QUIET_SECONDS = 1.0  # at the end: time for acknowledged messages to be delivered again, which must not happen
 _T = pb.BaseCommand
-
-
-@dataclass
-class History:
-    """The confirmations that the publisher and the consumer got."""
-
-    confirmed: list[int] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    confirmed_at: list[float] = field(default_factory=list)
-    received: list[int] = field(default_factory=list)  # every delivery, in order
-    acknowledged: set[int] = field(default_factory=set)  # confirmed with ACK_RESPONSE
-    redelivered: list[int] = field(default_factory=list)  # delivered although their acknowledgement was confirmed
-    gaps: list[float] = field(default_factory=list)  # seconds from a kill to the stock producer's next receipt
-    served: list[float] = field(default_factory=list)  # to the first producer that another client could make
-
-
-class Publisher:
-    """A stock client that sends numbers, pipelined, until it is stopped."""
-
-    def __init__(self, client: pulsar.Client, history: History) -> None:
-        self._history = history
-        self._producer = client.create_producer(
-            TOPIC, block_if_queue_full=True, max_pending_messages=PENDING_MAX, send_timeout_millis=0
-        )
-        self._stop = threading.Event()
-        self.sent = 0
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Wait until every message has its receipt."""
-        self._stop.set()
-        self._thread.join(DRAIN_SECONDS_MAX)
-        assert not self._thread.is_alive(), "every publish has its receipt"
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._producer.send_async(b"%d" % self.sent, self._note(self.sent))
-            self.sent += 1
-            if self.sent % 20 == 0:
-                time.sleep(0.01)  # some thousand a second
-        self._producer.flush()
-
-    def _note(self, number: int) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
-        def note(result: pulsar.Result, _: pulsar.MessageId) -> None:
-            if result == pulsar.Result.Ok:
-                self._history.confirmed.append(number)
-                self._history.confirmed_at.append(time.monotonic())
-            else:
-                self._history.failed.append(f"{number}: {result}")
-
-        return note
-
-
-class Acknowledger:
-    """Our client in a thread: it acknowledges most messages, each confirmed by the broker, and leaves holes.
-
-    An acknowledgement that was confirmed before a kill must survive it: its message must not come again. (A message
-    whose acknowledgement is confirmed later may have been delivered a second time before that.)
-    """
-
-    def __init__(self, service_url: str, history: History, seed: int) -> None:
-        self._service_url = service_url
-        self._history = history
-        self._chance = random.Random(seed)
-        self._finished = threading.Event()
-        self._confirmed_at: dict[tuple[heliograph.MessageId, int], float] = {}
-        self._sent = 0
-        self.killed_at = 0.0
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="acknowledger", daemon=True)
-        self.error: BaseException | None = None
-        self._thread.start()
-
-    def finish(self, sent: int) -> None:
-        """Acknowledge the remaining ones of a number of messages, and stop."""
-        self._sent = sent
-        self._finished.set()
-        self._thread.join(DRAIN_SECONDS_MAX)
-        assert not self._thread.is_alive(), "the backlog comes to its end"
-        if self.error is not None:
-            raise self.error
-
-    async def _run(self) -> None:
-        try:
-            async with await heliograph.connect_async(self._service_url) as client:
-                consumer = await client.consumer(TOPIC, "s", type="shared", initial_position="earliest")
-                quiet_since = time.monotonic()
-                while not (self._has_all and time.monotonic() - quiet_since > QUIET_SECONDS):
-                    messages = list(await consumer.receive_many(200, 0.3))
-                    if messages:
-                        quiet_since = time.monotonic()
-                    await self._take(consumer, messages)
-        except BaseException as error:
-            self.error = error
-
-    @property
-    def _has_all(self) -> bool:
-        return self._finished.is_set() and len(self._history.acknowledged) >= self._sent
-
-    async def _take(self, consumer: heliograph.AsyncConsumer, messages: list[heliograph.Message]) -> None:
-        history = self._history
-        for message in messages:
-            number = int(message.value)
-            history.received.append(number)
-            if self._confirmed_at.get((message.message_id, number), self.killed_at) < self.killed_at:
-                history.redelivered.append(number)
-        leave = 0.0 if self._finished.is_set() else 0.05
-        wanted = [message for message in messages if self._chance.random() >= leave]
-        for message in messages:
-            if message not in wanted:
-                await consumer.nack(message)
-        if not wanted:
-            return
-        try:
-            await consumer.ack_many(wanted)
-        except HeliographError:
-            return  # not confirmed: they may come again
-        confirmed = time.monotonic()
-        self._confirmed_at.update({(message.message_id, int(message.value)): confirmed for message in wanted})
-        history.acknowledged.update(int(message.value) for message in wanted)
-
-
-def check(client: pulsar.Client, history: History, sent: int) -> list[int]:
-    """Read the topic from the start and compare it with the confirmations.
-
-    Raises:
-        AssertionError: a promise was broken.
-    """
-    assert history.failed == [], history.failed[:5]
-    assert history.confirmed == sorted(history.confirmed), "receipts are in order"  # I2
-    stored = read_all(client)
-    first_seen = list(dict.fromkeys(stored))
-    assert first_seen == list(range(sent)), "each first time is in publish order"  # I12
-    missing = set(history.confirmed) - set(stored)
-    assert not missing, f"acknowledged and gone: {sorted(missing)[:10]}"  # I1
-    assert history.redelivered == [], f"acknowledged, confirmed and delivered again: {history.redelivered[:10]}"  # I11
-    assert set(history.received) == set(stored), "everything was delivered"
-    assert history.acknowledged == set(stored), "and acknowledged in the end"
-    return stored
-
-
-def read_all(client: pulsar.Client) -> list[int]:
-    """Return every entry of the topic."""
-    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest, receiver_queue_size=5_000)
-    numbers = []
-    while reader.has_message_available():
-        numbers.append(int(reader.read_next(30_000).data()))
-    reader.close()
-    return numbers
 
 
 def resumed(history: History, killed_at: float) -> float:
@@ -240,8 +84,8 @@ def run(folder: Path, rounds: int, seed: int, *, say: Callable[[str], None] = la
     policies = NamespacePolicies(ledger_entries_max=LEDGER_ENTRIES_MAX)
     with process_cluster(folder, policies) as cluster, stock_client(cluster) as client:
         # When a promise is broken, the load may never end, so it is not waited for.
-        publisher = Publisher(client, history)
-        acknowledger = Acknowledger(cluster.service_url, history, seed)
+        publisher = Publisher(client, TOPIC, history)
+        acknowledger = Acknowledger(cluster.service_url, TOPIC, history, seed)
         for number in range(1, rounds + 1):
             wait_for_more(history, 500)
             time.sleep(chance.uniform(0.0, 1.0))
@@ -258,16 +102,8 @@ def run(folder: Path, rounds: int, seed: int, *, say: Callable[[str], None] = la
         wait_for_more(history, 500)
         publisher.stop()
         acknowledger.finish(publisher.sent)
-        check(client, history, publisher.sent)
+        check(client, TOPIC, history, publisher.sent)
     return history
-
-
-def wait_for_more(history: History, count: int) -> None:
-    """Wait for a number of further receipts."""
-    deadline, before = time.monotonic() + RESUME_SECONDS_MAX, len(history.confirmed)
-    while len(history.confirmed) < before + count:
-        assert time.monotonic() < deadline, "publishing goes on"
-        time.sleep(0.01)
 
 
 def freeze_the_owner(folder: Path) -> None:

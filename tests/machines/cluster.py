@@ -1,23 +1,30 @@
-"""A cluster over several machines: a raylet on each, and ``helio`` on the first."""
+"""A cluster over several machines: a raylet on each, which ``helio up`` starts on the first."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.machines.network import Machine, network
+from heliograph.base.home import ClusterHome
+from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
+from heliograph.metadata.credentials import with_secrets
+from tests.machines.network import Machine, network, wait_for
 from tests.patience import START_SECONDS
 
 ROOT = Path(__file__).parents[2]
 GCS_PORT = 6379
 STARTS_MAX = 3  # of one raylet: Ray gives up its own start after 30 s, which a busy computer exceeds
+BROKER_MACHINES = (1, 2)  # the metadata store is on machine 0
+BROKER_PORTS = (6650, 6652)
 OBJECT_STORE_BYTES = 100_000_000
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 _HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main; sys.exit(main())")
@@ -25,10 +32,27 @@ _HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main
 
 @dataclass
 class MachineCluster:
-    """A running cluster; bookie-n is pinned to the n-th machine, and brokers may run on each."""
+    """A running cluster; bookie-n is pinned to the n-th machine, and brokers run on ``BROKER_MACHINES``."""
 
     machines: list[Machine]
     directory: Path
+    settings: Mapping[str, str] = field(default_factory=dict)  # options of ``helio up``
+
+    @property
+    def head(self) -> str:
+        """The address where nodes join Ray."""
+        return f"{self.machines[0].address}:{GCS_PORT}"
+
+    @property
+    def service_url(self) -> str:
+        """Every address that a broker may have."""
+        hosts = [self.machines[number].address for number in BROKER_MACHINES]
+        return "pulsar://" + ",".join(f"{host}:{port}" for host in hosts for port in BROKER_PORTS)
+
+    @property
+    def data(self) -> Path:
+        """Where each bookie has its directory, as every machine sees it."""
+        return self.directory / "home" / "data"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -37,26 +61,33 @@ class MachineCluster:
         return given | {
             "HOME": str(self.directory / "user"),
             "PYTHONPATH": str(ROOT),
-            "RAY_ADDRESS": f"{self.machines[0].address}:{GCS_PORT}",
             "RAY_AUTH_MODE": "disabled",
+            RECONNECT_VARIABLE: str(RECONNECT_SECONDS),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
         }
 
-    def start_ray(self, number: int) -> None:
-        """Start the raylet of a machine; that of the first is the head."""
-        machine = self.machines[number]
-        head = f"{self.machines[0].address}:{GCS_PORT}"
-        place = (
-            ("--head", f"--port={GCS_PORT}", f"--temp-dir={self.directory / 'ray'}", "--dashboard-host=127.0.0.1")
-            if number == 0
-            else (f"--address={head}",)
-        )
-        labels = f"heliograph.io/bookie=bookie-{number + 1},heliograph.io/broker=true"
-        command = [
-            *(*_RAY, "start", *place, f"--node-ip-address={machine.address}", "--disable-usage-stats"),
-            *("--num-cpus=4", f"--object-store-memory={OBJECT_STORE_BYTES}", f"--labels={labels}"),
+    def up(self) -> str:
+        """Have the first machine start Ray's head and the parts that are missing, and return what it said."""
+        options = [
+            *("--host=node", "--insecure", f"--ray-port={GCS_PORT}", f"--ray-labels={_labels(0)}"),
+            f"--bookies={len(self.machines)}",
+            *(f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()),
         ]
+        done = self.run([*_HELIO, "up", *self._home, *options])
+        assert done.returncode == 0, f"helio up: {done.stderr[-2000:]}"
+        return done.stderr
+
+    def join(self, number: int) -> None:
+        """Start the raylet of a machine other than the first."""
+        machine = self.machines[number]
+        command = [
+            *(*_RAY, "start", f"--address={self.head}", f"--node-ip-address={machine.address}"),
+            # The default is the directory of the head, which `helio up` deletes once that has ended.
+            *(f"--temp-dir={self.directory / f'r{number + 1}'}", f"--labels={_labels(number)}"),
+            *("--num-cpus=4", f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"),
+        ]
+        wait_for(self._is_joinable, "the head's GCS listens", START_SECONDS)
         for attempt in range(1, STARTS_MAX + 1):
             log = self.directory / f"ray-{number + 1}.log"
             with log.open("wb") as output:
@@ -75,6 +106,21 @@ class MachineCluster:
             machine.power_off()
             assert attempt < STARTS_MAX, f"no raylet on machine {number + 1}: {log.read_text(errors='replace')[-2000:]}"
 
+    def start(self) -> None:
+        """Start the cluster: the head and, as soon as they can join it, all other nodes."""
+        with ThreadPoolExecutor(1) as pool:
+            up = pool.submit(self.up)
+            self.join_all()
+            up.result()
+
+    def join_all(self) -> None:
+        """Start the raylets of all machines but the first.
+
+        One after the other: a raylet ends whose agent takes longer than 15 s to start, as several do on two cores.
+        """
+        for number in range(1, len(self.machines)):
+            self.join(number)
+
     def run(self, command: Sequence[str], *, on: int = 0, given: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command on a machine to its end."""
         return subprocess.run(
@@ -90,26 +136,43 @@ class MachineCluster:
 
     def helio(self, *arguments: str, on: int = 0, given: str = "") -> str:
         """Run ``helio`` on a machine and return what it printed."""
-        done = self.run([*_HELIO, *arguments, "--home", str(self.directory / "home")], on=on, given=given)
+        done = self.run([*_HELIO, *arguments, *self._home], on=on, given=given)
         assert done.returncode == 0, f"helio {' '.join(arguments)}: {done.stderr[-2000:]}"
         return done.stdout
 
+    def metadata_url(self) -> str:
+        """Return the URL of the metadata store, for the test's own process."""
+        home = ClusterHome(self.directory / "home")
+        state = home.load()
+        assert state is not None, "the cluster was started"
+        return with_secrets(state.metadata_url, home.secret())
+
     def status(self, *, on: int = 0) -> dict[str, Any]:
         """Return what ``helio status`` shows, healthy or not."""
-        command = [*_HELIO, "status", "--json", "--home", str(self.directory / "home")]
-        done = self.run(command, on=on)
+        done = self.run([*_HELIO, "status", "--json", *self._home], on=on)
         found: dict[str, Any] = json.loads(done.stdout)
         return found
+
+    def _is_joinable(self) -> bool:
+        with suppress(OSError), socket.create_connection((self.machines[0].address, GCS_PORT), 1):
+            return True
+        return False
+
+    @property
+    def _home(self) -> list[str]:
+        return ["--home", str(self.directory / "home")]
 
 
 @contextmanager
 def machine_cluster(directory: Path, count: int, **settings: str) -> Iterator[MachineCluster]:
     """Run a cluster over so many machines for the length of the block, with a bookie on each."""
     with network(count) as machines:
-        cluster = MachineCluster(machines, directory)
+        cluster = MachineCluster(machines, directory, settings)
         (directory / "user").mkdir()
-        for number in range(count):
-            cluster.start_ray(number)
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-        cluster.helio("up", "--host=node", "--insecure", f"--bookies={count}", *options)
+        cluster.start()
         yield cluster
+
+
+def _labels(number: int) -> str:
+    bookie = f"heliograph.io/bookie=bookie-{number + 1}"
+    return f"{bookie},heliograph.io/broker=true" if number in BROKER_MACHINES else bookie

@@ -11,13 +11,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
 
 END_SECONDS = 20.0
+NOBODY = "02:00:00:00:00:fe"  # a hardware address that no device has
 _POLL_SECONDS = 0.1
 
 
@@ -41,6 +42,43 @@ class Machine:
         """Join the machine to the others again."""
         _run("ip", "link", "set", self.device, "up")
 
+    def stop_sending_to(self, other: Machine) -> None:
+        """Lose every packet to another machine without a word: one way of a broken network."""
+        _run(*self._ip, "neigh", "replace", other.address, "lladdr", NOBODY, "dev", "eth0", "nud", "permanent")
+
+    def send_again_to(self, other: Machine) -> None:
+        """Undo ``stop_sending_to``."""
+        _run(*self._ip, "neigh", "del", other.address, "dev", "eth0")
+
+    def disturb(self, disturbance: str) -> str:
+        """Have the kernel delay or lose packets that the machine sends; return why it cannot, or nothing.
+
+        Args:
+            disturbance: in the words of ``tc netem``, such as ``delay 20ms 10ms loss 1%``.
+        """
+        command = ["tc", "-n", self.namespace, "qdisc", "replace", "dev", "eth0", "root", "netem", *disturbance.split()]
+        if shutil.which("tc") is None:
+            return "there is no `tc` (package iproute2)"
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
+
+    def calm(self) -> None:
+        """Undo ``disturb``."""
+        _run("tc", "-n", self.namespace, "qdisc", "del", "dev", "eth0", "root")
+
+    def pids(self, title: str) -> list[int]:
+        """Return the processes of that title, such as ``ray::BookieActor``."""
+        return [pid for pid in self._pids() if _title(pid).startswith(title)]
+
+    def kill(self, title: str) -> None:
+        """Send SIGKILL to the processes of that title."""
+        for pid in self.pids(title):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def _ip(self) -> list[str]:
+        return ["ip", "-n", self.namespace]
+
     def power_off(self) -> None:
         """End everything that runs on the machine, as a loss of power would; its disk stays."""
         deadline = time.monotonic() + END_SECONDS
@@ -54,6 +92,18 @@ class Machine:
     def _pids(self) -> list[int]:
         listed = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=True)
         return [pid for pid in map(int, listed.stdout.split()) if _is_running(pid)]
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        AssertionError: it does not in so many seconds; names it.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
+        time.sleep(_POLL_SECONDS)
 
 
 @contextmanager
@@ -110,3 +160,11 @@ def _is_running(pid: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def _title(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as title:
+            return title.read().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

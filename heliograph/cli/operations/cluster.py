@@ -35,6 +35,16 @@ def up(
     ] = None,
     metadata_port: Annotated[int | None, typer.Option(help="Metadata store's port, 0: any. [default: 0]")] = None,
     dashboard_port: Annotated[int | None, typer.Option(help="Ray dashboard's port, 0: any. [default: 8265]")] = None,
+    ray_port: Annotated[
+        int | None, typer.Option(help="Port of Ray's head for other nodes, 0: any. [default: 0]")
+    ] = None,
+    ray_labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels of Ray's head. "
+            "[default: heliograph.io/bookie=true,heliograph.io/broker=true,heliograph.io/metadata=true]"
+        ),
+    ] = None,
     data_directory: Annotated[Path | None, typer.Option(help="Disk to store on. [default: <home>/data]")] = None,
     gateway: Annotated[bool | None, typer.Option(help="Start the HTTP and WebSocket gateway. [default: yes]")] = None,
     config_file: Annotated[

@@ -13,8 +13,9 @@ from heliograph.base.errors import ConflictError, ResourceError
 from heliograph.base.home import ClusterHome, ClusterState, boot_id, require_writable
 from heliograph.base.processes import ProcessName, end_session, session_members, wait_until
 from heliograph.client import discovery
-from heliograph.cluster import launch, lifecycle, ports
+from heliograph.cluster import lifecycle, ports
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head import launch
 
 # A leader with a child in a process group of its own that ignores SIGTERM, as Ray's workers may.
 LEADER = """
@@ -139,7 +140,7 @@ def test_a_ray_that_does_not_start_is_cleared_away(
 ) -> None:
     temporary: list[Path] = []
 
-    def command(config: ClusterConfig, directory: Path, dashboard_port: int) -> list[str]:
+    def command(config: ClusterConfig, directory: Path, dashboard_port: int, port: int) -> list[str]:
         temporary.append(directory)
         return [sys.executable, "-c", program]
 

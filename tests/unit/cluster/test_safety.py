@@ -18,8 +18,9 @@ from heliograph.base.peer import is_loopback, is_wildcard
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.tls.contexts import ClientTls, ServerTls
 from heliograph.cli.app import app
-from heliograph.cluster import launch, lifecycle
+from heliograph.cluster import lifecycle
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head import launch
 from heliograph.cluster.settings.tls import INTERNAL_TLS
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
 

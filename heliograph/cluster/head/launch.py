@@ -19,8 +19,9 @@ from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delet
 from heliograph.base.peer import NODE, is_loopback, is_wildcard
 from heliograph.base.processes import ProcessName, end_session, wait_until
 from heliograph.client import discovery
-from heliograph.cluster import labels, ports
+from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.pipelines.spark.java import java_environment
 
 START_TIMEOUT_SECONDS = 300.0  # on an idle machine it takes 5, on a busy one a minute or two
@@ -47,6 +48,8 @@ class RayHead:
 def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
     """Start the processes of a Ray head without waiting for them; ``address`` is still empty.
 
+    Where other machines can take part, it goes on from the state that an earlier head left in ``home``.
+
     Raises:
         ResourceError: a port, a path or Ray's token cannot be used; nothing was started.
     """
@@ -54,17 +57,22 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
     auth_mode = os.environ.get("RAY_AUTH_MODE") or "token"
     if auth_mode == "token":
         _make_token()
+    storage = RayStorage.of(home)
+    environment = _environment(auth_mode, config) | (storage.environment() if is_wanted(config) else {})
+    port = storage.port or config.ray_port
+    if port:
+        ports.require_free(port, _node_address(config) or "0.0.0.0", "ray_port")
     temporary = _temporary_directory()
     home.ray_log.touch(mode=PRIVATE_FILE)
     home.ray_log.chmod(PRIVATE_FILE)
     with home.ray_log.open("wb") as log:
         child = subprocess.Popen(
-            _command(config, temporary, dashboard_port),
+            _command(config, temporary, dashboard_port, port),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=home.directory,
-            env=_environment(auth_mode, config),
+            env=environment,
             start_new_session=True,
             umask=PRIVATE_UMASK,
         )
@@ -114,14 +122,14 @@ def stop_ray(process: ProcessName, temporary_directory: str, *, keep_logs: Path 
         delete_tree(Path(temporary_directory))
 
 
-def _command(config: ClusterConfig, temporary: Path, dashboard_port: int) -> list[str]:
-    chosen: set[int] = {dashboard_port}
+def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: int) -> list[str]:
+    chosen: set[int] = {dashboard_port, port}
     client_port = ports.pick_free(taken=chosen)
     chosen.add(client_port)
     agent_port = ports.pick_free(taken=chosen)
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
-        *("--port=0", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
+        *(f"--port={port}", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
         f"--ray-client-server-port={client_port}",
         f"--dashboard-agent-listen-port={agent_port}",
         f"--temp-dir={temporary}",
@@ -129,7 +137,7 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int) -> lis
         *([f"--node-ip-address={address}"] if (address := _node_address(config)) else []),
         f"--num-cpus={config.ray_cpus}",
         f"--object-store-memory={config.ray_object_store_bytes}",
-        "--labels=" + ",".join(f"{key}={value}" for key, value in labels.ONE_MACHINE.items()),
+        f"--labels={config.ray_labels}",
     ]
 
 

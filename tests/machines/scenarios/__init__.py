@@ -1,0 +1,24 @@
+"""What can happen to machines, by name. Each begins and ends with a healthy cluster, and checks histories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tests.machines.scenarios import cuts, disk, power
+from tests.machines.scenarios.stage import Stage
+
+SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        power.machine_lost,
+        power.head_lost,
+        power.reboot,
+        disk.disk_lost,
+        disk.disk_full,
+        cuts.cut_off,
+        cuts.cut_one_way,
+        cuts.bookie_cut_from_metadata,
+        cuts.broker_cut_from_bookies,
+        cuts.delay_and_loss,
+    )
+}

@@ -1,0 +1,85 @@
+"""Disks of bookies: one that is lost, and all of them full."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import heliograph
+from heliograph.base.errors import HeliographError, StorageFullError
+from tests.machines import disks
+from tests.machines.network import wait_for
+from tests.machines.scenarios.stage import SETTLE_SECONDS, Stage
+
+SEND_MS = 10_000
+SENDS_MAX = 200
+
+_numbers = itertools.count()
+
+
+def disk_lost(stage: Stage) -> None:
+    """A bookie's disk is lost; it serves on an empty one under its name once it is told to."""
+    number = stage.chance.randrange(1, len(stage.cluster.machines))
+    name, machine = f"bookie-{number + 1}", stage.cluster.machines[number]
+    with stage.load() as load:
+        stage.say(f"the disk of {name} is lost")
+        disks.wipe(stage.cluster.data / name)
+        machine.kill("ray::BookieActor")
+        wait_for(lambda: _is_refused(stage, name), f"{name} refuses its empty disk", SETTLE_SECONDS)
+        load.wait_for_more()
+        stage.cluster.helio("bookie", "replace", name, "--empty-disk")
+        stage.settle()
+
+
+def disk_full(stage: Stage) -> None:
+    """The disks of all bookies are full: publishing is refused with the reason, and goes on when there is room."""
+    if not stage.has_disks:
+        pytest.skip("the bookies have no disks of their own")
+    places = [stage.cluster.data / f"bookie-{number + 1}" for number in range(len(stage.cluster.machines))]
+    topic = f"full-{stage.chance.randrange(1 << 32)}"
+    confirmed: list[bytes] = []
+    with (
+        heliograph.connect(stage.cluster.service_url) as client,
+        client.producer(topic, send_timeout_ms=SEND_MS) as producer,
+    ):
+        _send(producer, confirmed)
+        stage.say("all disks are full")
+        for place in places:
+            disks.fill(place)
+        why = ""
+        for _ in range(SENDS_MAX):
+            if why := _send(producer, confirmed, StorageFullError):
+                break
+        assert "bookie-" in why, f"no publish was refused with the names of bookies: {why!r}"
+        assert "%" in why, f"the refusal has no used shares: {why}"
+        stage.say(f"refused: {why}")
+        for place in places:
+            disks.make_room(place)
+        wait_for(lambda: not _send(producer, confirmed), "publishing goes on", SETTLE_SECONDS)
+        with client.reader(topic, "earliest") as reader:
+            stored = [reader.receive(60).value]
+            while stored[-1] != confirmed[-1]:
+                stored.append(reader.receive(60).value)
+        assert [value for value in stored if value in set(confirmed)] == confirmed  # I1, I12
+    stage.settle()
+
+
+def _send(
+    producer: heliograph.Producer, confirmed: list[bytes], wanted: type[HeliographError] = HeliographError
+) -> str:
+    """Publish the next number; return why it was refused, or nothing. A refused number is not sent again."""
+    value = b"%d" % next(_numbers)
+    try:
+        producer.send(value)
+    except wanted as error:
+        return str(error)
+    except HeliographError:
+        return ""
+    confirmed.append(value)
+    return ""
+
+
+def _is_refused(stage: Stage, name: str) -> bool:
+    notes = {actor["name"]: actor["note"] for actor in stage.cluster.status()["actors"]}
+    return "CookieMismatchError" in notes.get(name, "")
