@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +16,7 @@ from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
 
 if TYPE_CHECKING:
+    from heliograph.cluster.config import ClusterConfig
     from heliograph.cluster.status.model import ClusterStatus
 
 _WAIT_POLL_SECONDS = 0.5
@@ -60,10 +63,11 @@ def up(
         bool | None,
         typer.Option("--insecure", help="Let strangers in who reach --host, without auth.enabled. [default: no]"),
     ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay, and start Ray's head again when it ends.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start a cluster. It runs on this machine or in the Ray that RAY_ADDRESS names; running parts stay as they are."""
-    settings = given(**{name: value for name, value in locals().items() if name != "as_json"})
+    settings = given(**{name: value for name, value in locals().items() if name not in ("as_json", "watch")})
     from heliograph.cluster.config import ClusterConfig
     from heliograph.cluster.lifecycle import up as start
 
@@ -76,6 +80,17 @@ def up(
     options = given(home=home, namespace=namespace)
     option = "".join(f" --{name} {value}" for name, value in options.items())
     _show_started(output, state, seconds, option, config.broker_config("broker-1").default_retention_seconds)
+    if watch:
+        _watch(config, output)
+
+
+def _watch(config: ClusterConfig, output: Output) -> None:
+    from heliograph.cluster.supervision import supervise
+
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    supervise(config, output.progress, stopped)
 
 
 def _show_started(output: Output, state: ClusterState, seconds: float, option: str, retention_seconds: int) -> None:

@@ -13,7 +13,6 @@ from tests.machines.network import wait_for
 from tests.machines.scenarios.stage import SETTLE_SECONDS, Stage
 
 SEND_MS = 10_000
-SENDS_MAX = 200
 
 _numbers = itertools.count()
 
@@ -45,17 +44,17 @@ def disk_full(stage: Stage) -> None:
     ):
         _send(producer, confirmed)
         stage.say("all disks are full")
-        for place in places:
-            disks.fill(place)
-        why = ""
-        for _ in range(SENDS_MAX):
-            if why := _send(producer, confirmed, StorageFullError):
-                break
-        assert "bookie-" in why, f"no publish was refused with the names of bookies: {why!r}"
-        assert "%" in why, f"the refusal has no used shares: {why}"
-        stage.say(f"refused: {why}")
-        for place in places:
-            disks.make_room(place)
+        why: list[str] = []
+        try:
+            for place in places:
+                disks.fill(place)
+            wait_for(lambda: _is_full(producer, confirmed, why), "a publish is refused", SETTLE_SECONDS)
+        finally:
+            for place in places:
+                disks.make_room(place)
+        stage.say(f"refused: {why[-1]}")
+        assert "bookie-" in why[-1], f"the refusal names no bookie: {why}"
+        assert "%" in why[-1], f"the refusal has no used shares: {why}"
         wait_for(lambda: not _send(producer, confirmed), "publishing goes on", SETTLE_SECONDS)
         with client.reader(topic, "earliest") as reader:
             stored = [reader.receive(60).value]
@@ -65,19 +64,22 @@ def disk_full(stage: Stage) -> None:
     stage.settle()
 
 
-def _send(
-    producer: heliograph.Producer, confirmed: list[bytes], wanted: type[HeliographError] = HeliographError
-) -> str:
-    """Publish the next number; return why it was refused, or nothing. A refused number is not sent again."""
+def _is_full(producer: heliograph.Producer, confirmed: list[bytes], why: list[str]) -> bool:
+    """Publish the next number; return whether it was refused because disks are full, and note what was said."""
+    error = _send(producer, confirmed)
+    why.append(str(error or ""))
+    return isinstance(error, StorageFullError)
+
+
+def _send(producer: heliograph.Producer, confirmed: list[bytes]) -> HeliographError | None:
+    """Publish the next number; return why it was refused. A refused number is not sent again."""
     value = b"%d" % next(_numbers)
     try:
         producer.send(value)
-    except wanted as error:
-        return str(error)
-    except HeliographError:
-        return ""
+    except HeliographError as error:
+        return error
     confirmed.append(value)
-    return ""
+    return None
 
 
 def _is_refused(stage: Stage, name: str) -> bool:

@@ -353,7 +353,7 @@ def test_the_flags_of_helio_up_are_settings_and_show_their_defaults() -> None:
     shown = {"yes": True, "no": False, "our own": None, "<home>/data": None, "<home>/cluster.toml": None}
     hints = get_type_hints(up, include_extras=True)
     for name, hint in hints.items():
-        if name in ("as_json", "return", "home", "namespace"):
+        if name in ("as_json", "return", "home", "namespace", "watch"):
             continue
         text = hint.__metadata__[0].help.partition("[default: ")[2].rstrip("]")
         default = ClusterConfig.model_fields[name].default
