@@ -44,7 +44,7 @@ from heliograph.cluster.settings.sections import (
     section_settings,
     with_directories,
 )
-from heliograph.cluster.settings.tls import INTERNAL_TLS, OUTER_TLS, check_tls
+from heliograph.cluster.settings.tls import INTERNAL_TLS, OUTER_TLS, check_tls, gateway_files
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
@@ -427,7 +427,7 @@ class ClusterConfig(ClusterLocation):
             service_urls=(),
             metadata_url=metadata_url,
             dashboard_url=dashboard_url,
-            **self._gateway_tls(),
+            **gateway_files(self.outer_tls, self.trusted_authority, is_served=self.gateway_tls),
             auth=self.auth_config(),
         )
         return made
@@ -483,21 +483,6 @@ class ClusterConfig(ClusterLocation):
     def trusted_authority(self) -> Path | None:
         """The authority that signs the brokers' certificate; None: one that the machine trusts."""
         return self.tls_trust_file or self.tls_ca_file
-
-    def _gateway_tls(self) -> dict[str, Any]:
-        """Return the gateway's settings of TLS: its listener's are the brokers', and it trusts and shows the same."""
-        outer = self.outer_tls or TlsFiles("", "")
-        served = outer if self.gateway_tls else TlsFiles("", "")
-        return {
-            "tls_certificate_file": served.certificate,
-            "tls_key_file": served.key,
-            "tls_ca_file": served.client_ca,
-            "tls_require_client_certificate": served.is_client_certificate_required,
-            "broker_tls_enabled": bool(outer.certificate),
-            "broker_ca_file": str(self.trusted_authority or ""),
-            "broker_certificate_file": outer.certificate,
-            "broker_key_file": outer.key,
-        }
 
     @property
     def outer_tls(self) -> TlsFiles | None:

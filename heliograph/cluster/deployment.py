@@ -167,6 +167,13 @@ def _start_group(
         part = calls[done[0]]
         try:
             deployed.addresses[part.name] = str(ray.get(done[0]))
+        except ray.exceptions.ActorUnavailableError:  # it ended with its node, and Ray has it start elsewhere or again
+            time.sleep(NODE_POLL_SECONDS)
+            handle = existing(part.name, config.namespace)
+            assert handle is not None, "Ray starts a part again without limit"
+            again = handle.start.remote()
+            calls[again] = part
+            waiting.append(again)
         except ray.exceptions.RayError as error:
             deployed.not_serving[part.name] = diagnosis.reason(error)
 

@@ -110,16 +110,12 @@ class MachineCluster:
         """Start the cluster: the head and, as soon as they can join it, all other nodes."""
         with ThreadPoolExecutor(1) as pool:
             up = pool.submit(self.up)
-            self.join_all()
+            for number in range(1, len(self.machines)):
+                # One after the other: a raylet ends whose agent takes longer than 15 s to start, as several do at once.
+                wait_for(lambda: up.done() or self._is_joinable(), "the head's GCS listens", START_SECONDS)
+                if not up.done() or up.exception() is None:
+                    self.join(number)
             up.result()
-
-    def join_all(self) -> None:
-        """Start the raylets of all machines but the first.
-
-        One after the other: a raylet ends whose agent takes longer than 15 s to start, as several do on two cores.
-        """
-        for number in range(1, len(self.machines)):
-            self.join(number)
 
     def run(self, command: Sequence[str], *, on: int = 0, given: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command on a machine to its end."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.tls.contexts import TlsFiles
 
 INTERNAL_TLS = ("internal_tls_certificate_file", "internal_tls_key_file", "internal_tls_ca_file")
 OUTER_TLS = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
@@ -45,3 +47,25 @@ def check_tls(config: Any) -> None:
             "tls_require_client_certificate needs tls_ca_file, which signs the certificates of clients",
             field="tls_ca_file",
         )
+
+
+def gateway_files(outer: TlsFiles | None, authority: Path | None, *, is_served: bool) -> dict[str, Any]:
+    """Return the gateway's settings of TLS: its listener's are the brokers', and it trusts and shows the same.
+
+    Args:
+        outer: files of listeners for clients; None without TLS.
+        authority: that signs the brokers' certificate; None: one that the machine trusts.
+        is_served: whether the gateway's own listener speaks TLS.
+    """
+    outer = outer or TlsFiles("", "")
+    served = outer if is_served else TlsFiles("", "")
+    return {
+        "tls_certificate_file": served.certificate,
+        "tls_key_file": served.key,
+        "tls_ca_file": served.client_ca,
+        "tls_require_client_certificate": served.is_client_certificate_required,
+        "broker_tls_enabled": bool(outer.certificate),
+        "broker_ca_file": str(authority or ""),
+        "broker_certificate_file": outer.certificate,
+        "broker_key_file": outer.key,
+    }
