@@ -15,7 +15,7 @@ ROUNDS ?= 200
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers lint test test-clients check bench sim sim-mutants fuzz chaos-bookie chaos-broker proto handles docs lock clean
+.PHONY: help setup demo up down servers lint test test-clients check bench sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -101,6 +101,9 @@ chaos-bookie: $(READY) ## SIGKILL a bookie under load 200 times: ROUNDS=200
 
 chaos-broker: $(READY) ## SIGKILL the broker that owns a topic under load 20 times: ROUNDS=20
 	@$(BIN)/python -m tests.chaos.broker $(if $(filter command line environment,$(origin ROUNDS)),--rounds $(ROUNDS))
+
+chaos: $(READY) ## lose machines, disks and networks of a cluster of four: MINUTES=10 SEED=any
+	@$(BIN)/python -m tests.machines.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY) ## measure; prints a table and writes bench-results/
 	@$(BIN)/python -m tests.bench

@@ -84,7 +84,7 @@ class Bench:
         """Measure the limits now, not in the middle of a measurement that is compared with them."""
         _ = self.disk, self.peer
 
-    def cluster(self, *, bookies: int = 3, brokers: int = 1) -> PrivateCluster:
+    def cluster(self, *, bookies: int = 3, brokers: int = 1, auditor: bool = False) -> PrivateCluster:
         """Return the run's cluster, with at least so many actors of each kind."""
         from tests.bench.broker.private_cluster import PrivateCluster
 
@@ -92,7 +92,7 @@ class Bench:
             self.say("starting a private cluster")
             self._cluster = PrivateCluster(self.directory / "cluster")
             self._owned.callback(self._cluster.stop)
-        self._cluster.grow(bookies=bookies, brokers=brokers)
+        self._cluster.grow(bookies=bookies, brokers=brokers, auditor=auditor)
         end_by_exception()  # starting the cluster joined Ray
         gc.collect()
         gc.freeze()  # the objects of Ray and of all imports: collecting them would stop this process for 0.1 s

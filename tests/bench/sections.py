@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping
 
 from tests.bench.bench import Bench
 from tests.bench.bookie import bookie, disk
-from tests.bench.broker import auth, consume, cursor_core, failover, many_topics, publish, subscriptions, writer_core
+from tests.bench.broker import (
+    auth,
+    consume,
+    cursor_core,
+    failover,
+    many_topics,
+    publish,
+    repair,
+    subscriptions,
+    writer_core,
+)
 from tests.bench.metadata import store as metadata_store
 from tests.bench.peers import peer
 
@@ -23,4 +33,5 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "subscriptions": subscriptions.report,
     "topics": many_topics.report,
     "failover": failover.report,
+    "repair": repair.report,
 }

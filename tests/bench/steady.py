@@ -56,6 +56,12 @@ class SteadyPublisher:
         waits += [now - sent for sent in self._waiting.values() if since <= sent <= until]
         return max(waits, default=0.0)
 
+    def percentile(self, since: float, until: float, share: float) -> float:
+        """Return the time, in seconds, within which that share of the messages was confirmed that were sent then."""
+        waits = sorted(confirmed - sent for sent, confirmed in self._confirmed if since <= sent <= until)
+        assert waits, "messages were confirmed"
+        return waits[int(share * (len(waits) - 1) + 0.5)]
+
     async def resumed_after(self, moment: float, seconds_max: float) -> float:
         """Return the seconds from ``moment`` to the first confirmation of a message that was sent later.
 

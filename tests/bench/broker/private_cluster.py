@@ -24,7 +24,7 @@ class Usage:
 
 
 class PrivateCluster:
-    """A cluster of metadata, bookies and brokers, without auditor and gateway, which take no part in a publish.
+    """A cluster of metadata, bookies and brokers, without a gateway and, unless a section needs it, an auditor.
 
     Three copies of each entry, two of them fsynced before an acknowledgement, which are the defaults.
     """
@@ -34,6 +34,7 @@ class PrivateCluster:
         self._namespace = f"bench-{uuid.uuid4().hex[:8]}"
         self._live: LiveCluster | None = None
         self._bookies = self._brokers = 0
+        self._has_auditor = False
 
     @property
     def live(self) -> LiveCluster:
@@ -51,17 +52,18 @@ class PrivateCluster:
         """Return the Ray namespace of the actors."""
         return self._namespace
 
-    def grow(self, *, bookies: int, brokers: int) -> None:
+    def grow(self, *, bookies: int, brokers: int, auditor: bool = False) -> None:
         """Start the cluster, or its missing actors."""
-        if bookies <= self._bookies and brokers <= self._brokers:
+        if bookies <= self._bookies and brokers <= self._brokers and auditor <= self._has_auditor:
             return
+        self._has_auditor = auditor or self._has_auditor
         self._bookies, self._brokers = max(bookies, self._bookies), max(brokers, self._brokers)
         self._live = start(
             self._home,
             self._namespace,
             bookies=self._bookies,
             brokers=self._brokers,
-            auditor=False,
+            auditor=self._has_auditor,
             gateway=False,
         )
 
