@@ -30,6 +30,7 @@ class History:
     confirmed_at: list[float] = field(default_factory=list)
     received: list[int] = field(default_factory=list)  # every delivery, in order
     acknowledged: set[int] = field(default_factory=set)  # confirmed with ACK_RESPONSE
+    in_doubt: set[int] = field(default_factory=set)  # acknowledged, but neither that nor a refusal was heard
     redelivered: list[int] = field(default_factory=list)  # delivered although their acknowledgement was confirmed
     gaps: list[float] = field(default_factory=list)  # seconds from a kill to the stock producer's next receipt
     served: list[float] = field(default_factory=list)  # to the first producer that another client could make
@@ -164,7 +165,8 @@ class Acknowledger:
 
     @property
     def _has_all(self) -> bool:
-        return self._finished.is_set() and len(self._history.acknowledged) >= self._sent
+        history = self._history
+        return self._finished.is_set() and len(history.acknowledged | history.in_doubt) >= self._sent
 
     async def _take(self, consumer: heliograph.AsyncConsumer, messages: list[heliograph.Message]) -> None:
         history = self._history
@@ -183,7 +185,8 @@ class Acknowledger:
         try:
             await consumer.ack_many(wanted)
         except HeliographError:
-            return  # not confirmed: they may come again
+            history.in_doubt.update(int(message.value) for message in wanted)  # they may come again
+            return
         confirmed = time.monotonic()
         self._confirmed_at.update({(message.message_id, int(message.value)): confirmed for message in wanted})
         history.acknowledged.update(int(message.value) for message in wanted)
@@ -204,7 +207,7 @@ def check(client: pulsar.Client, topic: str, history: History, sent: int) -> lis
     assert not missing, f"acknowledged and gone: {sorted(missing)[:10]}"  # I1
     assert history.redelivered == [], f"acknowledged, confirmed and delivered again: {history.redelivered[:10]}"  # I11
     assert set(history.received) == set(stored), "everything was delivered"
-    assert history.acknowledged == set(stored), "and acknowledged in the end"
+    assert history.acknowledged | history.in_doubt == set(stored), "and acknowledged in the end"
     return stored
 
 

@@ -1,4 +1,4 @@
-"""A bookie that joins and one that is lost for good, under a steady load: the first entry, and the copies made again."""
+"""A bookie that joins, until its first entry, and one that is lost for good, until its copies are made again."""
 
 from __future__ import annotations
 
@@ -61,10 +61,11 @@ async def _join(bench: Bench, cluster: PrivateCluster, client: heliograph.AsyncC
         first = time.perf_counter() - begun
         await producer.close()
         if joined in await _bookies(cluster, topic):
-            against = Limit(serves, "until `helio up` returns")
-            bench.add(
-                SECTION, "bookie joins: until its first entry is confirmed", first, "s", against, topics=number + 1
+            against, name = (
+                Limit(serves, "until `helio up` returns"),
+                "bookie joins: until its first entry is confirmed",
             )
+            bench.add(SECTION, name, first, "s", against, topics=number + 1)
             return
     raise AssertionError(f"no ledger of 100 is on {joined}")
 
@@ -106,21 +107,10 @@ async def _lose(bench: Bench, cluster: PrivateCluster, publisher: SteadyPublishe
     limit = bench.disk.twice_of_blocks(1 << 20)
     rate = size / 1e6 / (done - copying)
     bench.add(SECTION, "bookie lost: its copies made again", rate, "MB/s", limit, mb=size / 1e6, seconds=done - copying)
-    bench.add(
-        SECTION,
-        "bookie lost: until every ledger has its copies",
-        done - lost,
-        "s",
-        Limit(done - copying, "the copying"),
-    )
-    bench.add(
-        SECTION,
-        "publish p99 beside the copying",
-        beside * 1e3,
-        "ms",
-        Limit(quiet * 1e3, "before"),
-        aim=at_most(2 * quiet * 1e3),
-    )
+    copied = Limit(done - copying, "the copying")
+    bench.add(SECTION, "bookie lost: until every ledger has its copies", done - lost, "s", copied)
+    before = Limit(quiet * 1e3, "the same before")
+    bench.add(SECTION, "publish p99 beside the copying", beside * 1e3, "ms", before, aim=at_most(2 * before.value))
 
 
 async def _bookies(cluster: PrivateCluster, topic: str) -> list[str]:
