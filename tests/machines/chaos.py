@@ -35,6 +35,7 @@ session_timeout_ms = 5000
 journal_file_bytes = 4194304
 write_cache_bytes = 25165824
 space_check_ms = 500
+recovery_headroom_bytes = 8388608
 """
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 DISK_BYTES = 512 << 20
-LEFT_BYTES = 1 << 20  # of a full disk
 _FILLER = "filler"
 
 
@@ -34,11 +33,11 @@ def disks(directories: Sequence[Path]) -> Iterator[None]:
             subprocess.run(["umount", "--lazy", str(directory)], check=False, capture_output=True)
 
 
-def fill(disk: Path) -> None:
-    """Leave no room on a disk."""
+def fill(disk: Path, left: int) -> None:
+    """Leave so many bytes free on a disk."""
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     with (disk / _FILLER).open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, free - LEFT_BYTES))
+        os.posix_fallocate(file.fileno(), 0, max(1, free - left))
 
 
 def make_room(disk: Path) -> None:

@@ -61,10 +61,7 @@ async def _join(bench: Bench, cluster: PrivateCluster, client: heliograph.AsyncC
         first = time.perf_counter() - begun
         await producer.close()
         if joined in await _bookies(cluster, topic):
-            against, name = (
-                Limit(serves, "until `helio up` returns"),
-                "bookie joins: until its first entry is confirmed",
-            )
+            name, against = "bookie joins: until its first entry is confirmed", Limit(serves, "until it serves")
             bench.add(SECTION, name, first, "s", against, topics=number + 1)
             return
     raise AssertionError(f"no ledger of 100 is on {joined}")

@@ -15,6 +15,7 @@ SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
         power.reboot,
         disk.disk_lost,
         disk.disk_full,
+        disk.disk_overrun,
         cuts.cut_off,
         cuts.cut_one_way,
         cuts.bookie_cut_from_metadata,

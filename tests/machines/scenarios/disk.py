@@ -13,6 +13,8 @@ from tests.machines.network import wait_for
 from tests.machines.scenarios.stage import SETTLE_SECONDS, Stage
 
 SEND_MS = 10_000
+# By the settings of chaos.py a bookie is read-only below a reserve of 28 MiB, and takes adds of recovery down to 8 MiB.
+FULL_BYTES, OVERRUN_BYTES = 20 << 20, 1 << 20  # free space
 
 _numbers = itertools.count()
 
@@ -47,7 +49,7 @@ def disk_full(stage: Stage) -> None:
         why: list[str] = []
         try:
             for place in places:
-                disks.fill(place)
+                disks.fill(place, FULL_BYTES)
             wait_for(lambda: _is_full(producer, confirmed, why), "a publish is refused", SETTLE_SECONDS)
         finally:
             for place in places:
@@ -56,12 +58,42 @@ def disk_full(stage: Stage) -> None:
         assert "bookie-" in why[-1], f"the refusal names no bookie: {why}"
         assert "%" in why[-1], f"the refusal has no used shares: {why}"
         wait_for(lambda: not _send(producer, confirmed), "publishing goes on", SETTLE_SECONDS)
-        with client.reader(topic, "earliest") as reader:
-            stored = [reader.receive(60).value]
-            while stored[-1] != confirmed[-1]:
-                stored.append(reader.receive(60).value)
-        assert [value for value in stored if value in set(confirmed)] == confirmed  # I1, I12
+        _check_stored(client, topic, confirmed)
     stage.settle()
+
+
+def disk_overrun(stage: Stage) -> None:
+    """Another program fills the disks of all bookies, with their reserve; publishing goes on when it is gone."""
+    if not stage.has_disks:
+        pytest.skip("the bookies have no disks of their own")
+    places = [stage.cluster.data / f"bookie-{number + 1}" for number in range(len(stage.cluster.machines))]
+    topic = f"overrun-{stage.chance.randrange(1 << 32)}"
+    confirmed: list[bytes] = []
+    with (
+        heliograph.connect(stage.cluster.service_url) as client,
+        client.producer(topic, send_timeout_ms=SEND_MS) as producer,
+    ):
+        _send(producer, confirmed)
+        stage.say("another program leaves no space on any disk")
+        try:
+            for place in places:
+                disks.fill(place, OVERRUN_BYTES)
+            wait_for(lambda: _send(producer, confirmed) is not None, "a publish fails", SETTLE_SECONDS)
+        finally:
+            for place in places:
+                disks.make_room(place)
+        wait_for(lambda: not _send(producer, confirmed), "publishing goes on", SETTLE_SECONDS)
+        _check_stored(client, topic, confirmed)
+    stage.settle()
+
+
+def _check_stored(client: heliograph.Client, topic: str, confirmed: list[bytes]) -> None:
+    """Read up to the last confirmed number. A number that was refused may be there, too: nobody sent it again."""
+    with client.reader(topic, "earliest") as reader:
+        stored = [reader.receive(60).value]
+        while stored[-1] != confirmed[-1]:
+            stored.append(reader.receive(60).value)
+    assert [value for value in stored if value in set(confirmed)] == confirmed  # I1, I12
 
 
 def _is_full(producer: heliograph.Producer, confirmed: list[bytes], why: list[str]) -> bool:
