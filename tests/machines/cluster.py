@@ -69,14 +69,37 @@ class MachineCluster:
 
     def up(self) -> str:
         """Have the first machine start Ray's head and the parts that are missing, and return what it said."""
+        done = self.run(self._up)
+        assert done.returncode == 0, f"helio up: {done.stderr[-2000:]}"
+        return done.stderr
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Have ``helio up --watch`` run on the first machine for the length of the block."""
+        with (self.directory / "watch.log").open("wb") as log:
+            watching = subprocess.Popen(
+                self.machines[0].command([*self._up, "--watch"]),
+                env=self.environment,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                yield
+                assert watching.poll() is None, f"it ended: {Path(log.name).read_text(errors='replace')[-2000:]}"
+            finally:
+                watching.terminate()
+                watching.wait()
+
+    @property
+    def _up(self) -> list[str]:
         options = [
             *("--host=node", "--insecure", f"--ray-port={GCS_PORT}", f"--ray-labels={_labels(0)}"),
             f"--bookies={len(self.machines)}",
             *(f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()),
         ]
-        done = self.run([*_HELIO, "up", *self._home, *options])
-        assert done.returncode == 0, f"helio up: {done.stderr[-2000:]}"
-        return done.stderr
+        return [*_HELIO, "up", *self._home, *options]
 
     def join(self, number: int) -> None:
         """Start the raylet of a machine other than the first."""

@@ -66,11 +66,11 @@ class Machine:
         _run("tc", "-n", self.namespace, "qdisc", "del", "dev", "eth0", "root")
 
     def pids(self, title: str) -> list[int]:
-        """Return the processes of that title, such as ``ray::BookieActor``."""
-        return [pid for pid in self._pids() if _title(pid).startswith(title)]
+        """Return the processes with that in their title, such as ``ray::BookieActor``."""
+        return [pid for pid in self._pids() if title in _title(pid)]
 
     def kill(self, title: str) -> None:
-        """Send SIGKILL to the processes of that title."""
+        """Send SIGKILL to the processes with that in their title."""
         for pid in self.pids(title):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
     for scenario in (
         power.machine_lost,
         power.head_lost,
+        power.head_killed,
         power.reboot,
         disk.disk_lost,
         disk.disk_full,

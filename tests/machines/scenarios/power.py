@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.machines.scenarios.stage import Stage
+from tests.machines.network import wait_for
+from tests.machines.scenarios.stage import SETTLE_SECONDS, Stage
+
+GCS = "gcs_server"
 
 
 def machine_lost(stage: Stage) -> None:
@@ -24,6 +27,19 @@ def head_lost(stage: Stage) -> None:
         stage.say("the head is lost")
         stage.cluster.machines[0].power_off()
         stage.cluster.up()
+        load.wait_for_more()
+        stage.settle()
+    assert _processes(stage) == before, "the bookies of other machines went on"
+
+
+def head_killed(stage: Stage) -> None:
+    """The process that keeps Ray's state is killed, and so the head ends, which ``helio up --watch`` starts again."""
+    before, head = _processes(stage), stage.cluster.machines[0]
+    with stage.cluster.watched(), stage.load() as load:
+        stage.say("the GCS of the head is killed")
+        killed = head.pids(GCS)
+        head.kill(GCS)
+        wait_for(lambda: bool(set(head.pids(GCS)) - set(killed)), "the head is started again", SETTLE_SECONDS)
         load.wait_for_more()
         stage.settle()
     assert _processes(stage) == before, "the bookies of other machines went on"
