@@ -73,6 +73,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         Raises:
             MessageTooLargeError: The message is above the broker's limit; nothing was sent.
             RequestTimeoutError: Not confirmed within ``send_timeout_ms``; it may be stored nevertheless.
+            StorageFullError: The same, because disks of bookies are full; names them.
             BadRequestError, TopicTerminatedError, ProducerFencedError, QuotaExceededError, AlreadyClosedError:
                 Nothing was stored.
         """

@@ -210,6 +210,25 @@ def test_a_send_error_is_retried_unless_it_is_final() -> None:
     run(scenario())
 
 
+def test_a_message_that_times_out_because_disks_are_full_says_so() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", send_timeout_ms=500)
+            broker.refuse(T.SEND, pb.PERSISTENCE_ERROR, "storage is full: bookie-1 (97% used)")
+            broker.hold_receipts()
+            with pytest.raises(errors.StorageFullError, match=r"bookie-1 \(97% used\).* not confirmed in time"):
+                await producer.send(b"1")
+            broker.release_receipts()
+            await producer.send(b"2")
+            broker.hold_receipts()
+            with pytest.raises(errors.RequestTimeoutError):
+                await producer.send(b"3")
+            broker.release_receipts()
+            await producer.close()
+
+    run(scenario())
+
+
 def test_a_message_above_the_limit_is_refused_before_anything_is_sent() -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker:

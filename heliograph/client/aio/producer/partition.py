@@ -21,6 +21,7 @@ from heliograph.base.errors import (
     ProtocolError,
     QuotaExceededError,
     RequestTimeoutError,
+    StorageFullError,
 )
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.client.aio.producer.outgoing import OpenBatch, PendingEntry
@@ -110,6 +111,7 @@ class PartitionProducer:
         self._state = ProducerPartitionState.CONNECTING
         self._connection: BrokerConnection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
+        self._storage_full: StorageFullError | None = None  # of the last answer, if that was it
         self._timer: asyncio.TimerHandle | None = None
         self._flush: asyncio.Handle | None = None
         # The entries that wait for their frame or for an earlier one's: the end of ``pending`` from the first without.
@@ -248,6 +250,7 @@ class PartitionProducer:
         pending.popleft()
         self._window.release(entry.messages, entry.size)
         self.last_sequence_id = entry.last_sequence_id
+        self._storage_full = None
         stored = receipt.message_id
         entry.confirm(to_signed(stored.ledger_id), to_signed(stored.entry_id), self.topic.partition, self._full_name)
         if not pending:
@@ -263,6 +266,8 @@ class PartitionProducer:
             if not self.pending:
                 self._when_empty()
             return
+        if isinstance(error, StorageFullError):
+            self._storage_full = error
         connection = self._connection
         if connection is not None and connection.producers.pop(self._id, None) is not None:
             # The broker may still read the entries that follow on this connection: only a new one keeps the order.
@@ -456,7 +461,11 @@ class PartitionProducer:
             return
         # Later entries fail with the first: they must not be stored without it.
         limit = f"{self._options.send_timeout_ms} ms"
-        self._fail_pending(RequestTimeoutError(f"sending to {self.topic} was not confirmed in time", limit=limit))
+        late = f"sending to {self.topic} was not confirmed in time"
+        full = self._storage_full
+        self._fail_pending(
+            RequestTimeoutError(late, limit=limit) if full is None else StorageFullError(f"{full}; {late}", limit=limit)
+        )
 
     def _stop_timers(self) -> None:
         for handle in (self._timer, self._flush):

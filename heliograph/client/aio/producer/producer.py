@@ -108,6 +108,7 @@ class AsyncProducer(AsyncHandle):
         Raises:
             MessageTooLargeError: The message is above the broker's limit; nothing was sent.
             RequestTimeoutError: Not confirmed within ``send_timeout_ms``; it may be stored nevertheless.
+            StorageFullError: The same, because disks of bookies are full; names them.
             BadRequestError, TopicTerminatedError, ProducerFencedError, QuotaExceededError, AlreadyClosedError:
                 Nothing was stored.
         """
