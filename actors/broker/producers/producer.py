@@ -14,7 +14,7 @@ from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, StorageFullError
 
 
 class AccessMode(enum.Enum):
@@ -43,6 +43,10 @@ class ProducerChannel(Protocol):
     def send_refused(self, producer: TopicProducer, sequence_id: int, error: HeliographError) -> None:
         """Tell the client that an entry is not acceptable; it abandons the entry. Called in the order in which the
         entries came."""
+
+    def send_failed(self, producer: TopicProducer, error: HeliographError, sequence_id: int) -> None:
+        """Tell the client that an entry was not stored, and hang up, because entries that follow on this connection
+        must not be stored before it: the client sends them all again."""
 
     def settled(self, producer: TopicProducer, size: int) -> None:
         """Release ``size`` bytes of an entry that has its outcome, stored or not."""
@@ -156,7 +160,9 @@ class PublishRequest(Publication):
 
     @override
     def failed(self, error: HeliographError) -> None:
-        # The client gets no answer: its producer is closed with the topic, so it sends the entry again.
+        # Else the client needs no answer: its producer is closed with the topic, so it sends the entry again.
+        if isinstance(error, StorageFullError) and not self.producer.is_closed:
+            self.producer.channel.send_failed(self.producer, error, self.sequence_id)
         self.producer.settle()
         self.producer.channel.settled(self.producer, self.size)
 

@@ -34,6 +34,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import metadata_of
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
 PRODUCERS_MAX = 10_000  # of one connection
@@ -112,6 +113,21 @@ class ProducerCommands(ProducerChannel):
                 ),
             )
         )
+
+    @override
+    def send_failed(self, producer: TopicProducer, error: HeliographError, sequence_id: int) -> None:
+        self.connection.send(
+            BaseCommand(
+                type=BaseCommand.SEND_ERROR,
+                send_error=pb.CommandSendError(
+                    producer_id=producer.producer_id,
+                    sequence_id=sequence_id,
+                    error=code_of(error),
+                    message=str(error),
+                ),
+            )
+        )
+        self.connection.close()  # I12
 
     @override
     def settled(self, producer: TopicProducer, size: int) -> None:

@@ -204,6 +204,9 @@ class ProducerEnd:
     def send_refused(self, producer: TopicProducer, sequence_id: int, error: HeliographError) -> None:
         """Do nothing: every message of the producer is acceptable."""
 
+    def send_failed(self, producer: TopicProducer, error: HeliographError, sequence_id: int) -> None:
+        """Do nothing: no disk is full."""
+
     def became_ready(self, producer: TopicProducer) -> None:
         """Do nothing: the producer shares the topic and never waits."""
 

@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from heliograph.actors.broker.producers.access import ProducerAccess
-from heliograph.actors.broker.producers.producer import AccessMode, TopicProducer
+from heliograph.actors.broker.producers.producer import AccessMode, PublishRequest, TopicProducer
 from heliograph.actors.broker.producers.topic_producers import TopicProducers
 from heliograph.actors.broker.records.position import Position
-from heliograph.base.errors import HeliographError, ProducerBusyError, ProducerFencedError, ServiceNotReadyError
+from heliograph.base.errors import (
+    HeliographError,
+    PersistenceError,
+    ProducerBusyError,
+    ProducerFencedError,
+    ServiceNotReadyError,
+    StorageFullError,
+)
 
 
 class Channel:
@@ -30,6 +37,9 @@ class Channel:
 
     def send_refused(self, producer: TopicProducer, sequence_id: int, error: HeliographError) -> None:
         self.told.append("refused entry")
+
+    def send_failed(self, producer: TopicProducer, error: HeliographError, sequence_id: int) -> None:
+        self.told.append("failed entry")
 
     def settled(self, producer: TopicProducer, size: int) -> None:
         self.told.append("settled")
@@ -196,3 +206,13 @@ def test_an_owner_that_comes_back_while_its_successor_is_being_stored_is_fenced(
 
 async def _store(epoch: int) -> None:
     await asyncio.sleep(0)
+
+
+def test_an_entry_that_full_disks_refuse_is_answered_and_any_other_failure_is_not() -> None:
+    for error, told in (
+        (StorageFullError("storage is full"), ["failed entry", "settled"]),
+        (PersistenceError("the topic is lost"), ["settled"]),
+    ):
+        channel = Channel()
+        PublishRequest(TopicProducer(1, "p", 0, channel), 0, 0, 1, 1).failed(error)
+        assert channel.told == told
