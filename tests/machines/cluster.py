@@ -86,6 +86,7 @@ class MachineCluster:
                 stderr=subprocess.STDOUT,
             )
             try:
+                wait_for(lambda: b"Next:" in Path(log.name).read_bytes(), "helio up has ended its start", START_SECONDS)
                 yield
                 assert watching.poll() is None, f"it ended: {Path(log.name).read_text(errors='replace')[-2000:]}"
             finally:
