@@ -10,6 +10,7 @@ import ray.exceptions
 import uvloop
 
 import heliograph
+from heliograph.base.errors import NotFoundError
 from heliograph.client.discovery import AUDITOR
 from tests.bench.bench import Bench
 from tests.bench.broker.private_cluster import PrivateCluster
@@ -52,7 +53,7 @@ async def _measure(bench: Bench, cluster: PrivateCluster) -> None:
 async def _join(bench: Bench, cluster: PrivateCluster, client: heliograph.AsyncClient) -> None:
     """Start one more bookie, and publish to new topics until one of them is on it."""
     joined, begun = f"bookie-{BOOKIES + 1}", time.perf_counter()
-    await asyncio.to_thread(bench.cluster, bookies=BOOKIES + 1, brokers=BROKERS, auditor=True)
+    await asyncio.to_thread(cluster.grow, bookies=BOOKIES + 1, brokers=BROKERS, auditor=True)
     serves = time.perf_counter() - begun
     for number in range(100):
         topic = f"joined-{number}"
@@ -93,6 +94,8 @@ async def _lose(bench: Bench, cluster: PrivateCluster, publisher: SteadyPublishe
         assert time.perf_counter() - lost < SECONDS_MAX, f"copies of {victim} are not made again"
         try:
             found = await asyncio.to_thread(live.call, AUDITOR, "recover_bookie", victim)
+        except NotFoundError:  # it is gone, and no ledger names it
+            found = {"ledgers_left": 0}
         except ray.exceptions.RayError:
             found = {"ledgers_left": None}  # its session has not ended: it may be there
         copying = copying or (0.0 if found["ledgers_left"] is None else time.perf_counter())
@@ -100,6 +103,7 @@ async def _lose(bench: Bench, cluster: PrivateCluster, publisher: SteadyPublishe
             break
         await asyncio.sleep(POLL_SECONDS)
     done = time.perf_counter()
+    assert copying < done, "copies were made"
     beside = publisher.percentile(copying, done, 0.99)
     limit = bench.disk.twice_of_blocks(1 << 20)
     rate = size / 1e6 / (done - copying)
