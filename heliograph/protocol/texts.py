@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import Message
 
 Descriptor = Any  # protobuf has one class in Python and one in C, and its stubs name both
@@ -41,9 +42,19 @@ def holds_texts(descriptor: Descriptor) -> bool:
 @functools.cache
 def _fields_with_texts(descriptor: Descriptor) -> tuple[tuple[str, bool, Descriptor | None], ...]:
     """Return name, whether it is repeated, and the type of the message in it, of each field that holds texts."""
+    repeated = _names_of_repeated(descriptor)
     return tuple(
-        (field.name, field.is_repeated, field.message_type) for field in descriptor.fields if _holds_texts(field, set())
+        (field.name, field.name in repeated, field.message_type)
+        for field in descriptor.fields
+        if _holds_texts(field, set())
     )
+
+
+def _names_of_repeated(descriptor: Descriptor) -> set[str]:
+    """The fields' own property for it has another name before protobuf 6 than after 7."""
+    described = DescriptorProto()
+    descriptor.CopyToProto(described)
+    return {field.name for field in described.field if field.label == FieldDescriptorProto.LABEL_REPEATED}
 
 
 def _holds_texts(field: FieldDescriptor, seen: set[str]) -> bool:
