@@ -1,5 +1,8 @@
 """Topics as Ray Datasets. Needs pyarrow, which the extra ``[spark]`` installs."""
 
-from heliograph.pipelines.ray_data.dataset import read_topic, write_dataset
+from heliograph.base.version import extra_required
+
+with extra_required():
+    from heliograph.pipelines.ray_data.dataset import read_topic, write_dataset
 
 __all__ = ["read_topic", "write_dataset"]

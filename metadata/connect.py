@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles, PeerTlsFiles
+from heliograph.base.version import extra_required
 from heliograph.metadata.backends.embedded.client import EmbeddedStore
 from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
 from heliograph.metadata.backends.memory.store import MemoryServer
@@ -52,7 +53,8 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: st
     root = parts.path.rstrip("/") or ROOT
     check_path(root)
     if parts.scheme in ETCD_SCHEMES:
-        from heliograph.metadata.backends.etcd.client import EtcdStore
+        with extra_required():
+            from heliograph.metadata.backends.etcd.client import EtcdStore
 
         # Its keys begin with the path.
         return await EtcdStore.connect(url, session_timeout_ms=session_timeout_ms, token=token)
@@ -67,7 +69,8 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: st
             secret=secrets_of_url(url),
         )
     elif parts.scheme == "zk":
-        from heliograph.metadata.backends.zookeeper.client import ZooKeeperStore
+        with extra_required():
+            from heliograph.metadata.backends.zookeeper.client import ZooKeeperStore
 
         address = parse_address(url)
         store = await ZooKeeperStore.connect(

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from heliograph.actors.bookie import cookies
 from heliograph.actors.bookie.config import BookieConfig
@@ -18,7 +19,7 @@ from heliograph.actors.bookie.disk.disk import Disk, DiskLock, RealDisk
 from heliograph.actors.bookie.disk.monitor import DiskMonitor, measure
 from heliograph.actors.bookie.identity import Plan, newest
 from heliograph.actors.bookie.identity import plan as plan_start
-from heliograph.actors.bookie.journal.journal import JournalPorts
+from heliograph.actors.bookie.journal.journal import Journal, JournalPorts
 from heliograph.actors.bookie.recovery.opening import (
     Opened,
     lock_directories,
@@ -377,7 +378,6 @@ class Bookie:
         assert self._opened is not None, "the bookie was started"
         assert running is not None, "the bookie was started"
         storage, summary = self._opened.storage, self._opened.summary
-        journals = [journal.statistics for journal in storage.journals]
         reads, flushes, rounds = running.reads.statistics, running.checkpointer.statistics, running.gc.statistics
         view = BookieStatistics(
             bookie_id=self._config.bookie_id,
@@ -393,15 +393,7 @@ class Bookie:
             entries_added=storage.entries_added,
             adds_refused=running.server.adds_refused,
             clients_refused=running.server.clients_refused,
-            journal_syncs=sum(j.syncs for j in journals),
-            journal_loop_syncs=sum(j.loop_syncs for j in journals),
-            journal_records=sum(j.records for j in journals),
-            journal_bytes_fsynced=sum(j.bytes_synced for j in journals),
-            journal_sync_seconds=sum(j.sync_seconds for j in journals),
-            journal_sync_seconds_max=max(j.sync_seconds_max for j in journals),
-            journal_queue_bytes=sum(journal.queued_bytes for journal in storage.journals),
-            journal_rotations=sum(j.rotations for j in journals),
-            journal_last_batch_records=max(j.last_batch_records for j in journals),
+            **_journal_figures(storage.journals),
             write_cache_bytes=storage.write_cache.size_bytes,
             write_cache_entries=storage.write_cache.entries,
             checkpoints=flushes.checkpoints,
@@ -442,6 +434,22 @@ class Bookie:
             replay_seconds=self._replay_seconds,
         )
         return asdict(view)
+
+
+def _journal_figures(journals: Sequence[Journal]) -> dict[str, Any]:
+    """Return the fields of ``BookieStatistics`` that sum the journals up."""
+    found = [journal.statistics for journal in journals]
+    return {
+        "journal_syncs": sum(each.syncs for each in found),
+        "journal_loop_syncs": sum(each.loop_syncs for each in found),
+        "journal_records": sum(each.records for each in found),
+        "journal_bytes_fsynced": sum(each.bytes_synced for each in found),
+        "journal_sync_seconds": sum(each.sync_seconds for each in found),
+        "journal_sync_seconds_max": max(each.sync_seconds_max for each in found),
+        "journal_queue_bytes": sum(journal.queued_bytes for journal in journals),
+        "journal_rotations": sum(each.rotations for each in found),
+        "journal_last_batch_records": max(each.last_batch_records for each in found),
+    }
 
 
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.base.version import install_advice
 
 WIDTH_IN_FILES = 200  # columns, if standard output is not a terminal
 EXIT_FAILED = 1
@@ -85,7 +86,9 @@ class Output:
         limit = getattr(error, "limit", None)
         if limit and limit not in text:
             text = f"{text} (allowed: {limit})"
-        if not isinstance(error, HeliographError):
+        if isinstance(error, ImportError) and (advice := install_advice(error)):
+            text = advice
+        elif not isinstance(error, HeliographError):
             text = f"unexpected {type(error).__name__}: {text} (HELIOGRAPH_DEBUG=1 shows where)"
         if self.as_json:
             details = {

@@ -15,6 +15,7 @@ from typing import Any
 
 from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
+from heliograph.base.version import install_advice
 
 CALL_TIMEOUT_SECONDS = 10.0
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of Ray: 0 keeps its nodes on 127.0.0.1
@@ -298,7 +299,10 @@ def _import_ray() -> Any:
         import ray.exceptions
         import ray.util
     except ImportError as error:
-        raise ClusterNotFoundError(f"Ray is not installed ({error}): pass a pulsar:// address instead") from error
+        advice = install_advice(error) or f"Ray cannot be imported: {error}"
+        raise ClusterNotFoundError(
+            f"{advice}, start one process with `helio dev`, or pass a pulsar:// address"
+        ) from error
     return ray
 
 

@@ -49,6 +49,7 @@ class StandaloneDirectory:
         try:
             require_writable(self.path, "directory")
             make_private(self.path)
+            make_private(self.data)
             self._lock = self._locked()
             self._require_stopped()
             self._may_forget = True

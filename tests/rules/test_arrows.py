@@ -30,8 +30,8 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("actors", ()),
     ("gateway", ("client", "protocol", "operations", "auth", "metadata", *BASE)),
     ("pipelines", ("client", "protocol", "operations", "metadata", "actors.ledger", "actors.errors", *BASE)),
-    ("spark", ("pipelines",)),
-    ("ray_data", ("pipelines",)),
+    ("spark", ("base", "pipelines")),
+    ("ray_data", ("base", "pipelines")),
     ("standalone", ("actors", "client", "gateway", "metadata", "protocol", "operations", "auth", *BASE)),
     ("testing", ("standalone", "client", *BASE)),
     ("cluster", ("",)),  # starts the actors

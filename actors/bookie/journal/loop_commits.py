@@ -26,7 +26,7 @@ class LoopCommits:
         self._light_batches = 0  # 0 <= light batches <= LIGHT_BATCHES_LEAST
 
     def note(self, records: int, size: int, sync_seconds: float) -> None:
-        """Take into account a batch that is durable, whoever committed it: records, bytes, seconds of its sync."""
+        """Take into account a batch that is durable, of the loop or the thread: records, bytes, seconds of its sync."""
         if sync_seconds > self._sync_seconds_max or not _is_small(records, size):
             self._light_batches = 0
         elif self._light_batches < LIGHT_BATCHES_LEAST:

@@ -39,5 +39,5 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
     answers = running.check_ray_answers(state)
     yield from running.check_ports(config, is_running=state is not None and not answers.way_out)
     yield answers
-    if state is not None and not answers.way_out:
+    if state is not None and not state.own_pid and not answers.way_out:
         yield from running.check_parts(namespace, state)

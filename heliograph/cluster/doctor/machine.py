@@ -46,7 +46,7 @@ def check_ray() -> CheckResult:
     try:
         found = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        return problem("Ray", "not installed", f"pip install {DISTRIBUTION}")
+        return problem("Ray", "not installed", f"all but `helio dev` needs it: pip install '{DISTRIBUTION}[cluster]'")
     wanted = _requirement("ray")
     if not _is_within(found, wanted):
         return problem("Ray", found, f"install ray{wanted}, and the same version on every node")

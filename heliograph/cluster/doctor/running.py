@@ -52,8 +52,10 @@ def check_ports(config: ClusterConfig, *, is_running: bool) -> Iterator[CheckRes
 
 
 def check_ray_answers(state: ClusterState | None) -> CheckResult:
-    """Check that the Ray of a recorded cluster answers."""
-    if state is None:
+    """Check that the Ray of a recorded cluster answers. A cluster in one process has none: then that process."""
+    if state is not None and state.own_process is not None:
+        return ok("cluster", f"{state.namespace} in process {state.own_pid}, without Ray")
+    if state is None or state.own_pid:
         return ok("cluster", "none runs from this home")
     if discovery.can_reach(state.ray_address):
         return ok("cluster", f"{state.namespace} in Ray at {state.ray_address}")

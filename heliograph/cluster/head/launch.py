@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree
 from heliograph.base.peer import NODE, is_loopback, is_wildcard
 from heliograph.base.processes import ProcessName, end_session, wait_until
+from heliograph.base.version import extra_required
 from heliograph.client import discovery
 from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
@@ -51,8 +53,10 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
     Where other machines can take part, it goes on from the state that an earlier head left in ``home``.
 
     Raises:
-        ResourceError: a port, a path or Ray's token cannot be used; nothing was started.
+        ResourceError: Ray is not installed, or a port, a path or Ray's token cannot be used; nothing was started.
     """
+    with extra_required():
+        import_module("ray")
     dashboard_port = _dashboard_port(config)
     auth_mode = os.environ.get("RAY_AUTH_MODE") or "token"
     if auth_mode == "token":

@@ -7,13 +7,15 @@ import json
 import os
 import resource
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from heliograph.base.home import ClusterState
+from heliograph.base.home import ClusterState, boot_id
+from heliograph.base.processes import ProcessName
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.version import heliograph_version
 from heliograph.cli.app import app
@@ -141,6 +143,15 @@ def test_a_recorded_ray_that_is_gone() -> None:
     assert running.check_ray_answers(None).severity is OK
     gone = running.check_ray_answers(ClusterState("n", "127.0.0.1:1", ""))
     assert gone.severity is PROBLEM
+
+
+def test_a_cluster_in_one_process_has_no_ray_to_answer() -> None:
+    process = ProcessName.of(os.getpid())
+    assert process is not None
+    own = ClusterState("n", "", "", own_pid=process.pid, own_start_ticks=process.start_ticks, boot_id=boot_id())
+    assert "without Ray" in running.check_ray_answers(own).found
+    ended = running.check_ray_answers(replace(own, own_start_ticks=process.start_ticks + 1))
+    assert (ended.severity, ended.found) == (OK, "none runs from this home")
 
 
 def facts(**changed: Any) -> dict[str, Any]:
