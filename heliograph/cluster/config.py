@@ -105,6 +105,11 @@ class ClusterConfig(ClusterLocation):
         "an address of one machine, else Ray's own choice",
     )
 
+    lean: bool = Field(
+        default=False,
+        description="a Ray that `helio up` starts has no dashboard, log monitor, autoscaler monitor and Ray Client "
+        "server, which no message meets; `helio status` then joins Ray, which takes seconds",
+    )
     ray_on_loopback: bool = Field(
         default=False,
         description="all ports of a Ray that `helio up` starts are on loopback; other programs that join it need "

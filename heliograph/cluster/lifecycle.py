@@ -279,7 +279,8 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
             if storage.is_served and attempt == RAY_STARTS_MAX - 1:
                 progress(f"without the state in {storage.directory}: nodes of other machines have to join again")
                 storage.delete()
-    progress(f"Ray runs at {state.ray_address}, its dashboard at {state.dashboard_url}")
+    dashboard = f"its dashboard at {state.dashboard_url}" if state.dashboard_url else "without a dashboard"
+    progress(f"Ray runs at {state.ray_address}, {dashboard}")
     return state
 
 

@@ -64,6 +64,10 @@ def up(
         typer.Option("--insecure", help="Let strangers in who reach --host, without auth.enabled. [default: no]"),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and start Ray's head again when it ends.")] = False,
+    lean: Annotated[
+        bool | None,
+        typer.Option("--lean", help="Ray without dashboard, monitors and Ray Client: less memory. [default: no]"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start a cluster. It runs on this machine or in the Ray that RAY_ADDRESS names; running parts stay as they are."""

@@ -35,6 +35,17 @@ _LOG_LINES_SHOWN = 5
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this process started and has to reap
 
+_WHOLE = ("-m", "ray.scripts.scripts")
+# Ray has an option for each of the processes that a lean head lacks, but for the server of Ray Client: it starts where
+# Ray finds what that server needs.
+_LEAN = (
+    "-c",
+    "from ray.scripts import scripts; "
+    "scripts.get_ray_client_dependency_error = lambda: ImportError('a lean head has no Ray Client server'); "
+    "scripts.main()",
+)
+_LEAN_OPTIONS = ("--include-dashboard=false", "--include-log-monitor=false", "--no-monitor")
+
 
 @dataclass(frozen=True, slots=True)
 class RayHead:
@@ -42,7 +53,7 @@ class RayHead:
 
     process: ProcessName
     address: str  # of its GCS, the value for RAY_ADDRESS
-    dashboard_url: str
+    dashboard_url: str  # empty: it has none
     temporary_directory: Path
     auth_mode: str
 
@@ -83,7 +94,8 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
     _children[child.pid] = child
     process = ProcessName.of(child.pid)
     assert process is not None, "a child has a name until it is waited for"
-    return RayHead(process, "", f"http://127.0.0.1:{dashboard_port}", temporary, auth_mode)
+    dashboard_url = "" if config.lean else f"http://127.0.0.1:{dashboard_port}"
+    return RayHead(process, "", dashboard_url, temporary, auth_mode)
 
 
 def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
@@ -132,12 +144,12 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: 
     chosen.add(client_port)
     agent_port = ports.pick_free(taken=chosen)
     return [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *(sys.executable, *(_LEAN if config.lean else _WHOLE), "start", "--head", "--block", "--disable-usage-stats"),
         *(f"--port={port}", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
-        f"--ray-client-server-port={client_port}",
+        *(_LEAN_OPTIONS if config.lean else [f"--ray-client-server-port={client_port}", "--include-dashboard=true"]),
         f"--dashboard-agent-listen-port={agent_port}",
         f"--temp-dir={temporary}",
-        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
+        *("--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
         *([f"--node-ip-address={address}"] if (address := _node_address(config)) else []),
         f"--num-cpus={config.ray_cpus}",
         f"--object-store-memory={config.ray_object_store_bytes}",

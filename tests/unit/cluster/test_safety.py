@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.scripts import scripts as ray_scripts
 from typer.testing import CliRunner
 
 from heliograph.actors.bookie.disk.disk import RealDisk
@@ -78,7 +79,7 @@ def test_a_bookie_closes_its_directories(tmp_path: Path) -> None:
     assert mode(tmp_path / "journal") == 0o700
 
 
-def ray_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str) -> dict[str, Any]:
+def ray_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, *, lean: bool = False) -> dict[str, Any]:
     """Return how Ray would be started."""
     started: dict[str, Any] = {}
 
@@ -93,7 +94,8 @@ def ray_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str) -> dict[s
     monkeypatch.setenv("RAY_AUTH_TOKEN", "t")
     home = ClusterHome(tmp_path / "home")
     home.prepare()
-    launch.spawn_ray(ClusterConfig(host=host, insecure=True, dashboard_port=0), home)
+    head = launch.spawn_ray(ClusterConfig(host=host, insecure=True, dashboard_port=0, lean=lean), home)
+    started["dashboard_url"] = head.dashboard_url
     assert mode(home.ray_log) == 0o600
     return started
 
@@ -111,6 +113,17 @@ def test_ray_of_an_open_cluster_has_the_address_of_the_configuration(
     assert "--node-ip-address=10.1.2.3" in started["command"]
     assert "--dashboard-host=127.0.0.1" in started["command"]
     assert not [word for word in ray_of(monkeypatch, tmp_path, "0.0.0.0")["command"] if "node-ip-address" in word]
+
+
+def test_a_lean_ray_has_no_process_that_messages_do_not_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lean = ray_of(monkeypatch, tmp_path, "127.0.0.1", lean=True)
+    assert {"--include-dashboard=false", "--include-log-monitor=false", "--no-monitor"} < set(lean["command"])
+    assert not [word for word in lean["command"] if "ray-client-server-port" in word]
+    assert lean["dashboard_url"] == ""
+    assert ray_scripts.get_ray_client_dependency_error() is None, "the name that keeps Ray Client's server away"
+    whole = ray_of(monkeypatch, tmp_path, "127.0.0.1")
+    assert "--include-dashboard=true" in whole["command"]
+    assert whole["dashboard_url"].startswith("http://127.0.0.1:")
 
 
 def test_tls_auto_names_the_files_of_the_own_authority(tmp_path: Path) -> None:
