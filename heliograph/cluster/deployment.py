@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -23,23 +22,20 @@ import ray.util
 
 from heliograph.actors.auditor.actor import AuditorActor
 from heliograph.actors.bookie.actor import BookieActor
-from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.actor import BrokerActor
-from heliograph.actors.broker.config import BrokerConfig
 from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import NODE, ListenAddress, is_loopback
 from heliograph.client.discovery import METADATA
-from heliograph.cluster import diagnosis, labels, ports
+from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.parts import START_GROUPS, Part, parts_of
 from heliograph.cluster.removal import existing, remove
-from heliograph.cluster.settings.nodes import Tables, on_node
+from heliograph.cluster.settings.placed import on_this_node
 from heliograph.gateway.actor import GatewayActor
-from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
 from heliograph.metadata.connect import connect_store, embedded_url
 from heliograph.metadata.credentials import with_password, with_secrets
@@ -180,9 +176,8 @@ def _start_group(
 
 def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str) -> Any:
     actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
-    prepare = partial(_on_this_node, part.name, config.namespace, config.nodes)
     return (
-        ray.remote(hosted(actor_class, prepare, part=part.name, logs=config.logs_config()))
+        ray.remote(_hosted(actor_class, part, config))
         .options(
             name=part.name,
             namespace=config.namespace,
@@ -199,6 +194,11 @@ def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url:
         )
         .remote(*arguments)
     )
+
+
+def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig) -> type[Any]:
+    prepare = partial(on_this_node, part.name, config.namespace, config.nodes)
+    return hosted(actor_class, prepare, part=part.name, logs=config.logs_config())
 
 
 def _class_and_arguments(
@@ -238,20 +238,6 @@ def _environment() -> dict[str, str]:
         if value := os.environ.get(name):
             environment[name] = value
     return environment
-
-
-def _on_this_node(name: str, namespace: str, nodes: Tables, argument: Any) -> Any:
-    """Return an argument of an actor with the settings, addresses and ports that it has on the node that runs it."""
-    if not isinstance(argument, ListenAddress | BookieConfig | BrokerConfig | GatewayConfig):
-        return argument
-    node_labels: Mapping[str, Any] = ray.get_runtime_context().get_node_labels()
-    machine = ports.Machine(_own_address(), socket.gethostname(), node_labels.get(labels.HOST, ""))
-    names = (machine.address, machine.name, machine.advertised_host)
-    return machine.listening(on_node(argument, names, nodes), f"{namespace}/{name}")
-
-
-def _own_address() -> str:
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
 def _check_reach(config: ClusterConfig, parts: Sequence[Part], nodes: Sequence[Node]) -> None:

@@ -120,7 +120,9 @@ def test_a_lean_ray_has_no_process_that_messages_do_not_need(monkeypatch: pytest
     assert {"--include-dashboard=false", "--include-log-monitor=false", "--no-monitor"} < set(lean["command"])
     assert not [word for word in lean["command"] if "ray-client-server-port" in word]
     assert lean["dashboard_url"] == ""
-    assert vars(ray_scripts)["get_ray_client_dependency_error"]() is None, "the name that keeps Ray Client's server away"
+    assert vars(ray_scripts)["get_ray_client_dependency_error"]() is None, (
+        "the name that keeps Ray Client's server away"
+    )
     whole = ray_of(monkeypatch, tmp_path, "127.0.0.1")
     assert "--include-dashboard=true" in whole["command"]
     assert whole["dashboard_url"].startswith("http://127.0.0.1:")
