@@ -35,7 +35,7 @@ def test_an_actor_loads_the_code_of_its_own_part(kind: str, tmp_path: Path) -> N
     config = ClusterConfig(home=tmp_path)
     part = Part("part", kind, directory=tmp_path)
     actor_class, _ = deployment._class_and_arguments(part, config, "", "")
-    sent = cloudpickle.dumps(deployment._hosted(actor_class, part, config))
+    sent = cloudpickle.dumps(deployment._hosted(actor_class, part, config))  # type: ignore[no-untyped-call]
     run = subprocess.run([sys.executable, "-c", LOAD], input=sent, capture_output=True, check=True)
     loaded = set(json.loads(run.stdout))
     assert "heliograph.cluster.hosting" in loaded
