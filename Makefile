@@ -108,8 +108,11 @@ chaos: $(READY) ## lose machines, disks and networks of a cluster of four: MINUT
 bench: $(READY) ## measure; prints a table and writes bench-results/
 	@$(BIN)/python -m tests.bench
 
-proto: $(READY) ## generate the Pulsar protocol module again
-	@$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
+# Generated code runs on the protobuf that it was made for and on later ones: hence the compiler of protobuf 4.25.
+proto: ## generate the Pulsar protocol module again, with a compiler of its own in .venv-proto
+	@test -x .venv-proto/bin/python || { $(PYTHON) -m venv .venv-proto && \
+	  .venv-proto/bin/python -m pip install --quiet --disable-pip-version-check 'grpcio-tools==1.62.3' 'setuptools<81'; }
+	@.venv-proto/bin/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
 	  heliograph/protocol/pulsar.proto
 
 handles: $(READY) ## generate the sync client from the asyncio client again
@@ -128,5 +131,5 @@ lock: ## resolve the dependencies again into requirements.lock (needs uv)
 	  --python-version 3.11 -o requirements.lock
 
 clean: ## remove everything that was built
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
+	@rm -rf $(VENV) .venv-proto .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
