@@ -274,11 +274,13 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
             break
         except ResourceError as error:
             if attempt == RAY_STARTS_MAX:
-                raise
+                if not storage.is_served:
+                    raise
+                raise ResourceError(
+                    f"{error}; if a machine that has time fails, too, the state in {storage.directory} may be damaged: "
+                    "delete it, and the nodes of other machines have to join again"
+                ) from error
             progress(f"{error}; starting it again")  # Ray gives up its own start after 30 s, also on a busy machine
-            if storage.is_served and attempt == RAY_STARTS_MAX - 1:
-                progress(f"without the state in {storage.directory}: nodes of other machines have to join again")
-                storage.delete()
     dashboard = f"its dashboard at {state.dashboard_url}" if state.dashboard_url else "without a dashboard"
     progress(f"Ray runs at {state.ray_address}, {dashboard}")
     return state
