@@ -7,6 +7,9 @@ of 1) is a batch, which is compressed as one: a run of u32 length | SingleMessag
 
 A broker may put its own metadata in front: u16 magic 0x0e02 | u32 length | BrokerEntryMetadata. Every function here
 that takes an entry takes one with this block as well.
+
+A compacted ledger holds the entries that compaction kept, each behind its original position:
+u8 version | u8 kind | i64 ledger id | i64 entry id | the entry, perhaps with some of its messages emptied.
 """
 
 from __future__ import annotations
@@ -26,7 +29,11 @@ BROKER_METADATA_MAGIC = 0x0E02
 BROKER_METADATA_BYTES_MAX = 32  # of the block that a broker puts in front: head 6, two numbers of at most 11
 NO_BROKER_METADATA = BrokerEntryMetadata()  # of entries without the block; must not be changed
 
+KEPT_VERSION = 1  # of a record in a compacted ledger
+KEPT = 1  # kind of a record that holds an entry of the topic
+
 _MAGIC = struct.Struct(">H")
+_KEPT_HEAD = struct.Struct(">BBqq")
 _HEAD = struct.Struct(">HII")
 _BROKER_HEAD = struct.Struct(">HI")
 _U32 = struct.Struct(">I")
@@ -211,3 +218,24 @@ def iterate_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[tuple[Sin
             raise ProtocolError("a message of a batch does not fit its entry", field="entry")
         yield single, plain[position:end]
         position = end
+
+
+def encode_kept(ledger_id: int, entry_id: int, section: bytes | memoryview) -> bytes:
+    """Return the record of an entry that was kept, after its original position."""
+    return _KEPT_HEAD.pack(KEPT_VERSION, KEPT, ledger_id, entry_id) + section
+
+
+def decode_kept(data: bytes | memoryview) -> tuple[int, int, memoryview]:
+    """Return the original ledger id and entry id, and the entry.
+
+    Raises:
+        ProtocolError: the record is not a kept entry, or of another version.
+    """
+    if len(data) < _KEPT_HEAD.size:
+        raise ProtocolError("an entry of a compacted ledger is cut short", field="entry")
+    version, kind, ledger_id, entry_id = _KEPT_HEAD.unpack_from(data)
+    if (version, kind) != (KEPT_VERSION, KEPT):
+        raise ProtocolError(
+            f"found version {version}, kind {kind} in a compacted ledger, not {KEPT_VERSION}, {KEPT}", field="entry"
+        )
+    return ledger_id, entry_id, memoryview(data)[_KEPT_HEAD.size :]

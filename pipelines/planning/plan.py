@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from heliograph.base.errors import NotFoundError, TopicNotFoundError, UnsupportedError
+from heliograph.base.errors import BadRequestError, NotFoundError, TopicNotFoundError, UnsupportedError
 from heliograph.client import discovery
 from heliograph.client.admin.admin import Admin
 from heliograph.client.identity import Identity
@@ -37,6 +37,7 @@ def plan_topic(
     start: Mapping[int, Position] | None = None,
     end: Mapping[int, Position] | None = None,
     on_data_loss: OnDataLoss = "fail",
+    compacted: bool = False,
     namespace: str | None = None,
     identity: Identity | None = None,
 ) -> list[LedgerRange]:
@@ -46,20 +47,25 @@ def plan_topic(
         topic: a topic or partitioned topic.
         start, end: positions (ledger id, entry id) per partition, -1 for a topic without partitions.
         on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
+        compacted: plan what compaction kept, and then the entries that it has not seen yet. It goes without bounds.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         identity: who reads; None: that of the environment.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        BadRequestError: bounds are given for a compacted topic.
         DataLostError: entries at or after ``start`` were deleted.
         UnsupportedError: the topic is not persistent, so it stores nothing.
         NotFoundError: the topic names a ledger that has no record.
     """
     check_on_data_loss(on_data_loss)
+    if compacted and (start or end):
+        raise BadRequestError("start and end do not go with compacted", field="compacted")
     if not TopicName.parse(topic).is_persistent:
         raise UnsupportedError(f"{topic} is not persistent: it stores no messages to read as a table", field="topic")
     named = _attached(namespace)
-    return _run(_plan(topic, start, end, Admin(named, identity), on_data_loss))
+    admin = Admin(named, identity)
+    return _run(_plan_compacted(topic, admin) if compacted else _plan(topic, start, end, admin, on_data_loss))
 
 
 def refresh_addresses(
@@ -82,6 +88,17 @@ def refresh_addresses(
         return []
     admin = Admin(_attached(namespace), identity)
     return _run(_refresh(admin, ranges) if on_data_loss == "fail" else _refresh_what_is_left(admin, ranges))
+
+
+def schema_versions(
+    topic: str, *, namespace: str | None = None, identity: Identity | None = None
+) -> list[dict[str, Any]]:
+    """Return all versions of a topic's schema, as ``admin.schemas.versions`` does.
+
+    Raises:
+        TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+    """
+    return _run(Admin(_attached(namespace), identity).schemas.versions(topic))
 
 
 def _attached(namespace: str | None) -> str:
@@ -112,6 +129,37 @@ async def _plan(
             attempts -= 1
             if not attempts:
                 raise
+
+
+async def _plan_compacted(topic: str, admin: Admin) -> list[LedgerRange]:
+    name = TopicName.parse(topic)
+    ranges: list[LedgerRange] = []
+    for one in name.partitions(await admin.partitions(str(name))):
+        attempts = PLAN_ATTEMPTS_MAX
+        while True:
+            try:
+                ranges += await _plan_one_compacted(one, admin)
+                break
+            except TopicNotFoundError:
+                raise
+            except NotFoundError:  # a compaction ended, or a ledger was trimmed, between two answers
+                attempts -= 1
+                if not attempts:
+                    raise
+    return ranges
+
+
+async def _plan_one_compacted(name: TopicName, admin: Admin) -> list[LedgerRange]:
+    compacted = (await admin.read_access(str(name), []))["compacted"]
+    # Asked after that: an entry behind the horizon is trimmed only once a later compaction has kept what matters of it.
+    rest = await _acknowledged(admin, [name])
+    if compacted is None:
+        return await _ranges(admin, rest)
+    kept = (str(name), name.partition, compacted["ledger_id"], 0, compacted["entries"] - 1)
+    ledger_id, entry_id = compacted["horizon"]
+    start = {name.partition: (ledger_id, entry_id + 1)}
+    first, *others = await _ranges(admin, [kept, *(span for span in rest if _is_wanted(span, start, None))])
+    return [replace(first, compacted=True), *cut(others, start)]
 
 
 async def _acknowledged(admin: Admin, names: Sequence[TopicName]) -> list[_Span]:
@@ -178,6 +226,7 @@ async def _refresh(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRa
         (piece.topic, piece.partition, piece.ledger_id, piece.first_entry_id, piece.last_entry_id) for piece in ranges
     ]
     fresh = await _ranges(admin, spans)
+    fresh = [replace(new, compacted=old.compacted) for old, new in zip(ranges, fresh, strict=True)]
     for old, new in zip(ranges, fresh, strict=True):
         told = replace(new, segments=old.segments, addresses=old.addresses, grant=old.grant, authority=old.authority)
         assert told == old, "only bookies, addresses, grants and the authority may differ"

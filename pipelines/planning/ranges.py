@@ -18,17 +18,19 @@ from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 Position = tuple[int, int]  # ledger id, entry id
 
 PIECE_ENTRIES_MAX = 4096  # entries of one piece of work: bounds what a failed task reads again (I15)
-_FORMAT = 2
-_FORMATS_READ = (1, 2)  # 1 had no grant
+_FORMAT = 3
+_FORMATS_READ = (1, 2, 3)  # 1 had no grant, 2 no compacted ledgers
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRange:
     """Entries ``first_entry_id`` to ``last_entry_id``, both included, of one ledger of one (non-partitioned) topic.
 
-    ``segments`` are the segments of the ledger that hold the range; ``addresses`` are the data-plane addresses of
+    ``segments`` are the segments of the ledger up to the end of the range: a message in chunks may begin before the
+    range, in the same ledger. ``addresses`` are the data-plane addresses of
     their bookies when the range was planned, without the bookies that were not registered. ``grant`` is the right to
-    read the ledger from bookies that ask for one, good for any holder until it ends.
+    read the ledger from bookies that ask for one, good for any holder until it ends. A ``compacted`` ledger holds
+    entries of the topic that compaction kept, each after its original position.
     """
 
     topic: str
@@ -42,6 +44,7 @@ class LedgerRange:
     addresses: tuple[tuple[str, str], ...] = ()
     grant: str = field(default="", repr=False)
     authority: str = field(default="", repr=False)  # who signs the certificates of bookies, in PEM
+    compacted: bool = False
 
     def __post_init__(self) -> None:
         assert 0 <= self.first_entry_id <= self.last_entry_id, "a range holds at least one entry"
@@ -89,6 +92,7 @@ class LedgerRange:
                 "addresses": dict(self.addresses),
                 "grant": self.grant,
                 "authority": self.authority,
+                "compacted": self.compacted,
             }
         )
 
@@ -124,7 +128,7 @@ def range_of(
 
     The order matters: only then does the record name the segments that hold the entries (I8).
     """
-    segments = _segments_between(ledger.segments, first_entry_id, last_entry_id)
+    segments = _segments_up_to(ledger.segments, last_entry_id)
     bookies = {bookie for segment in segments for bookie in segment.bookies}
     known = tuple(sorted((bookie, addresses[bookie]) for bookie in bookies if bookie in addresses))
     return LedgerRange(
@@ -179,7 +183,7 @@ def narrow(piece: LedgerRange, first_entry_id: int, last_entry_id: int) -> Ledge
     assert piece.first_entry_id <= first_entry_id <= last_entry_id <= piece.last_entry_id, "a part lies inside"
     if (first_entry_id, last_entry_id) == (piece.first_entry_id, piece.last_entry_id):
         return piece
-    segments = _segments_between(piece.segments, first_entry_id, last_entry_id)
+    segments = _segments_up_to(piece.segments, last_entry_id)
     bookies = {bookie for segment in segments for bookie in segment.bookies}
     return replace(
         piece,
@@ -218,11 +222,6 @@ def split(
     return work
 
 
-def _segments_between(segments: Sequence[Segment], first_entry_id: int, last_entry_id: int) -> tuple[Segment, ...]:
-    """Return the segments that hold any entry from first to last, both included."""
-    kept: list[Segment] = []
-    for index, segment in enumerate(segments):
-        ends_before = index + 1 < len(segments) and segments[index + 1].first_entry_id <= first_entry_id
-        if not ends_before and segment.first_entry_id <= last_entry_id:
-            kept.append(segment)
-    return tuple(kept)
+def _segments_up_to(segments: Sequence[Segment], last_entry_id: int) -> tuple[Segment, ...]:
+    """Return the segments that hold any entry up to the last one, included."""
+    return tuple(segment for segment in segments if segment.first_entry_id <= last_entry_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import pyarrow as pa
 import ray.data
@@ -15,10 +15,12 @@ from typing_extensions import override
 from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss
-from heliograph.pipelines.planning.plan import plan_topic
+from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, split
-from heliograph.pipelines.reading.columns import check_columns, schema_of
-from heliograph.pipelines.reading.range_reader import read_ranges
+from heliograph.pipelines.reading.columns import OnUnreadable, check_columns, schema_of
+from heliograph.pipelines.reading.decoding import ValueDecoder
+from heliograph.pipelines.reading.range_reader import read_table
+from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
 from heliograph.pipelines.writing.table_writer import TableWriter
 
 ENTRY_BYTES_GUESS = 64 << 10  # size of an entry of many small messages, only for Ray's estimates
@@ -32,6 +34,9 @@ def read_topic(
     on_data_loss: OnDataLoss = "fail",
     columns: Sequence[str] | None = None,
     parallelism: int | None = None,
+    on_unreadable: OnUnreadable = "fail",
+    compacted: bool = False,
+    schema: Literal["registry"] | None = None,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> Dataset:
@@ -43,8 +48,15 @@ def read_topic(
         start, end: per partition (-1 for a topic without partitions) the first position (ledger id, entry id) to
             read, and the first position after the end.
         on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
-        columns: the columns to build, all by default.
+        columns: the columns to build; None: the first seven.
         parallelism: the minimum number of read tasks; None: Ray Data chooses.
+        on_unreadable: ``fail`` when an entry cannot be read (damaged, an unknown codec, a chunk whose message is not
+            complete); ``skip`` leaves it out; ``null`` makes a row with a null value and the reason in ``__error``.
+            Both log how many. Encrypted messages are passed through as they are.
+        compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
+        schema: ``registry`` decodes values by the schemas of the topic: Avro, JSON, Protobuf, primitive ones, and pairs
+            of key and value. The fields of the newest version replace ``value``. A value that does not fit is treated
+            by ``on_unreadable``; ``null`` also keeps its bytes in ``__badValue``.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment.
@@ -53,24 +65,37 @@ def read_topic(
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         DataLostError: entries at or after ``start`` were deleted.
         BadRequestError: there is no such column.
+        NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
     """
-    check_columns(columns)
+    check_columns(columns, on_unreadable)
+    identity = Identity.of(credentials)
     ranges = plan_topic(
         topic,
         start=start,
         end=end,
         on_data_loss=on_data_loss,
+        compacted=compacted,
         namespace=namespace,
-        identity=Identity.of(credentials),
+        identity=identity,
     )
-    return ranges_dataset(ranges, columns=columns, parallelism=parallelism)
+    schemas = None
+    if schema is not None:
+        schemas = schemas_of(topic, schema_versions(topic, namespace=namespace, identity=identity))
+    return ranges_dataset(
+        ranges, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable, schemas=schemas
+    )
 
 
 def ranges_dataset(
-    ranges: Sequence[LedgerRange], *, columns: Sequence[str] | None = None, parallelism: int | None = None
+    ranges: Sequence[LedgerRange],
+    *,
+    columns: Sequence[str] | None = None,
+    parallelism: int | None = None,
+    on_unreadable: OnUnreadable = "fail",
+    schemas: TopicSchemas | None = None,
 ) -> Dataset:
     """Return the rows of planned ranges; arguments and errors are those of ``read_topic``."""
-    source = TopicDatasource(ranges, check_columns(columns))
+    source = TopicDatasource(ranges, check_columns(columns, on_unreadable), on_unreadable, schemas)
     dataset: Dataset = ray.data.read_datasource(source, override_num_blocks=parallelism)
     return dataset
 
@@ -107,8 +132,16 @@ def write_dataset(
 class TopicDatasource(Datasource):
     """A Ray Data source that reads planned ranges."""
 
-    def __init__(self, ranges: Sequence[LedgerRange], columns: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[LedgerRange],
+        columns: tuple[str, ...],
+        on_unreadable: OnUnreadable = "fail",
+        schemas: TopicSchemas | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._on_unreadable: OnUnreadable = on_unreadable
+        self._schemas = schemas
         self._ranges = list(ranges)
         self._columns = columns
 
@@ -125,6 +158,8 @@ class TopicDatasource(Datasource):
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
         schema = schema_of(self._columns)
+        if self._schemas is not None:
+            schema = ValueDecoder(self._schemas, self._columns, self._on_unreadable).schema
         tasks = []
         for pieces in split(self._ranges, max(1, parallelism)):
             entries = sum(piece.entries for piece in pieces)
@@ -133,7 +168,7 @@ class TopicDatasource(Datasource):
             )
             tasks.append(
                 ReadTask(
-                    _read_function(pieces, self._columns),
+                    _read_function(pieces, self._columns, self._on_unreadable, self._schemas),
                     metadata,
                     schema=schema,
                     per_task_row_limit=per_task_row_limit,
@@ -142,9 +177,14 @@ class TopicDatasource(Datasource):
         return tasks
 
 
-def _read_function(pieces: list[LedgerRange], columns: tuple[str, ...]) -> Callable[[], Iterable[Block]]:
+def _read_function(
+    pieces: list[LedgerRange],
+    columns: tuple[str, ...],
+    on_unreadable: OnUnreadable,
+    schemas: TopicSchemas | None,
+) -> Callable[[], Iterable[Block]]:
     def read() -> Iterable[Block]:
-        for batch in read_ranges(pieces, columns):
+        for batch in read_table(pieces, columns, on_unreadable, schemas):
             yield pa.Table.from_batches([batch])
 
     return read

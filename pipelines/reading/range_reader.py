@@ -7,8 +7,11 @@ arrive while the caller decodes the ones before.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -17,31 +20,67 @@ from heliograph.base.backoff import Backoff
 from heliograph.base.errors import Advice, HeliographError
 from heliograph.base.loop_thread import LoopThread
 from heliograph.pipelines.planning.ranges import LedgerRange
-from heliograph.pipelines.reading.columns import ALL_COLUMNS, Rows
+from heliograph.pipelines.reading.columns import ALL_COLUMNS, OnUnreadable, Rows
+from heliograph.pipelines.reading.decoding import ValueDecoder
+from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.protocol.entry import decode_kept
+
+log = logging.getLogger(__name__)
 
 READ_BYTES_MAX = 1 << 20  # of entries in one answer of a bookie; one more chunk is read ahead (I15)
 READ_ATTEMPTS_MAX = 6  # with their pauses, enough time for Ray to restart a bookie
+BACK_ENTRIES_MAX = 10_000  # of a ledger that are looked through for the first chunk of a message (I15)
+BACK_STEP_ENTRIES = 16  # of one step back; chunks are as large as entries can be
 PAUSE_MS = 250  # after the first failed attempt; doubles with each
 PAUSE_MS_MAX = 4_000
 
 
-def read_ranges(ranges: Sequence[LedgerRange], columns: Sequence[str] = ALL_COLUMNS) -> Iterator[pa.RecordBatch]:
+def read_ranges(
+    ranges: Sequence[LedgerRange],
+    columns: Sequence[str] = ALL_COLUMNS,
+    on_unreadable: OnUnreadable = "fail",
+) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``ranges``, in order, as record batches of bounded size.
+
+    Args:
+        on_unreadable: as that of ``Rows``. The number of entries that could not be read is logged.
 
     Raises:
         QuorumLostError: no replica of an entry answers, after several attempts.
         NoSuchEntryError: the topic was trimmed since the ranges were planned, or data was lost.
         EntryDamagedError: every copy of an entry is damaged.
-        UnsupportedError: an entry cannot be read as rows; says why.
+        ProtocolError, ChecksumError, UnsupportedError: an entry cannot be read as rows; says why.
     """
-    rows = Rows(columns)
+    rows = Rows(columns, on_unreadable)
     for piece, entries in _read_ahead(ranges):
+        earlier = partial(_read_back, piece)
         for entry in entries:
-            rows.add_entry(piece.topic, piece.partition, piece.ledger_id, entry.entry_id, entry.payload)
+            if piece.compacted:
+                rows.add_entry(piece.topic, piece.partition, *decode_kept(entry.payload))
+            else:
+                rows.add_entry(piece.topic, piece.partition, piece.ledger_id, entry.entry_id, entry.payload, earlier)
             if rows.is_full:
                 yield rows.take()
     if rows.count:
         yield rows.take()
+    if rows.unreadable:
+        log.warning("%d entries could not be read; the last one: %s", rows.unreadable, rows.last_error)
+
+
+def read_table(
+    ranges: Sequence[LedgerRange],
+    columns: Sequence[str] = ALL_COLUMNS,
+    on_unreadable: OnUnreadable = "fail",
+    schemas: TopicSchemas | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield what ``read_ranges`` does, with values decoded by ``schemas``. Errors: its own, and ``ValueDecoder``'s."""
+    if schemas is None:
+        yield from read_ranges(ranges, columns, on_unreadable)
+        return
+    decoder = ValueDecoder(schemas, columns, on_unreadable)
+    yield from decoder.decoded(read_ranges(ranges, decoder.reads, on_unreadable))
+    if decoder.unreadable:
+        log.warning("%d values do not fit their schemas", decoder.unreadable)
 
 
 def _read_ahead(ranges: Sequence[LedgerRange]) -> Iterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
@@ -54,6 +93,16 @@ def _read_ahead(ranges: Sequence[LedgerRange]) -> Iterator[tuple[LedgerRange, Se
                 yield chunk
         finally:
             thread.run(fetcher.close())
+
+
+def _read_back(piece: LedgerRange, entry_id: int) -> Iterator[tuple[int, bytes | memoryview]]:
+    """Yield the entries of a ledger before one of ``piece``, newest first, at most ``BACK_ENTRIES_MAX``."""
+    oldest = max(0, entry_id - BACK_ENTRIES_MAX)
+    for last in range(entry_id - 1, oldest - 1, -BACK_STEP_ENTRIES):
+        step = replace(piece, first_entry_id=max(oldest, last - BACK_STEP_ENTRIES + 1), last_entry_id=last)
+        read = [entry for _, entries in _read_ahead([step]) for entry in entries]
+        for entry in reversed(read):
+            yield entry.entry_id, entry.payload
 
 
 async def _open(ranges: Sequence[LedgerRange]) -> Fetcher:

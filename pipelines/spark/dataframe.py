@@ -15,10 +15,12 @@ import pyarrow as pa
 from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss
-from heliograph.pipelines.planning.plan import plan_topic
+from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, range_from_json, split
-from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, check_columns
-from heliograph.pipelines.reading.range_reader import read_ranges
+from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, OnUnreadable, check_columns
+from heliograph.pipelines.reading.decoding import ValueDecoder
+from heliograph.pipelines.reading.range_reader import read_table
+from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
 from heliograph.pipelines.writing.table_writer import TableWriter
 
 if TYPE_CHECKING:
@@ -33,7 +35,15 @@ _SPARK_TYPES = {
     "__publishTime": "timestamp",
     "__eventTime": "timestamp",
     "__messageProperties": "map<string,string>",
+    "__orderingKey": "binary",
+    "__producerName": "string",
+    "__sequenceId": "long",
+    "__deliverAt": "timestamp",
+    "__encryption": "binary",
+    "__error": "string",
+    "__schemaVersion": "long",
 }
+REGISTRY = "registry"
 _RANGE_COLUMN = "ranges"
 _WRITTEN = "__written"
 
@@ -50,6 +60,8 @@ def topic_dataframe(
     end: Mapping[int, Position] | None = None,
     on_data_loss: OnDataLoss = "fail",
     parallelism: int | None = None,
+    on_unreadable: OnUnreadable = "fail",
+    compacted: bool = False,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> DataFrame:
@@ -58,13 +70,21 @@ def topic_dataframe(
     Args:
         topic: a topic or partitioned topic.
         schema: the schema of JSON in the message's value, as a Spark schema or its text (``row long, name string``);
-            its fields replace ``value``. None keeps the bytes. A value that does not match gives nulls.
-        columns: the columns to build, all by default: ``value``, ``__key``, ``__topic``, ``__messageId``,
-            ``__publishTime``, ``__eventTime``, ``__messageProperties``, as in pulsar-spark.
+            its fields replace ``value``. None keeps the bytes. A value that does not match gives nulls. ``registry``
+            decodes values by the schemas of the topic: Avro, JSON, Protobuf, primitive ones, and pairs of key and
+            value. The fields of the newest version replace ``value``. A value that does not fit is treated by
+            ``on_unreadable``; ``null`` also keeps its bytes in ``__badValue``.
+        columns: the columns to build; None: ``value``, ``__key``, ``__topic``, ``__messageId``, ``__publishTime``,
+            ``__eventTime``, ``__messageProperties``, as in pulsar-spark. There are also ``__orderingKey``,
+            ``__producerName``, ``__sequenceId``, ``__deliverAt``, ``__encryption`` and ``__error``.
         start, end: per partition (-1 for a topic without partitions) the first position (ledger id, entry id) to
             read, and the first position after the end.
         on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         parallelism: the minimum number of Spark tasks; None: two for each core.
+        on_unreadable: ``fail`` when an entry cannot be read (damaged, an unknown codec, a chunk whose message is not
+            complete); ``skip`` leaves it out; ``null`` makes a row with a null value and the reason in ``__error``.
+            Both log how many. Encrypted messages are passed through as they are.
+        compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment.
@@ -73,44 +93,72 @@ def topic_dataframe(
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         DataLostError: entries at or after ``start`` were deleted.
         BadRequestError: there is no such column.
+        NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
     """
-    check_columns(columns)
+    check_columns(columns, on_unreadable)
+    identity = Identity.of(credentials)
     ranges = plan_topic(
         topic,
         start=start,
         end=end,
         on_data_loss=on_data_loss,
+        compacted=compacted,
         namespace=namespace,
-        identity=Identity.of(credentials),
+        identity=identity,
     )
-    return ranges_dataframe(spark, ranges, schema=schema, columns=columns, parallelism=parallelism)
+    decoded = registry_or_given(topic, schema, namespace, identity)
+    return ranges_dataframe(
+        spark, ranges, schema=decoded, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable
+    )
 
 
 def ranges_dataframe(
     spark: SparkSession,
     ranges: Sequence[LedgerRange],
     *,
-    schema: StructType | str | None = None,
+    schema: StructType | str | TopicSchemas | None = None,
     columns: Sequence[str] | None = None,
     parallelism: int | None = None,
+    on_unreadable: OnUnreadable = "fail",
 ) -> DataFrame:
     """Return the rows of planned ranges; arguments and errors are those of ``topic_dataframe``."""
-    wanted = check_columns(columns)
+    wanted = check_columns(columns, on_unreadable)
     if schema is not None and VALUE not in wanted:
         raise BadRequestError("a schema decodes the column 'value', which columns does not name", field="columns")
     tasks = parallelism or 2 * spark.sparkContext.defaultParallelism
     work = split(ranges, tasks)
     rows = [("\n".join(piece.to_json() for piece in pieces),) for pieces in work]
     plan = spark.createDataFrame(spark.sparkContext.parallelize(rows, max(1, len(rows))), f"{_RANGE_COLUMN} string")
-    frame = plan.mapInArrow(_reader(wanted), ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in wanted))
+    shape: StructType | str = ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in wanted)
+    if isinstance(schema, TopicSchemas):
+        shape = _shape(ValueDecoder(schema, wanted, on_unreadable))
+        return plan.mapInArrow(_reader(wanted, on_unreadable, schema), shape)
+    frame = plan.mapInArrow(_reader(wanted, on_unreadable, None), shape)
     return frame if schema is None else _decoded(frame, schema, wanted)
 
 
-def _reader(columns: tuple[str, ...]) -> BatchFunction:
+def registry_or_given(
+    topic: str, schema: StructType | str | None, namespace: str | None, identity: Identity
+) -> StructType | str | TopicSchemas | None:
+    """Return the schemas of the registry where ``schema`` asks for them, otherwise ``schema``."""
+    if not isinstance(schema, str) or schema != REGISTRY:
+        return schema
+    return schemas_of(topic, schema_versions(topic, namespace=namespace, identity=identity))
+
+
+def _shape(decoder: ValueDecoder) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    shape: StructType = from_arrow_schema(decoder.schema)
+    return shape
+
+
+def _reader(columns: tuple[str, ...], on_unreadable: OnUnreadable, schemas: TopicSchemas | None) -> BatchFunction:
     def read(plans: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for plan in plans:
             for text in plan.column(0).to_pylist():
-                yield from read_ranges([range_from_json(line) for line in text.split("\n")], columns)
+                ranges = [range_from_json(line) for line in text.split("\n")]
+                yield from read_table(ranges, columns, on_unreadable, schemas)
 
     return read
 

@@ -13,7 +13,9 @@ from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss, check_on_data_loss
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
-from heliograph.pipelines.spark.dataframe import ranges_dataframe
+from heliograph.pipelines.reading.columns import OnUnreadable
+from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.spark.dataframe import ranges_dataframe, registry_or_given
 from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH, Batch, StreamCheckpoint, batches
 from heliograph.pipelines.streaming.patience import Patience
 from heliograph.pipelines.streaming.subscription import StreamSubscription
@@ -35,6 +37,7 @@ def stream(
     until_caught_up: bool = False,
     subscription: str | None = None,
     on_data_loss: OnDataLoss = "fail",
+    on_unreadable: OnUnreadable = "fail",
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> int:
@@ -55,6 +58,7 @@ def stream(
         subscription: the name of the stream's subscription; None: ``stream-`` and the id in the checkpoint.
         on_data_loss: ``fail`` when entries that the stream has not handled were deleted; ``skip`` logs how many, and
             goes on with those that are left.
+        on_unreadable: as in ``topic_dataframe``.
         until_caught_up: return when all available rows were handled; otherwise run without end.
 
     Returns:
@@ -81,18 +85,24 @@ def stream(
         until_caught_up=until_caught_up,
         on_commit=source.acknowledge,
     ):
-        try:
-            ranges = source.refreshed(batch)
-        except NotFoundError as error:
-            raise NotFoundError(
-                f"batch {batch.batch_id} was planned and not handled, and some of its rows were deleted since "
-                f"({error}): to skip the batch, create the file {Path(checkpoint) / f'commit-{batch.batch_id}'}; to "
-                "handle what is left of it, pass on_data_loss='skip'",
-                field="checkpoint",
-            ) from error
-        handle(ranges_dataframe(spark, ranges, schema=schema, columns=columns), batch.batch_id)
+        ranges = _ranges_of(batch, source, Path(checkpoint))
+        decoded = source.schemas(schema)
+        frame = ranges_dataframe(spark, ranges, schema=decoded, columns=columns, on_unreadable=on_unreadable)
+        handle(frame, batch.batch_id)
         handled += 1
     return handled
+
+
+def _ranges_of(batch: Batch, source: _Source, checkpoint: Path) -> list[LedgerRange]:
+    try:
+        return source.refreshed(batch)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"batch {batch.batch_id} was planned and not handled, and some of its rows were deleted since ({error}): to "
+            f"skip the batch, create the file {checkpoint / f'commit-{batch.batch_id}'}; to handle what is left of it, "
+            "pass on_data_loss='skip'",
+            field="checkpoint",
+        ) from error
 
 
 class _Source:
@@ -115,6 +125,12 @@ class _Source:
     def acknowledge(self, positions: Mapping[int, Position]) -> None:
         what = f"acknowledging a batch of {self._topic}"
         self._patience.call(what, lambda: self._subscription.acknowledge(positions))
+
+    def schemas(self, schema: StructType | str | None) -> StructType | str | TopicSchemas | None:
+        def found() -> StructType | str | TopicSchemas | None:
+            return registry_or_given(self._topic, schema, self._namespace, self._identity)
+
+        return self._patience.call(f"reading the schemas of {self._topic}", found)
 
     def plan(self, start: Mapping[int, Position]) -> list[LedgerRange]:
         def planned() -> list[LedgerRange]:

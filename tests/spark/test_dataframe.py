@@ -71,6 +71,22 @@ def test_json_becomes_columns_and_spark_agrees_with_python(spark: SparkSession, 
     }
 
 
+def test_the_registry_gives_the_columns_of_a_frame(spark: SparkSession, topic: str) -> None:
+    admin = AdminSync()
+    admin.create_topic("typed")
+    fields = [{"name": "row", "type": "long"}, {"name": "price", "type": "double"}]
+    definition = {"type": "record", "name": "Sale", "fields": fields}
+    admin.schemas.put("typed", {"type": "JSON", "schema": json.dumps(definition)})
+    publish("typed", range(10))
+    with heliograph.connect() as client, client.producer("typed") as producer:
+        producer.send(b"no json")
+    frame = topic_dataframe(spark, "typed", schema="registry", columns=("value", "__key"), on_unreadable="null")
+    assert frame.columns == ["row", "price", "__key", "__error", "__badValue"]
+    assert frame.where("row >= 0").selectExpr("sum(price)").collect()[0][0] == sum(row / 4 for row in range(10))
+    (bad,) = frame.where("__error is not null").collect()
+    assert bytes(bad["__badValue"]) == b"no json"
+
+
 def test_a_frame_is_a_moment_of_the_topic(spark: SparkSession, topic: str) -> None:
     AdminSync().create_topic("moment")
     publish("moment", range(10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -130,6 +131,27 @@ def test_rows_that_retention_deleted_are_missed_and_rows_that_were_read_are_not(
     admin.create_topic("trimmed")
     with pytest.raises(DataLostError, match="created again"):
         read_topic("trimmed", start={-1: (second[0], 1)})
+
+
+def test_the_compacted_form_has_the_latest_message_of_each_key(cluster: ClusterConfig) -> None:
+    admin = AdminSync()
+    admin.create_topic("prices")
+    with heliograph.connect() as client, client.producer("prices") as producer:
+        producer.send_many([b"%d" % row for row in range(30)], keys=[f"k{row % 3}" for row in range(30)])
+        assert read_topic("prices", compacted=True).count() == 30  # nothing was compacted yet
+        admin.compact_topic("prices")
+        while (status := admin.compaction_status("prices"))["status"] == "RUNNING":
+            time.sleep(0.05)
+        assert status["status"] == "SUCCESS", status
+        producer.send(b"30", key="k0")
+    found = read_topic("prices", compacted=True, columns=("value", "__key", "__messageId")).take_all()
+    assert [row["value"] for row in found] == [b"27", b"28", b"29", b"30"]
+    raw = {
+        row["__messageId"]: row for row in read_topic("prices", columns=("value", "__key", "__messageId")).take_all()
+    }
+    assert all(raw[row["__messageId"]] == row for row in found)
+    with pytest.raises(BadRequestError, match="compacted"):
+        read_topic("prices", compacted=True, start={-1: (0, 0)})
 
 
 def publish_in_a_ledger_of_its_own(admin: AdminSync, topic: str, value: bytes) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from heliograph.base.errors import BadRequestError, ChecksumError, UnsupportedError
+from heliograph.base.errors import BadRequestError, ChecksumError
 from heliograph.pipelines.reading import columns
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, Rows, check_columns
 from heliograph.protocol import pulsar_pb2 as pb
@@ -105,14 +105,9 @@ def test_only_wanted_columns_are_built() -> None:
     with pytest.raises(BadRequestError):
         check_columns([])
     assert check_columns(None) == ALL_COLUMNS
-
-
-@pytest.mark.parametrize(
-    "fields", [{"num_chunks_from_msg": 2, "uuid": "u"}, {"encryption_keys": [pb.EncryptionKeys(key="k", value=b"v")]}]
-)
-def test_what_cannot_be_a_row_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match="9:0"):
-        rows_of(encode_entry(metadata(**fields), b"x"))
+    assert check_columns(None, "null") == (*ALL_COLUMNS, "__error")
+    with pytest.raises(BadRequestError, match="perhaps"):
+        check_columns(None, "perhaps")
 
 
 def test_a_damaged_entry_is_refused() -> None:
