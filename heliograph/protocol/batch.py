@@ -6,6 +6,7 @@ second, a protobuf object for each message would cost more than everything else 
 
 from __future__ import annotations
 
+import base64
 import functools
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -15,6 +16,7 @@ from heliograph.protocol.compression import compress
 from heliograph.protocol.entry import encode_entry
 
 _PROPERTIES, _KEY, _PAYLOAD_SIZE, _EVENT_TIME = b"\x0a", b"\x12", b"\x18", b"\x28"  # tags of SingleMessageMetadata
+_KEY_IS_BASE64, _ORDERING_KEY, _NULL_VALUE = b"\x30\x01", b"\x3a", b"\x48\x01"  # the tag of a flag with its value, true
 BATCH_HEAD_BYTES_MAX = 64  # at most in front of a message without key and properties
 
 
@@ -43,19 +45,42 @@ def keyed_head(key: str, size: int) -> bytes:
     return len(single).to_bytes(4, "big") + single
 
 
-def full_head(size: int, key: str | None, properties: Mapping[str, str] | None, event_time_ms: int | None) -> bytes:
-    """Return the batch header of any message of ``size`` bytes."""
+def full_head(
+    size: int,
+    key: str | bytes | None,
+    properties: Mapping[str, str] | None,
+    event_time_ms: int | None,
+    ordering_key: bytes | None = None,
+    is_null: bool = False,
+) -> bytes:
+    """Return the batch header of any message of ``size`` bytes.
+
+    Args:
+        key: text, or bytes, which are stored as base64 text with a flag.
+        is_null: the message has no value, and ``size`` is 0.
+    """
     parts = []
     for name, value in (properties or {}).items():
         pair = _text(b"\x0a", name) + _text(b"\x12", value)
         parts += [_PROPERTIES, varint(len(pair)), pair]
     if key is not None:
-        parts.append(_text(_KEY, key))
+        parts.append(_text(_KEY, key_text(key)))
     parts += [_PAYLOAD_SIZE, varint(size)]
     if event_time_ms is not None:
         parts += [_EVENT_TIME, varint(event_time_ms)]
+    if isinstance(key, bytes):
+        parts.append(_KEY_IS_BASE64)
+    if ordering_key is not None:
+        parts += [_ORDERING_KEY, varint(len(ordering_key)), ordering_key]
+    if is_null:
+        parts.append(_NULL_VALUE)
     single = b"".join(parts)
     return len(single).to_bytes(4, "big") + single
+
+
+def key_text(key: str | bytes) -> str:
+    """Return a key as it stands in a message's metadata, and as it is hashed to choose a partition."""
+    return base64.b64encode(key).decode() if isinstance(key, bytes) else key
 
 
 def _text(tag: bytes, text: str) -> bytes:
@@ -104,6 +129,12 @@ def encode_single(
     single = pb.SingleMessageMetadata.FromString(head[4:])
     if single.HasField("partition_key"):
         metadata.partition_key = single.partition_key
+    if single.partition_key_b64_encoded:
+        metadata.partition_key_b64_encoded = True
+    if single.HasField("ordering_key"):
+        metadata.ordering_key = single.ordering_key
+    if single.null_value:
+        metadata.null_value = True
     if single.HasField("event_time"):
         metadata.event_time = single.event_time
     metadata.properties.extend(single.properties)

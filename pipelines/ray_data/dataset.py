@@ -21,7 +21,7 @@ from heliograph.pipelines.reading.columns import OnUnreadable, check_columns, sc
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
-from heliograph.pipelines.writing.table_writer import TableWriter
+from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity
 
 ENTRY_BYTES_GUESS = 64 << 10  # size of an entry of many small messages, only for Ray's estimates
 
@@ -106,27 +106,42 @@ def write_dataset(
     *,
     value: str = "value",
     key: str | None = None,
+    properties: str | None = None,
+    event_time: str | None = None,
+    ordering_key: str | None = None,
+    query: str | None = None,
+    batch_id: int = 0,
     address: str | None = None,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> None:
     """Publish every row of a Dataset, each block in its order.
 
-    Ray may run a write task again after a failure, and a call that failed may have published a part: rows can be in
-    the topic more than once; no row is missing when this returns.
+    No row is missing when this returns. Without ``query`` rows can be in the topic more than once: Ray may run a write
+    task again after a failure, and a call that failed may have published a part.
 
     Args:
-        value: the column with the message's value, string or binary.
-        key: the column with the message's key, string or binary that holds text; None: no keys.
+        value: the column with the message's value, string or binary. A null deletes its key from the compacted topic.
+        key: the column with the message's key, string or binary; None: no keys.
+        properties: the column with the message's properties, a map of text to text.
+        event_time: the column with the message's own time, a timestamp or ms since the epoch.
+        ordering_key: the column with the message's ordering key, binary.
+        query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
+            in the same order when a task runs again within six hours. ``query`` names the writer, ``batch_id`` counts
+            its batches up.
         address: ``pulsar://host:port[,host:port]``; None: the address is found through Ray.
         credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment. They go with the tasks.
 
     Raises:
+        UnsupportedError: ``query`` is given, and the topic does not deduplicate.
         ClusterNotFoundError: no address was given and no cluster was found.
     """
-    writer = TableWriter.of(topic, address, namespace, credentials)
-    dataset.write_datasink(TopicDatasink(writer, value, key))
+    write_identity = WriteIdentity(query, batch_id) if query is not None else None
+    writer = TableWriter.of(topic, address, namespace, credentials, write_identity)
+    dataset.write_datasink(
+        TopicDatasink(writer, value, key, properties=properties, event_time=event_time, ordering_key=ordering_key)
+    )
 
 
 class TopicDatasource(Datasource):
@@ -191,18 +206,23 @@ def _read_function(
 
 
 class TopicDatasink(Datasink[int]):
-    """A Ray Data sink that publishes rows. A write task that runs again publishes its rows again."""
+    """A Ray Data sink that publishes rows. A write task that runs again publishes its rows again, unless the writer has
+    a write identity.
 
-    def __init__(self, writer: TableWriter, value: str, key: str | None) -> None:
+    Args:
+        value, key, others: the columns of the Dataset with the fields of a message.
+    """
+
+    def __init__(self, writer: TableWriter, value: str, key: str | None, **others: str | None) -> None:
         self._writer = writer
-        self._value = value
-        self._key = key
+        fields = {"value": value, "key": key, **others}
+        self._columns = {field: name for field, name in fields.items() if name is not None}
 
     @override
     def write(self, blocks: Iterable[Block], ctx: Any) -> int:
         # An empty block has no columns.
         filled = (block for block in blocks if BlockAccessor.for_block(block).num_rows())
-        return self._writer.write(self._selected(block) for block in filled)
+        return self._writer.write((self._selected(block) for block in filled), ctx.task_idx)
 
     @override
     def on_write_complete(self, write_result: WriteResult[int]) -> None:
@@ -210,10 +230,9 @@ class TopicDatasink(Datasink[int]):
 
     def _selected(self, block: Block) -> pa.Table:
         table = BlockAccessor.for_block(block).to_arrow()
-        names = {"value": self._value} | ({"key": self._key} if self._key is not None else {})
-        for name in names.values():
+        for name in self._columns.values():
             if name not in table.column_names:
                 raise BadRequestError(
                     f"the Dataset has no column {name!r}", field="columns", limit=", ".join(table.column_names)
                 )
-        return table.select(list(names.values())).rename_columns(list(names))
+        return table.select(list(self._columns.values())).rename_columns(list(self._columns))

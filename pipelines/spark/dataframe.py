@@ -21,7 +21,7 @@ from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, OnUnreadab
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
-from heliograph.pipelines.writing.table_writer import TableWriter
+from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -177,44 +177,62 @@ def write_dataframe(
     *,
     value: str | None = VALUE,
     key: str | None = None,
+    properties: str | None = None,
+    event_time: str | None = None,
+    ordering_key: str | None = None,
+    query: str | None = None,
+    batch_id: int = 0,
     address: str | None = None,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> int:
     """Publish every row of a DataFrame, from its executors, each Spark partition in its order.
 
-    Spark may run a task twice, and a call that failed may have published a part: rows can be in the topic more than
-    once; no row is missing when this returns.
+    No row is missing when this returns. Without ``query`` rows can be in the topic more than once: Spark may run a task
+    twice, and a call that failed may have published a part.
 
     Args:
-        value: the column with the message's value, string or binary; None: the whole row as JSON, with the key.
-        key: the column with the message's key, string or binary that holds text; None: no keys.
+        value: the column with the message's value, string or binary; None: the whole row as JSON, with the key. A null
+            deletes its key from the compacted topic.
+        key: the column with the message's key, string or binary; None: no keys.
+        properties: the column with the message's properties, a map of text to text.
+        event_time: the column with the message's own time, a timestamp or ms since the epoch.
+        ordering_key: the column with the message's ordering key, binary.
+        query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
+            in the same order when a task runs again within six hours. ``query`` names the writer, ``batch_id`` counts
+            its batches up, as ``stream`` does.
         address: ``pulsar://host:port[,host:port]``; None: the address is found through Ray.
         credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment. They go with the tasks.
 
     Returns:
-        The number of rows published and acknowledged.
+        The number of rows, all of which are stored.
 
     Raises:
         BadRequestError: there is no such column.
+        UnsupportedError: ``query`` is given, and the topic does not deduplicate.
         ClusterNotFoundError: no address was given and no cluster was found.
     """
     from pyspark.sql.functions import col, struct, to_json
 
-    _check_present(frame, value, key)
+    columns = {"key": key, "properties": properties, "event_time": event_time, "ordering_key": ordering_key}
+    _check_present(frame, value, *columns.values())
     payload = to_json(struct("*")) if value is None else col(f"`{value}`")
     selected = [payload.cast("binary").alias("value")]
-    if key is not None:
-        selected.append(col(f"`{key}`").cast("string").alias("key"))
-    writer = TableWriter.of(topic, address, namespace, credentials)
+    selected += [col(f"`{name}`").alias(field) for field, name in columns.items() if name is not None]
+    write_identity = WriteIdentity(query, batch_id) if query is not None else None
+    writer = TableWriter.of(topic, address, namespace, credentials, write_identity)
     written = frame.select(*selected).mapInArrow(_writer(writer), f"{_WRITTEN} long")
     return sum(row[0] for row in written.collect())
 
 
 def _writer(writer: TableWriter) -> BatchFunction:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({_WRITTEN: [writer.write(batches)]})
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
+        yield pa.RecordBatch.from_pydict({_WRITTEN: [writer.write(batches, task)]})
 
     return write
 

@@ -98,7 +98,7 @@ def _ranges_of(batch: Batch, source: _Source, checkpoint: Path) -> list[LedgerRa
         return source.refreshed(batch)
     except NotFoundError as error:
         raise NotFoundError(
-            f"batch {batch.batch_id} was planned and not handled, and some of its rows were deleted since ({error}): to "
+            f"batch {batch.batch_id} was planned and not handled, and some of its rows were deleted ({error}): to "
             f"skip the batch, create the file {checkpoint / f'commit-{batch.batch_id}'}; to handle what is left of it, "
             "pass on_data_loss='skip'",
             field="checkpoint",

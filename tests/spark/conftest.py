@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import heliograph
 from heliograph.cluster.config import ClusterConfig
 from tests.cluster.support.small_cluster import small_cluster
 
@@ -24,5 +26,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterConfig]
 def spark(cluster: ClusterConfig) -> Iterator[SparkSession]:
     from heliograph.pipelines.spark.session import spark_session
 
-    with spark_session("heliograph-tests") as session:
+    tested = str(Path(heliograph.__file__).parents[1])  # executors import the package under test, not an installed one
+    with spark_session("heliograph-tests", configs={"spark.executorEnv.PYTHONPATH": tested}) as session:
         yield session

@@ -116,11 +116,12 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
 
     def send_many(
         self,
-        values: Sequence[Value],
+        values: Sequence[Value | None],
         *,
-        keys: Sequence[str | None] | None = None,
+        keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
         event_times_ms: Sequence[int | None] | None = None,
+        ordering_keys: Sequence[bytes | None] | None = None,
     ) -> list[MessageId]:
         """Publish many messages and wait until all are durable.
 
@@ -128,8 +129,9 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         for each other.
 
         Args:
-            values: The payloads, in order.
-            keys, properties, event_times_ms: If given, one item for each value.
+            values: The payloads, in order. None is a null value, which deletes its key from the compacted topic.
+            keys: If given, one for each value. Keys of bytes are stored as stock producers do it, in base64.
+            properties, event_times_ms, ordering_keys: If given, one item for each value.
 
         Returns:
             One id per value, in the order of ``values``.
@@ -140,7 +142,9 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
                 nevertheless: in each partition, the first ones of its share.
         """
         return self._run(
-            self._async().send_many(values, keys=keys, properties=properties, event_times_ms=event_times_ms)
+            self._async().send_many(
+                values, keys=keys, properties=properties, event_times_ms=event_times_ms, ordering_keys=ordering_keys
+            )
         )
 
     def flush(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 import ray.data
 
 import heliograph
-from heliograph.base.errors import BadRequestError, DataLostError, TopicNotFoundError
+from heliograph.base.errors import BadRequestError, DataLostError, TopicNotFoundError, UnsupportedError
 from heliograph.client.admin.admin import AdminSync
 from heliograph.cluster.config import ClusterConfig
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
@@ -93,6 +93,24 @@ def test_a_dataset_goes_into_a_topic_and_back(topic: str) -> None:
     found = read_topic("copies").take_all()
     assert sorted(row["value"] for row in found) == sorted(f"text {row}".encode() for row in range(1000))
     assert all(row["__key"] == b"n%d" % (int(row["value"].split()[1]) % 7) for row in found)
+
+
+def test_rows_that_are_written_again_are_stored_once(cluster: ClusterConfig) -> None:
+    admin = AdminSync()
+    admin.create_topic("once", 2)
+    rows = [{"value": None if row == 7 else b"%d" % row, "key": b"\xff%d" % (row % 9)} for row in range(300)]
+    source = ray.data.from_items(rows, override_num_blocks=1)
+    with pytest.raises(UnsupportedError, match="does not deduplicate"):
+        write_dataset(source, "once", key="key", query="copy")
+    admin.namespaces.set_topic_policies("once", {"deduplication": True})
+    while admin.topic_stats("once-partition-0")["deduplicationStatus"] != "Enabled":
+        time.sleep(0.05)
+    for batch_id in (0, 0, 1, 1, 0):
+        write_dataset(source, "once", key="key", query="copy", batch_id=batch_id)
+    found = read_topic("once", columns=("__key", "value")).take_all()
+    expected = sorted((row["key"], row["value"] or b"") for row in rows) * 2
+    assert sorted((row["__key"], row["value"] or b"") for row in found) == sorted(expected)
+    assert sum(row["value"] is None for row in found) == 2
 
 
 def test_an_empty_topic_has_no_rows(cluster: ClusterConfig) -> None:

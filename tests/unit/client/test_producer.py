@@ -45,6 +45,26 @@ def test_sends_of_one_turn_share_an_entry_in_order() -> None:
     run(scenario())
 
 
+def test_send_many_takes_keys_of_bytes_ordering_keys_and_null_values() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client, client.producer("t") as producer:
+            await producer.send_many([b"x", None], keys=[b"\xff", "k"], ordering_keys=[b"o", None])
+            await producer.send_many([None], keys=[b"\xff"], ordering_keys=[b"o"])
+            batch, single = broker.store.topics[TOPIC].entries
+            metadata, payload = entries.split(batch)
+            (first, value), (second, nothing) = entries.iterate_batch(metadata, bytes(payload))
+            assert (first.partition_key, first.partition_key_b64_encoded, first.ordering_key) == ("/w==", True, b"o")
+            assert (second.partition_key, second.partition_key_b64_encoded) == ("k", False)
+            assert (value, first.null_value, nothing, second.null_value) == (b"x", False, b"", True)
+            metadata, payload = entries.split(single)
+            assert (metadata.partition_key, metadata.partition_key_b64_encoded) == ("/w==", True)
+            assert (metadata.ordering_key, metadata.null_value, bytes(payload)) == (b"o", True, b"")
+            with pytest.raises(errors.BadRequestError, match="ordering key"):
+                await producer.send_many([b"x"], ordering_keys=["text"])  # type: ignore[list-item]
+
+    run(scenario())
+
+
 def test_send_many_cuts_by_messages_and_by_bytes() -> None:
     async def scenario() -> None:
         async with (

@@ -6,7 +6,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import AlreadyClosedError, BadRequestError, MessageTooLargeError
@@ -19,7 +19,7 @@ from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ProducerOptions
 from heliograph.client.types import Value
-from heliograph.protocol.batch import full_head, heads_of, keyed_head, plain_head
+from heliograph.protocol.batch import full_head, heads_of, key_text, keyed_head, plain_head
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -35,6 +35,7 @@ assert HEAD_BYTES_MAX < FRAME_SLACK_BYTES, "a message with the longest head fits
 
 _OPEN = HandleState.OPEN  # looked up once: every message compares with it
 _Waiter = asyncio.Future[MessageId]
+_Key = TypeVar("_Key", str, bytes, str | bytes)
 
 
 class AsyncProducer(AsyncHandle):
@@ -145,11 +146,11 @@ class AsyncProducer(AsyncHandle):
         if deliver_after is not None or deliver_at is not None:
             deliver_at_ms = _deliver_at_ms(deliver_after, deliver_at)
         if properties or event_time_ms is not None:
-            head = _checked_head(len(payload), key, properties, event_time_ms)
+            head = _checked_head(len(payload), key if key is None else _checked_text(key), properties, event_time_ms)
         elif key is None:
             head = plain_head(len(payload))
         else:
-            head = keyed_head(_checked_key(key), len(payload))
+            head = keyed_head(_checked_text(key), len(payload))
         _check_head_size(head)
         size = len(head) + len(payload)
         if not self._window.try_acquire(1, size):
@@ -160,11 +161,12 @@ class AsyncProducer(AsyncHandle):
 
     async def send_many(
         self,
-        values: Sequence[Value],
+        values: Sequence[Value | None],
         *,
-        keys: Sequence[str | None] | None = None,
+        keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
         event_times_ms: Sequence[int | None] | None = None,
+        ordering_keys: Sequence[bytes | None] | None = None,
     ) -> list[MessageId]:
         """Publish many messages and wait until all are durable.
 
@@ -172,8 +174,9 @@ class AsyncProducer(AsyncHandle):
         for each other.
 
         Args:
-            values: The payloads, in order.
-            keys, properties, event_times_ms: If given, one item for each value.
+            values: The payloads, in order. None is a null value, which deletes its key from the compacted topic.
+            keys: If given, one for each value. Keys of bytes are stored as stock producers do it, in base64.
+            properties, event_times_ms, ordering_keys: If given, one item for each value.
 
         Returns:
             One id per value, in the order of ``values``.
@@ -185,14 +188,17 @@ class AsyncProducer(AsyncHandle):
         """
         if self._state is not _OPEN:
             await self.open()
-        payloads = [value if type(value) is bytes else _to_bytes(value) for value in values]
-        _check_length(payloads, keys=keys, properties=properties, event_times_ms=event_times_ms)
+        payloads = [value if type(value) is bytes else b"" if value is None else _to_bytes(value) for value in values]
+        _check_length(
+            payloads, keys=keys, properties=properties, event_times_ms=event_times_ms, ordering_keys=ordering_keys
+        )
         if not payloads:
             return []
         self._check_payload_size(max(payloads, key=len))
-        heads = _heads_of(payloads, keys, properties, event_times_ms)
+        nulls = [value is None for value in values] if None in values else None
+        heads = _heads_of(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
         _check_head_size(max(heads, key=len))
-        shares = self._shares(len(payloads), keys)
+        shares = self._shares(len(payloads), None if keys is None else _texts(keys))
         ids: list[MessageId | None] = [None] * len(payloads)
         waiting: list[tuple[_Waiter, Sequence[int]]] = []
         try:
@@ -343,21 +349,39 @@ async def _collect(
 
 def _heads_of(
     payloads: Sequence[bytes],
-    keys: Sequence[str | None] | None,
+    keys: Sequence[str | bytes | None] | None,
     properties: Sequence[Mapping[str, str] | None] | None,
     event_times_ms: Sequence[int | None] | None,
+    ordering_keys: Sequence[bytes | None] | None,
+    nulls: Sequence[bool] | None,
 ) -> list[bytes]:
-    if properties is None and event_times_ms is None:
-        for key in keys or ():
-            if key is not None:
-                _checked_key(key)
-        return heads_of(payloads, keys)
+    for key in keys or ():
+        if key is not None:
+            _checked_key(key)
+    has_bytes = any(isinstance(key, bytes) for key in keys or ())
+    if properties is None and event_times_ms is None and ordering_keys is None and nulls is None and not has_bytes:
+        return heads_of(payloads, keys)  # type: ignore[arg-type]  # all keys are text
     nothing: list[None] = [None] * len(payloads)
-    columns = zip(payloads, keys or nothing, properties or nothing, event_times_ms or nothing, strict=True)
-    return [_checked_head(len(payload), key, pairs, event_time) for payload, key, pairs, event_time in columns]
+    columns = zip(
+        map(len, payloads),
+        keys or nothing,
+        properties or nothing,
+        event_times_ms or nothing,
+        ordering_keys or nothing,
+        nulls or [False] * len(payloads),
+        strict=True,
+    )
+    return [_checked_head(*column) for column in columns]
 
 
-def _checked_head(size: int, key: str | None, properties: Mapping[str, str] | None, event_time_ms: int | None) -> bytes:
+def _checked_head(
+    size: int,
+    key: str | bytes | None,
+    properties: Mapping[str, str] | None,
+    event_time_ms: int | None,
+    ordering_key: bytes | None = None,
+    is_null: bool = False,
+) -> bytes:
     if event_time_ms is not None and (type(event_time_ms) is not int or not 0 <= event_time_ms < 1 << 63):
         raise BadRequestError(
             f"event_time_ms is {event_time_ms!r}, not a time in ms since the epoch", field="event_time_ms"
@@ -365,7 +389,15 @@ def _checked_head(size: int, key: str | None, properties: Mapping[str, str] | No
     for name, value in (properties or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadRequestError(f"property {name!r} is not text", field="properties")
-    return full_head(size, key if key is None else _checked_key(key), properties, event_time_ms)
+    if ordering_key is not None and not isinstance(ordering_key, bytes):
+        raise BadRequestError(
+            f"an ordering key must be bytes, not {type(ordering_key).__name__}", field="ordering_keys"
+        )
+    return full_head(size, key if key is None else _checked_key(key), properties, event_time_ms, ordering_key, is_null)
+
+
+def _texts(keys: Sequence[str | bytes | None]) -> list[str | None]:
+    return [key if key is None else key_text(key) for key in keys]
 
 
 def _deliver_at_ms(deliver_after: float | None, deliver_at: int | None) -> int:
@@ -392,9 +424,15 @@ def _check_head_size(head: bytes) -> None:
         )
 
 
-def _checked_key(key: str) -> str:
+def _checked_text(key: str) -> str:
     if not isinstance(key, str):
         raise BadRequestError(f"a key must be text, not {type(key).__name__}", field="key")
+    return key
+
+
+def _checked_key(key: _Key) -> _Key:
+    if not isinstance(key, str | bytes):
+        raise BadRequestError(f"a key must be text or bytes, not {type(key).__name__}", field="key")
     return key
 
 
