@@ -23,6 +23,7 @@ from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
 from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity
 
+TASK_ENTRIES_MIN = 128  # of a read task, about 8 MiB, unless the caller names how many tasks there are
 ENTRY_BYTES_GUESS = 64 << 10  # size of an entry of many small messages, only for Ray's estimates
 
 
@@ -95,7 +96,9 @@ def ranges_dataset(
     schemas: TopicSchemas | None = None,
 ) -> Dataset:
     """Return the rows of planned ranges; arguments and errors are those of ``read_topic``."""
-    source = TopicDatasource(ranges, check_columns(columns, on_unreadable), on_unreadable, schemas)
+    source = TopicDatasource(
+        ranges, check_columns(columns, on_unreadable), on_unreadable, schemas, 1 if parallelism else TASK_ENTRIES_MIN
+    )
     dataset: Dataset = ray.data.read_datasource(source, override_num_blocks=parallelism)
     return dataset
 
@@ -153,10 +156,12 @@ class TopicDatasource(Datasource):
         columns: tuple[str, ...],
         on_unreadable: OnUnreadable = "fail",
         schemas: TopicSchemas | None = None,
+        task_entries_min: int = TASK_ENTRIES_MIN,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._on_unreadable: OnUnreadable = on_unreadable
         self._schemas = schemas
+        self._task_entries_min = task_entries_min
         self._ranges = list(ranges)
         self._columns = columns
 
@@ -176,7 +181,8 @@ class TopicDatasource(Datasource):
         if self._schemas is not None:
             schema = ValueDecoder(self._schemas, self._columns, self._on_unreadable).schema
         tasks = []
-        for pieces in split(self._ranges, max(1, parallelism)):
+        total = sum(piece.entries for piece in self._ranges)
+        for pieces in split(self._ranges, max(1, min(parallelism, total // self._task_entries_min))):
             entries = sum(piece.entries for piece in pieces)
             metadata = BlockMetadata(
                 num_rows=None, size_bytes=entries * ENTRY_BYTES_GUESS, input_files=None, exec_stats=None
