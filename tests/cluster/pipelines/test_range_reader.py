@@ -15,12 +15,13 @@ from heliograph.actors.ledger.driver import DetachedReader
 from heliograph.actors.wire.messages import BookieOp
 from heliograph.base.errors import AlreadyClosedError
 from heliograph.metadata.model import LedgerMetadata, Segment
-from heliograph.pipelines.planning.ranges import LedgerRange, range_of
+from heliograph.pipelines.planning.ranges import LedgerRange, narrow, range_of
 from heliograph.pipelines.reading import range_reader
 from heliograph.pipelines.reading.range_reader import read_ranges
 from heliograph.protocol.batch import encode_entry_of
 from tests.cluster.support.fake_bookie import FakeBookie
 from tests.cluster.support.threaded_bookies import give, threaded_bookies
+from tests.unit.pipelines.test_special_entries import chunks_of
 
 LEDGER = 11
 ENTRIES = 40
@@ -132,6 +133,18 @@ def test_a_silent_bookie_does_not_hold_up_the_read() -> None:
     with a_ledger(2, 2) as (bookies, whole):
         bookies[0].stalled_ops.add(BookieOp.READ_BATCH)
         assert read(whole) == expected()
+
+
+def test_a_message_in_chunks_that_begins_before_the_range_is_read_whole() -> None:
+    chunks = chunks_of(body=b"".join(b"%05d" % number for number in range(20)), count=20)
+    with a_ledger(3, 2) as (bookies, whole):
+        for entry_id, chunk in enumerate(chunks, 5):
+            for step in range(2):
+                give(bookies[(entry_id + step) % 3], LEDGER, entry_id, chunk)
+        joined = b"".join(b"%05d" % number for number in range(20))
+        assert read(narrow(whole, 0, 23)) == expected(0, 4)
+        assert read(narrow(whole, 24, 24)) == [joined]
+        assert read(narrow(whole, 7, 26)) == [joined, *expected(25, 26)]
 
 
 def test_a_reader_that_stops_early_leaves_no_thread() -> None:
