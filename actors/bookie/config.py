@@ -68,9 +68,9 @@ class BookieConfig:
         100, "idle time after which an empty batch proves that the last one is whole", least=1
     )
     journal_loop_sync_us: int = setting(
-        5_000,
-        "while a sync takes at most this long, the event loop writes small batches itself, which costs half the "
-        "processor time; after a longer one the journal's thread does; 0: always the thread",
+        1_000,
+        "while a sync takes at most this long, the event loop writes small batches itself, which takes less processor "
+        "time; after a longer one the journal's thread does; 0: always the thread",
         least=0,
         most=1_000_000,
     )
