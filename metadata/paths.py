@@ -29,6 +29,7 @@ NON_PERSISTENT_POLICIES = "/non-persistent-topic-policies"
 SCHEMAS = "/schemas"
 UNDERREPLICATED = "/underreplication/ledgers"
 UNDERREPLICATION_LOCKS = "/underreplication/locks"
+REPAIR_WORKERS = "/underreplication/workers"  # made with its first child
 UNDERREPLICATION_DISABLED = "/underreplication/disabled"
 SCRUB_DISABLED = "/underreplication/scrub-disabled"
 ELECTIONS = "/elections"
@@ -183,6 +184,11 @@ def underreplicated(ledger_id: int) -> str:
 def underreplication_lock(ledger_id: int) -> str:
     """Return the path of the ephemeral lock of the worker that repairs the ledger."""
     return f"{UNDERREPLICATION_LOCKS}/{ledger_id:010d}"
+
+
+def repair_worker(name: str) -> str:
+    """Return the path of the RepairProgress of a replication worker, an ephemeral node."""
+    return f"{REPAIR_WORKERS}/{name}"
 
 
 def election(name: str) -> str:

@@ -108,7 +108,13 @@ def metrics_page() -> str:
         (family.name + ("_total" if family.type == "counter" else ""), _unit(family.name), family.documentation)
         for family in families
     )
-    text += ["", "## Auditor", "", "Each number is a metric, with `ray_auditor_` before its name.", ""]
+    text += [
+        "",
+        "## Auditor",
+        "",
+        "Each number is a metric, with `ray_auditor_` before its name and the tag `worker`, the actor.",
+        "",
+    ]
     text += ["`auditor` in the answer of `statistics()`:", ""]
     text += _metrics_table(_statistics(AuditorStatistics))
     text += ["", "`worker` in the answer of `statistics()`:", ""]

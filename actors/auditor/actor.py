@@ -25,7 +25,7 @@ GAUGES = tuple(
 
 
 class AuditorActor:
-    """The actor that finds missing copies and repairs ledgers.
+    """The actor that finds missing copies, repairs ledgers, or does both, as its configuration says.
 
     A failed or lost call may have marked tasks that any audit would mark; it has changed nothing else.
     """
@@ -125,12 +125,13 @@ class AuditorActor:
         return os.getpid()
 
     async def _export_metrics(self) -> None:
-        gauges = [(part, name, Gauge(f"auditor_{name}")) for part, name in GAUGES]
+        tags = {"worker": self._config.identity}
+        gauges = [(part, name, Gauge(f"auditor_{name}", tag_keys=("worker",))) for part, name in GAUGES]
         while True:
             statistics = self._service.statistics()
             for part, name, gauge in gauges:
-                gauge.set(float(statistics[part].get(name, 0)))  # empty between two sessions
+                gauge.set(float(statistics[part].get(name, 0)), tags)  # empty between two sessions
             await asyncio.sleep(METRICS_SECONDS)
 
     def __repr__(self) -> str:
-        return f"Auditor({self._config.identity})"
+        return f"{'Replicator' if self._config.duties == 'repair' else 'Auditor'}({self._config.identity})"

@@ -8,12 +8,15 @@ from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.settings import check_limits, described, setting
 
+DUTIES = ("all", "audit", "repair")
+
 
 @dataclass(frozen=True, slots=True)
 class AuditorConfig:
     """Settings of one auditor and its replication worker."""
 
-    identity: str = setting("auditor", "name among the candidates of the election")
+    identity: str = setting("auditor", "name among the candidates of the election, or among the replication workers")
+    duties: str = setting("all", "`audit`, `repair` or `all`: whether the process elects, repairs ledgers, or both")
     lost_bookie_delay_ms: int = setting(
         30_000, "absence after which a bookie is lost and its data is copied; a restart takes about 2 s", least=0
     )
@@ -44,6 +47,8 @@ class AuditorConfig:
 
     def __post_init__(self) -> None:
         check_limits(self)
+        if self.duties not in DUTIES:
+            raise InvalidConfigError(f"duties {self.duties!r}", field="duties", limit=", ".join(DUTIES))
         if self.task_retry_ms_max < self.task_retry_ms:
             raise InvalidConfigError(
                 f"task_retry_ms_max {self.task_retry_ms_max} is below task_retry_ms {self.task_retry_ms}",

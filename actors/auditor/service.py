@@ -1,4 +1,7 @@
-"""An auditor and a replication worker in one process. They go on in a new session when one is lost."""
+"""An auditor, a replication worker, or both in one process. They go on in a new session when one is lost.
+
+A cluster on one node has both in one process. Where bookies are on several nodes, each of those has a worker.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any
 from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.decommission import Decommission
+from heliograph.actors.auditor.progress import REPORT_SECONDS, ProgressBoard, summed
 from heliograph.actors.auditor.replacement import DiskReplacement
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.ledger.driver import LedgerClient
@@ -19,24 +23,17 @@ from heliograph.base.clock import monotonic_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.connect import connect_store
+from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE_SECONDS = 0.5
 TASKS_SHOWN_MAX = 1_000
-REPAIR_FIGURES = (
-    "ledgers_repaired",
-    "ledgers_damaged",
-    "entries_repaired",
-    "bytes_repaired",
-    "repair_seconds",
-    "last_failure",
-)
 
 
 class AuditorService:
-    """Runs an auditor and a replication worker until stopped.
+    """Runs an auditor, a replication worker or both until stopped.
 
     Args:
         metadata_url: address of the store. A lost session is replaced by a new one.
@@ -48,7 +45,8 @@ class AuditorService:
         self._config = config
         self._metadata_url = metadata_url
         self._auditor: Auditor | None = None
-        self._worker: ReplicationWorker | None = None
+        self._worker: ReplicationWorker | None = None  # None also where other processes repair
+        self._board: ProgressBoard | None = None
         self._decommission: Decommission | None = None
         self._replacement: DiskReplacement | None = None
         self._task: asyncio.Task[None] | None = None
@@ -125,27 +123,26 @@ class AuditorService:
         """Return the progress of repair.
 
         Returns:
-            ``is_paused``, ``are_scrubs_paused``, ``ledgers_left``, ``ledgers_in_repair``; of the worker since its
-            session began ``ledgers_repaired``, ``ledgers_damaged``, ``entries_repaired``, ``bytes_repaired``,
-            ``repair_seconds``, ``bytes_per_second`` and ``last_failure``; and ``seconds_left``, an estimate by the mean
-            time of the ledgers so far, None if there is none.
+            ``is_paused``, ``are_scrubs_paused``, ``ledgers_left``, ``ledgers_in_repair``; what ``summed`` returns of
+            the workers that run, each since its session began and a few seconds old; and ``seconds_left``, an estimate
+            by the mean time of the ledgers so far, None if there is none.
 
         Raises:
             MetadataError: the store failed.
             ServiceNotReadyError: between two sessions.
         """
         tasks = self._in_session().tasks
-        assert self._worker is not None, "auditor and worker have one session"
-        done, left = self._worker.statistics(), len(await tasks.tasks())
-        seconds, repaired = done["repair_seconds"], done["ledgers_repaired"]
+        assert self._board is not None, "it has the session of the auditor"
+        own = [self._board.record(self._worker.statistics())] if self._worker is not None else []
+        done, left = summed([*own, *await self._board.others()]), len(await tasks.tasks())
+        seconds, repaired = done["repair_seconds"] / max(1, len(done["workers"])), done["ledgers_repaired"]
         to_do = max(0, left - done["ledgers_damaged"])  # the others cannot be finished
         return {
             "is_paused": not await tasks.is_enabled(),
             "are_scrubs_paused": not await tasks.are_scrubs_enabled(),
             "ledgers_left": left,
             "ledgers_in_repair": len(await tasks.in_repair()),
-            **{name: done[name] for name in REPAIR_FIGURES},
-            "bytes_per_second": done["bytes_repaired"] / seconds if seconds else 0.0,
+            **done,
             "seconds_left": to_do * seconds / max(1, repaired) if repaired or not to_do else None,
         }
 
@@ -198,7 +195,8 @@ class AuditorService:
             except HeliographError as error:
                 log.warning("auditor: %s: %s; starting over", type(error).__name__, error)
             finally:
-                self._auditor = self._worker = self._decommission = self._replacement = None
+                self._auditor = self._worker = self._board = None
+                self._decommission = self._replacement = None
             store = None
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
 
@@ -211,20 +209,36 @@ class AuditorService:
             ledgers = await LedgerClient.start(store, self._config.ledgers)
             closing.push_async_callback(ledgers.close)
             auditor = Auditor(store, ledgers, self._config, self._wake_worker)
-            bookies = auditor.membership
+            bookies, board = auditor.membership, ProgressBoard(store, self._config.identity)
             worker = ReplicationWorker(
                 auditor.tasks, ledgers, bookies.alive, bookies.draining, self._config, monotonic_ms
             )
-            self._auditor, self._worker = auditor, worker
+            self._auditor, self._board = auditor, board
+            self._worker = worker if self._config.duties != "audit" else None
             self._decommission = Decommission(store, bookies, self._config)
             self._replacement = DiskReplacement(store, auditor, self._config)
             async with asyncio.TaskGroup() as group:
-                group.create_task(auditor.run(), name="audit")
-                group.create_task(worker.run(), name="replicate")
+                if self._config.duties != "repair":
+                    group.create_task(auditor.run(), name="audit")
+                if self._config.duties != "audit":
+                    group.create_task(worker.run(), name="replicate")
+                    group.create_task(_report(board, worker), name="report")
         except* HeliographError as errors:
             raise errors.exceptions[0] from errors
         finally:
             await closing.aclose()
+
+
+async def _report(board: ProgressBoard, worker: ReplicationWorker) -> None:
+    while True:
+        try:
+            await board.report(worker.statistics())
+            worker.workers = await board.workers()
+        except SessionExpiredError:
+            raise
+        except HeliographError as error:
+            log.info("the progress of repair cannot be reported now: %s", error)
+        await asyncio.sleep(REPORT_SECONDS)
 
 
 async def _close(store: MetadataStore) -> None:

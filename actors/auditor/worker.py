@@ -1,7 +1,7 @@
 """The replication worker: it takes one task at a time, repairs the ledger and deletes the task.
 
-A lock keeps workers apart. It only saves work: two workers on one ledger do no harm, since copies are written before
-metadata names their bookies, and metadata is changed by compare-and-set (I9, I10).
+There is one on each node with bookies. A lock keeps workers apart. It only saves work: two workers on one ledger do no
+harm, since copies are written before metadata names their bookies, and metadata is changed by compare-and-set (I9, I10).
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class ReplicationWorker:
         self._config = config
         self._now_ms = now_ms
         self._waiting: dict[int, _Waiting] = {}
+        self.workers = 1  # in the cluster; pauses grow with them, so that they do not try a hopeless ledger more often
         self._wake = asyncio.Event()
         self._begun_ms: int | None = None  # of the repair under way
         self._ended_seconds = 0.0  # in repairs that ended
@@ -141,8 +142,8 @@ class ReplicationWorker:
         return {**asdict(self._statistics), "tasks_waiting": len(self._waiting)}
 
     async def _try(self, ledger_id: int) -> bool:
-        if not await self._tasks.lock(ledger_id):
-            return False
+        if await self._tasks.task(ledger_id) is None or not await self._tasks.lock(ledger_id):
+            return False  # another worker has done it, or does it
         try:
             task = await self._tasks.task(ledger_id)
             if task is None or not await self._attempt(task):
@@ -220,7 +221,7 @@ class ReplicationWorker:
         waiting.failures += 1
         pause = retry_pause_ms(waiting.failures, self._config.task_retry_ms, self._config.task_retry_ms_max)
         assert pause <= self._config.task_retry_ms_max, "pauses are bounded"  # I15
-        waiting.until_ms = self._now_ms() + pause
+        waiting.until_ms = self._now_ms() + pause * self.workers
 
     def _note_failure(self, error: HeliographError) -> None:
         self._statistics.failures += 1

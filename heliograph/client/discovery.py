@@ -25,6 +25,7 @@ BOOKIE_PREFIX = "bookie-"
 GATEWAY = "gateway"
 METADATA = "metadata"
 AUDITOR = "auditor"
+REPLICATOR_PREFIX = "replicator-"
 
 _HINT = "start one with `helio up`, set RAY_ADDRESS to the Ray it runs in, or pass a pulsar:// address"
 _attach_lock = threading.Lock()

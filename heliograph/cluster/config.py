@@ -418,9 +418,9 @@ class ClusterConfig(ClusterLocation):
         )
         return made
 
-    def auditor_config(self) -> AuditorConfig:
-        """Return what the auditor is started with."""
-        made: AuditorConfig = self._build("auditor", identity="auditor", ledger=self.ledger_config())
+    def auditor_config(self, name: str = "auditor", duties: str = "all") -> AuditorConfig:
+        """Return what the auditor, or a replication worker, is started with."""
+        made: AuditorConfig = self._build("auditor", identity=name, duties=duties, ledger=self.ledger_config())
         return made
 
     def gateway_config(self, *, port: int = 0, metadata_url: str = "", dashboard_url: str = "") -> GatewayConfig:

@@ -216,8 +216,8 @@ def _class_and_arguments(
         )
     if part.kind == "broker":
         return BrokerActor, (config.broker_config(part.name, port=part.port, tls_port=part.tls_port), metadata_url)
-    if part.kind == "auditor":
-        return AuditorActor, (config.auditor_config(), metadata_url)
+    if part.kind in ("auditor", "replicator"):
+        return AuditorActor, (config.auditor_config(part.name, part.duties), metadata_url)
     assert part.kind == "gateway", "START_GROUPS names every kind"
     return GatewayActor, (
         config.gateway_config(port=part.port, metadata_url=metadata_url, dashboard_url=dashboard_url),

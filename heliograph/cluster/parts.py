@@ -6,13 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heliograph.client.discovery import AUDITOR, BOOKIE_PREFIX, BROKER_PREFIX, GATEWAY, METADATA
+from heliograph.client.discovery import (
+    AUDITOR,
+    BOOKIE_PREFIX,
+    BROKER_PREFIX,
+    GATEWAY,
+    METADATA,
+    REPLICATOR_PREFIX,
+)
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
 
 PORTS_OF_A_BROKER = 2  # plain and TLS, next to each other with Pulsar's own numbers
 # Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
-START_GROUPS = (("metadata",), ("bookie", "broker", "auditor"), ("gateway",))
+START_GROUPS = (("metadata",), ("bookie", "broker", "auditor", "replicator"), ("gateway",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,7 @@ class Part:
     tls_port: int = 0
     rack: str = "default"
     directory: Path | None = None
+    duties: str = "all"  # of an auditor or a replicator
 
 
 def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping[str, labels.Place]) -> list[Part]:
@@ -62,7 +70,9 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
         for number in range(1, config.brokers + 1)
     ]
     if config.auditor:
-        parts.append(Part(AUDITOR, "auditor", anywhere))
+        replicators = _replicators({name: places[name] for name in bookies})
+        parts.append(Part(AUDITOR, "auditor", anywhere, duties="audit" if replicators else "all"))
+        parts += replicators
     if config.gateway:
         parts.append(Part(GATEWAY, "gateway", anywhere, config.gateway_port))
     return parts
@@ -79,6 +89,18 @@ def _bookie(number: int, config: ClusterConfig, nodes: Sequence[labels.Node], pl
         rack=racks[0] if racks else "default",
         directory=config.data_root / name,
     )
+
+
+def _replicators(bookies: Mapping[str, labels.Place]) -> list[Part]:
+    """Return a replication worker for each place of bookies, named after its first one.
+
+    Bookies that are all in one place have none: the process of the auditor does its work there.
+    """
+    first: dict[str, Part] = {}
+    for name, place in bookies.items():
+        replicator = f"{REPLICATOR_PREFIX}{name.removeprefix(BOOKIE_PREFIX)}"
+        first.setdefault(str(place), Part(replicator, "replicator", place, duties="repair"))
+    return list(first.values()) if len(first) > 1 else []
 
 
 def _numbered(first: int, number: int, step: int) -> int:

@@ -70,7 +70,11 @@ DECIDED: Mapping[str, Mapping[str, str]] = {
         "ledger": "the section ledger",
         "auth": "the section auth",
     },
-    "auditor": {"identity": "the cluster, which has one auditor", "ledger": "the section ledger"},
+    "auditor": {
+        "identity": "the cluster, which has one auditor",
+        "duties": "the nodes: where several have bookies, each of them has a replication worker",
+        "ledger": "the section ledger",
+    },
     "gateway": {
         "port": "the cluster setting gateway_port",
         "ray_namespace": "the cluster setting namespace",

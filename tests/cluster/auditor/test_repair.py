@@ -146,6 +146,39 @@ def test_every_closed_ledger_of_a_lost_bookie_is_copied(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_workers_of_several_processes_repair_for_an_auditor_that_only_marks(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stage(tmp_path) as made:
+            await made.auditor.stop()
+            made.auditor = AuditorService(replace(CONFIG, duties="audit"), made.url, on_crash=lambda: None)
+            workers = [
+                AuditorService(
+                    replace(CONFIG, duties="repair", identity=f"replicator-{n}"), made.url, on_crash=lambda: None
+                )
+                for n in (1, 2)
+            ]
+            ledgers = [await made.write(20, close=True) for _ in range(8)]
+            for service in (made.auditor, *workers):
+                await service.start()
+            await made.lose("b1")
+            await until_whole(made, ledgers)
+
+            async def is_reported() -> bool:
+                status = await made.auditor.repair_status()
+                done = sum(worker.statistics()["worker"].get("ledgers_repaired", 0) for worker in workers)
+                return set(status["workers"]) == {"replicator-1", "replicator-2"} and (
+                    status["ledgers_repaired"] == done > 0
+                )
+
+            await until(is_reported)
+            assert not any(worker.statistics()["auditor"]["is_leader"] for worker in workers)
+            assert made.auditor.statistics()["worker"] == {}
+            for worker in workers:
+                await worker.stop()
+
+    run(scenario())
+
+
 def test_a_ledger_whose_writer_is_gone_is_closed_first(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with stage(tmp_path) as made:

@@ -20,10 +20,11 @@ def test_every_number_is_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     exported = asyncio.Event()
 
     class RecordedGauge:
-        def __init__(self, name: str) -> None:
+        def __init__(self, name: str, tag_keys: tuple[str, ...]) -> None:
             self._name = name
 
-        def set(self, value: float) -> None:
+        def set(self, value: float, tags: dict[str, str]) -> None:
+            assert tags == {"worker": "auditor"}
             values[self._name] = value
             if len(values) == len(GAUGES):
                 exported.set()

@@ -279,6 +279,48 @@ def test_an_abandoned_ledger_whose_writer_replaced_the_bookie_is_left_open() -> 
     run(scenario())
 
 
+def test_two_workers_share_the_tasks_and_repair_each_ledger_once() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2", "spare1")
+        other_store = world.server.open_session()
+        second = ReplicationWorker(
+            UnderReplication(other_store),
+            world.ledgers,
+            world.auditor.membership.alive,
+            world.auditor.membership.draining,
+            NOW,
+            world.clock,
+        )
+        for number in range(1, 21):
+            await world.ledgers.add(ledger(number, "b1 b2 gone"))
+        await world.auditor.audit()
+        await asyncio.gather(world.worker.work_once(), second.work_once())
+        done = [worker.statistics()["ledgers_repaired"] for worker in (world.worker, second)]
+        assert sum(done) == 20
+        assert min(done) > 0
+        assert await world.auditor.tasks.tasks() == []
+        assert await world.auditor.tasks.in_repair() == set()
+
+    run(scenario())
+
+
+def test_a_worker_tries_a_failed_task_less_often_where_there_are_others() -> None:
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2", "spare1")
+        await world.ledgers.add(ledger(1, "b1 b2 gone"))
+        world.ledgers.failures, world.worker.workers = 1, 3
+        await world.auditor.audit()
+        assert not await world.worker.work_once()
+        world.clock.now = 3 * NOW.task_retry_ms - 1
+        assert not await world.worker.work_once()
+        world.clock.now = 3 * NOW.task_retry_ms
+        assert await world.worker.work_once()
+
+    run(scenario())
+
+
 def test_a_failed_task_stays_and_is_retried_after_a_pause() -> None:
     async def scenario() -> None:
         world = World(NOW)

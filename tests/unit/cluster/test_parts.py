@@ -49,6 +49,18 @@ def test_a_node_labelled_with_an_id_holds_that_bookie_and_its_rack_counts() -> N
     assert found["metadata"].place == Place({labels.BOOKIE: "bookie-1"})
 
 
+def test_each_node_with_bookies_has_a_replication_worker() -> None:
+    found = parts(ClusterConfig(bookies=4), THREE)
+    assert found["auditor"].duties == "audit"
+    assert [(name, part.place.address) for name, part in found.items() if part.kind == "replicator"] == [
+        ("replicator-1", "10.0.0.1"),
+        ("replicator-2", "10.0.0.2"),
+        ("replicator-3", "10.0.0.3"),
+    ]
+    assert parts(ClusterConfig(), ONE_MACHINE)["auditor"].duties == "all"
+    assert "replicator" not in {part.kind for part in parts(ClusterConfig(auditor=False), THREE).values()}
+
+
 def test_a_missing_label_is_named_with_the_command_that_sets_it() -> None:
     with pytest.raises(ResourceError, match=r"ray start --labels heliograph\.io/bookie=true"):
         parts(ClusterConfig(), [Node("10.0.0.1", {})])
@@ -103,8 +115,8 @@ def test_a_place_admits_nodes_and_reads_well() -> None:
 
 
 def test_names_sort_by_start_and_by_number() -> None:
-    names = ["gateway", "bookie-10", "bookie-2", "metadata", "broker-1", "auditor", "stranger"]
-    ordered = ["metadata", "bookie-2", "bookie-10", "broker-1", "auditor", "gateway", "stranger"]
+    names = ["gateway", "bookie-10", "bookie-2", "metadata", "replicator-1", "broker-1", "auditor", "stranger"]
+    ordered = ["metadata", "bookie-2", "bookie-10", "broker-1", "auditor", "replicator-1", "gateway", "stranger"]
     assert sorted(names, key=sort_key) == ordered
     assert [kind_of(name) for name in ("bookie-2", "gateway")] == ["bookie", "gateway"]
     assert START_ORDER[0] == "metadata"
