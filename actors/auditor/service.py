@@ -15,7 +15,6 @@ from typing import Any
 from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.decommission import Decommission
-from heliograph.actors.auditor.progress import REPORT_SECONDS, ProgressBoard, summed
 from heliograph.actors.auditor.replacement import DiskReplacement
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.ledger.driver import LedgerClient
@@ -24,6 +23,7 @@ from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import SessionExpiredError
+from heliograph.metadata.recipes.repair_progress import REPORT_SECONDS, ProgressBoard, summed
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)

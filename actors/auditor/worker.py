@@ -1,7 +1,8 @@
 """The replication worker: it takes one task at a time, repairs the ledger and deletes the task.
 
 There is one on each node with bookies. A lock keeps workers apart. It only saves work: two workers on one ledger do no
-harm, since copies are written before metadata names their bookies, and metadata is changed by compare-and-set (I9, I10).
+harm, since copies are written before metadata names their bookies, and metadata is changed by compare-and-set
+(I9, I10).
 """
 
 from __future__ import annotations

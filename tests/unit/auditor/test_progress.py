@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from heliograph.actors.auditor.progress import ProgressBoard, summed
 from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.recipes.repair_progress import ProgressBoard, summed
 
 IDLE = {
     "ledgers_repaired": 0,
