@@ -39,3 +39,67 @@ class LedgerIdBase:
     """Ledger ids above ``base`` only are given: those up to it may have been given by an earlier store."""
 
     base: int
+
+
+@dataclass(frozen=True, slots=True)
+class RosterPart:
+    """A bookie or broker that the cluster is to have, and where: nodes with all labels of ``selector``, at ``address``
+    alone unless that is empty.
+
+    ``rack`` is the one that its node had last. ``is_held``: it was stopped on request, and nothing starts it but
+    ``helio up``. ``is_leaving``: it is being taken out.
+    """
+
+    name: str
+    selector: dict[str, str]
+    address: str = ""
+    rack: str = "default"
+    is_held: bool = False
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RollingRestart:
+    """A restart of parts one after the other. ``left`` begins with the one that is being restarted."""
+
+    left: tuple[str, ...]
+    done: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The bookies and brokers that the cluster is to have. The operator keeps it.
+
+    Attributes:
+        wanted_bookies, wanted_brokers: how many; those for which no node has room are not in ``parts``.
+        last_bookie: the highest number that a bookie was given; numbers are not given again.
+        nodes: addresses of nodes that have been given parts for their labels.
+        leaving_nodes: addresses of nodes that were asked to leave.
+        failure: why the latest rolling restart stopped before its end; empty if it did not.
+    """
+
+    parts: tuple[RosterPart, ...] = ()
+    wanted_bookies: int = 0
+    wanted_brokers: int = 0
+    last_bookie: int = 0
+    nodes: tuple[str, ...] = ()
+    leaving_nodes: tuple[str, ...] = ()
+    restart: RollingRestart | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReport:
+    """What the operator that leads sees and does; it ends with its session.
+
+    Attributes:
+        identity: of the operator.
+        notes: lines for people, what is wrong or under way.
+        parts: what is wrong with a part, by its name.
+        versions: of the program that each part runs, by its name.
+    """
+
+    identity: str
+    notes: tuple[str, ...] = ()
+    parts: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)

@@ -23,6 +23,7 @@ PROBE_TIMEOUT_SECONDS = 3.0
 BROKER_PREFIX = "broker-"
 BOOKIE_PREFIX = "bookie-"
 GATEWAY = "gateway"
+OPERATOR = "operator"
 METADATA = "metadata"
 AUDITOR = "auditor"
 REPLICATOR_PREFIX = "replicator-"

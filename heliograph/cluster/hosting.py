@@ -16,18 +16,21 @@ import os
 import platform
 import resource
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
-from heliograph.base.errors import ServiceNotReadyError
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
 from heliograph.base.version import heliograph_version
+from heliograph.client import discovery
 from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition, read_log
 from heliograph.cluster.logs.setup import start_log
+from heliograph.cluster.start_history import StartHistory, Starts
 
 START_METHOD = "start"
 READY_WAIT_SECONDS = 10.0  # longest wait of a call for the start
@@ -51,7 +54,8 @@ def hosted(
 
     ``start`` may be called any number of times: each call returns or raises the outcome of the one real start. Another
     async method raises ServiceNotReadyError when the start takes longer than 10 s. ``log_chunk`` returns the end of the
-    actor's log, or what was written after a place, as ``read_log`` does; ``part_facts`` returns ``own_facts``.
+    actor's log, or what was written after a place, as ``read_log`` does; ``part_facts`` returns ``own_facts``,
+    and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest.
 
     Args:
         prepare: is given each argument of the constructor on the node that runs the actor, and returns what the actor
@@ -68,31 +72,58 @@ def hosted(
             # name loads that class, and from then on Ray calls that class's functions with this actor as ``self``.
             self._hosted_part = part
             self._hosted_logs = logs
+            self._hosted_history = None if logs is None else StartHistory(logs.directory, part)
+            pause = 0.0 if self._hosted_history is None else self._hosted_history.begin(wall_ms())
             if logs is not None:
                 start_log(part, logs)
                 log.info("process %d starts, version %s", os.getpid(), heliograph_version())
-            super().__init__(*map(prepare, arguments), **options)
+            try:
+                prepared = list(map(prepare, arguments))
+            except HeliographError as error:
+                self._hosted_failed(error)
+                time.sleep(pause)  # the actor has no loop yet
+                raise
+            super().__init__(*prepared, **options)
             if (watchdog := watchdog_of_environment()) is not None:
                 watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
             # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle
             # would work for the first start only: Ray drops such a call when it restarts the actor.
-            self._hosted_start = asyncio.get_running_loop().create_task(super().start())
-            self._hosted_start.add_done_callback(_started)
+            self._hosted_stop = super().stop
+            self._hosted_start = asyncio.get_running_loop().create_task(_after(pause, super().start))
+            self._hosted_start.add_done_callback(self._hosted_started)
 
         async def start(self) -> Any:
             return await shielded(self._hosted_start)
+
+        async def stop(self) -> None:
+            if self._hosted_history is not None:
+                self._hosted_history.stopped()
+            await self._hosted_stop()
 
         async def pid(self) -> int:
             return os.getpid()
 
         async def part_facts(self) -> dict[str, Any]:
-            return await asyncio.to_thread(own_facts)
+            starts = Starts() if self._hosted_history is None else self._hosted_history.starts
+            own = await asyncio.to_thread(own_facts)
+            return {**own, "starts": len(starts.times_ms), "failure": starts.failure}
 
         async def log_chunk(self, after: LogPosition | None, bytes_max: int = CHUNK_BYTES_MAX) -> LogChunk:
             if self._hosted_logs is None:
                 return LogChunk(b"", None)
             size = min(bytes_max, CHUNK_BYTES_MAX)
             return await asyncio.to_thread(read_log, self._hosted_logs.directory, self._hosted_part, after, size)
+
+        def _hosted_started(self, start: asyncio.Task[Any]) -> None:
+            if not start.cancelled() and (error := start.exception()) is not None:
+                self._hosted_failed(error)
+            elif not start.cancelled() and self._hosted_history is not None:
+                self._hosted_history.served()
+            _started(start)
+
+        def _hosted_failed(self, error: BaseException) -> None:
+            if self._hosted_history is not None:
+                self._hosted_history.failed(f"{type(error).__name__}: {error}")
 
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in _UNGATED:
@@ -103,11 +134,12 @@ def hosted(
 
 
 def own_facts() -> dict[str, Any]:
-    """Return version, Python, node, open files at most and wall clock in ms of this process."""
+    """Return version, Python, host name, address in Ray, open files at most and wall clock in ms of this process."""
     return {
         "version": heliograph_version(),
         "python": platform.python_version(),
         "node": socket.gethostname(),
+        "node_address": discovery.own_address() if discovery.is_attached() else "",
         "open_files_max": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "wall_ms": wall_ms(),
     }
@@ -124,6 +156,13 @@ def _gated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
         return await method(self, *arguments, **options)
 
     return when_started
+
+
+async def _after(pause: float, start: Callable[[], Awaitable[Any]]) -> Any:
+    if pause:
+        log.warning("starting in %.0f s: the process ended again and again", pause)
+        await asyncio.sleep(pause)
+    return await start()
 
 
 def _started(start: asyncio.Task[Any]) -> None:

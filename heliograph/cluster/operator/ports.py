@@ -1,0 +1,56 @@
+"""What the operator needs of Ray and of the actors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from heliograph.cluster.operator.planning import Sight
+from heliograph.metadata.operator_records import Roster
+
+
+@dataclass(frozen=True, slots=True)
+class PartFacts:
+    """What a part says of its process.
+
+    Attributes:
+        home: address of the Ray node that it runs on.
+        starts: how often it was started in a row without serving for long.
+        failure: why its latest start failed; empty if it did not.
+    """
+
+    version: str
+    home: str
+    starts: int = 0
+    failure: str = ""
+
+
+class ClusterPort(Protocol):
+    """Ray and the actors of one cluster. Calls that change something may be repeated."""
+
+    async def sight(self, homes: Mapping[str, str]) -> Sight:
+        """Return the nodes and the running parts. Raises ServiceNotReadyError if Ray does not answer."""
+
+    async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
+        """Return what parts say of themselves; those that do not answer in time are left out."""
+
+    async def create(self, name: str, roster: Roster) -> None:
+        """Create the actor of a part. Raises HeliographError or an error of Ray if that fails."""
+
+    async def started(self, name: str, seconds: float) -> str:
+        """Wait for the start of a part; return why it does not serve, or nothing."""
+
+    async def remove(self, name: str) -> None:
+        """Stop a part, and wait until Ray has it no more. Nothing to do if there is none."""
+
+    async def replace_process(self, name: str) -> None:
+        """Stop a part, and have Ray start it again where it may run."""
+
+    async def ask(self, name: str, method: str, *arguments: Any) -> Any:
+        """Call a method of an actor.
+
+        Raises:
+            ServiceNotReadyError: there is no such actor, or it does not answer in time.
+            HeliographError: as the method raises.
+        """

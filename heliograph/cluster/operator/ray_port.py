@@ -1,0 +1,129 @@
+"""The operator's view of Ray, and its hands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+import ray.exceptions
+import ray.util
+from typing_extensions import override
+
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.cluster.diagnosis import living_nodes, reason
+from heliograph.cluster.operator.planning import Sight
+from heliograph.cluster.operator.ports import ClusterPort, PartFacts
+from heliograph.cluster.removal import existing
+from heliograph.metadata.operator_records import Roster
+
+FACTS_SECONDS = 3.0  # for a part's answer about itself
+ASK_SECONDS = 60.0  # the auditor reads every ledger's record before it answers
+STOP_SECONDS = 20.0  # for an orderly stop: a bookie flushes, a broker closes its topics
+GONE_SECONDS = 30.0  # for Ray to forget an actor that it killed
+POLL_SECONDS = 0.1
+
+Create = Callable[[str, Roster], None]
+
+
+class RayPort(ClusterPort):
+    """One cluster in the Ray that this process is in.
+
+    Args:
+        create: creates the actor of a part, on any thread.
+    """
+
+    def __init__(self, namespace: str, create: Create) -> None:
+        self._namespace = namespace
+        self._create = create
+
+    @override
+    async def sight(self, homes: Mapping[str, str]) -> Sight:
+        try:
+            nodes, names, draining = await asyncio.to_thread(self._look)
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+            raise ServiceNotReadyError(f"Ray does not answer: {reason(error)}") from error
+        return Sight(nodes, draining, names, homes)
+
+    @override
+    async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
+        found = await asyncio.gather(*(self._facts_of(name) for name in names))
+        return {name: facts for name, facts in zip(names, found, strict=True) if facts is not None}
+
+    @override
+    async def create(self, name: str, roster: Roster) -> None:
+        await asyncio.to_thread(self._create, name, roster)
+
+    @override
+    async def started(self, name: str, seconds: float) -> str:
+        try:
+            await self._call(name, "start", seconds)
+        except HeliographError as error:
+            return str(error)
+        return ""
+
+    @override
+    async def remove(self, name: str) -> None:
+        handle = await asyncio.to_thread(existing, name, self._namespace)
+        if handle is None:
+            return
+        with contextlib.suppress(HeliographError):
+            await self._call(name, "stop", STOP_SECONDS)
+        with contextlib.suppress(ray.exceptions.RayError):
+            await asyncio.to_thread(ray.kill, handle, no_restart=True)
+        async with asyncio.timeout(GONE_SECONDS):
+            while await asyncio.to_thread(existing, name, self._namespace) is not None:  # noqa: ASYNC110 - Ray's state
+                await asyncio.sleep(POLL_SECONDS)
+
+    @override
+    async def replace_process(self, name: str) -> None:
+        handle = await asyncio.to_thread(existing, name, self._namespace)
+        if handle is None:
+            return
+        with contextlib.suppress(HeliographError):
+            await self._call(name, "stop", STOP_SECONDS)
+        with contextlib.suppress(ray.exceptions.RayError):
+            await asyncio.to_thread(ray.kill, handle, no_restart=False)
+
+    @override
+    async def ask(self, name: str, method: str, *arguments: Any) -> Any:
+        return await self._call(name, method, ASK_SECONDS, *arguments)
+
+    async def _call(self, name: str, method: str, seconds: float, *arguments: Any) -> Any:
+        handle = await asyncio.to_thread(existing, name, self._namespace)
+        if handle is None:
+            raise ServiceNotReadyError(f"{name} does not run")
+        try:
+            async with asyncio.timeout(seconds):
+                return await getattr(handle, method).remote(*arguments)
+        except TimeoutError:
+            raise ServiceNotReadyError(f"{name} does not answer within {seconds:.0f} s") from None
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, HeliographError):
+                raise error.cause from error
+            raise ServiceNotReadyError(f"{name}: {reason(error)}") from error
+        except ray.exceptions.RayError as error:
+            raise ServiceNotReadyError(f"{name} does not answer: {reason(error)}") from error
+
+    async def _facts_of(self, name: str) -> PartFacts | None:
+        try:
+            found = await self._call(name, "part_facts", FACTS_SECONDS)
+        except HeliographError:
+            return None
+        return PartFacts(found["version"], found["node_address"], found["starts"], found["failure"])
+
+    def _look(self) -> tuple[list[Any], frozenset[str], frozenset[str]]:
+        listed = ray.util.list_named_actors(all_namespaces=True)
+        names = frozenset(entry["name"] for entry in listed if entry["namespace"] == self._namespace)
+        return living_nodes(), names, _draining()
+
+
+def _draining() -> frozenset[str]:
+    """Return the addresses of the nodes that Ray drains; Ray says that in an interface of its own only."""
+    from ray._private.state import state
+
+    ids = {each if isinstance(each, str) else each.hex() for each in state.get_draining_nodes()}
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)

@@ -1,0 +1,182 @@
+"""Changes of the roster: parts that come for a joining node, are asked for, leave or are held. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.client.discovery import BOOKIE_PREFIX, BROKER_PREFIX
+from heliograph.cluster import labels
+from heliograph.cluster.labels import Node, Place
+from heliograph.cluster.naming import kind_of, sort_key
+from heliograph.cluster.parts import Part
+from heliograph.metadata.operator_records import Roster, RosterPart
+
+KINDS = ("bookie", "broker")
+PREFIXES = {"bookie": BOOKIE_PREFIX, "broker": BROKER_PREFIX}
+PARTS_MAX = 1_000  # of each kind  # I15
+
+
+def first_roster(parts: Iterable[Part], nodes: Sequence[Node]) -> Roster:
+    """Return the roster of a cluster that is started for the first time; the nodes that are there have their parts."""
+    return with_parts(Roster(nodes=tuple(sorted({node.address for node in nodes}))), parts)
+
+
+def with_parts(roster: Roster, parts: Iterable[Part]) -> Roster:
+    """Return the roster with those bookies and brokers, too, that it does not name yet; none is held any more."""
+    kept = tuple(replace(part, is_held=False) for part in roster.parts)
+    known = {part.name for part in kept}
+    added = [
+        RosterPart(part.name, dict(part.place.selector), part.place.address, part.rack)
+        for part in parts
+        if part.kind in KINDS and part.name not in known
+    ]
+    roster = replace(roster, parts=_sorted((*kept, *added)))
+    last = max([roster.last_bookie, *(number_of(part.name) for part in roster.parts if kind_of(part.name) == "bookie")])
+    return replace(
+        roster,
+        last_bookie=last,
+        wanted_bookies=max(roster.wanted_bookies, len(staying(roster, "bookie"))),
+        wanted_brokers=max(roster.wanted_brokers, len(staying(roster, "broker"))),
+    )
+
+
+def staying(roster: Roster, kind: str) -> list[RosterPart]:
+    """Return the parts of a kind that are not being taken out."""
+    return [part for part in roster.parts if kind_of(part.name) == kind and not part.is_leaving]
+
+
+def wanted(roster: Roster, kind: str) -> int:
+    """Return how many parts of a kind the cluster is to have."""
+    return roster.wanted_bookies if kind == "bookie" else roster.wanted_brokers
+
+
+def with_wanted(roster: Roster, kind: str, count: int) -> Roster:
+    """Return the roster with another number of parts of a kind."""
+    return replace(roster, wanted_bookies=count) if kind == "bookie" else replace(roster, wanted_brokers=count)
+
+
+def scaled(roster: Roster, kind: str, count: int, leaving: Sequence[str]) -> Roster:
+    """Return the roster with ``count`` parts of a kind; ``leaving`` are taken out.
+
+    Raises:
+        BadRequestError: the number is out of range.
+    """
+    if kind not in KINDS:
+        raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))
+    if not 1 <= count <= PARTS_MAX:
+        raise BadRequestError(f"{count} {kind}s are asked for", field="count", limit=f"1 to {PARTS_MAX}")
+    roster = with_leaving(roster, leaving)
+    assert len(staying(roster, kind)) <= count, "those that are too many leave"
+    return with_wanted(roster, kind, count)
+
+
+def surplus(roster: Roster, kind: str, count: int, away: Iterable[str] = ()) -> list[str]:
+    """Return the parts that leave when ``count`` of a kind are to stay: those that are ``away`` and the youngest."""
+    gone = set(away)
+    found = staying(roster, kind)
+    found.sort(key=lambda part: (part.name not in gone, -number_of(part.name)))
+    return [part.name for part in found[: max(0, len(found) - count)]]
+
+
+def with_leaving(roster: Roster, names: Sequence[str]) -> Roster:
+    """Return the roster with parts that are being taken out; as many fewer are wanted."""
+    for name in names:
+        if not _named(roster, name).is_leaving:
+            kind = kind_of(name)
+            roster = with_wanted(roster, kind, max(0, wanted(roster, kind) - 1))
+            roster = _replaced(roster, name, is_leaving=True)
+    return roster
+
+
+def with_held(roster: Roster, name: str) -> Roster:
+    """Return the roster with a part that nothing starts until ``helio up``."""
+    return _replaced(roster, name, is_held=True)
+
+
+def without(roster: Roster, name: str) -> Roster:
+    """Return the roster without a part, which is gone for good; one that was not leaving is not wanted any more."""
+    if all(part.name != name for part in roster.parts):
+        return roster
+    roster = with_leaving(roster, [name])
+    return replace(roster, parts=tuple(part for part in roster.parts if part.name != name))
+
+
+def with_bookie(roster: Roster, place: Place, rack: str, name: str = "") -> Roster:
+    """Return the roster with one more bookie.
+
+    Args:
+        name: of it; empty: the next number that no bookie was given before.
+    """
+    name = name or f"{BOOKIE_PREFIX}{roster.last_bookie + 1}"
+    roster = _with_part(roster, RosterPart(name, dict(place.selector), place.address, rack))
+    return replace(roster, last_bookie=max(roster.last_bookie, number_of(name)))
+
+
+def with_broker(roster: Roster, place: Place) -> Roster:
+    """Return the roster with one more broker. Brokers keep no data, so their numbers are given again."""
+    used = {part.name for part in roster.parts}
+    name = next(name for number in range(1, PARTS_MAX + 2) if (name := f"{BROKER_PREFIX}{number}") not in used)
+    return _with_part(roster, RosterPart(name, dict(place.selector), place.address))
+
+
+def place_of(part: RosterPart) -> Place:
+    """Return where a part may run."""
+    return Place(part.selector, part.address)
+
+
+def number_of(name: str) -> int:
+    """Return the number in the name of a part, 0 without one."""
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def what_is_wrong_with(node: Node) -> str:
+    """Return what is wrong with the labels of a node, with the way out; empty if nothing is."""
+    known = (labels.BOOKIE, labels.BROKER, labels.METADATA, labels.RACK, labels.HOST)
+    prefix = labels.BOOKIE.partition("/")[0] + "/"
+    for key, value in sorted(node.labels.items()):
+        if not key.startswith(prefix):
+            continue
+        if key not in known:
+            return f"node {node.address} has the label {key}, which means nothing: use {', '.join(known)}"
+        if key == labels.BOOKIE and value not in (labels.ANY, "false") and not _is_bookie(value):
+            return (
+                f"node {node.address} has the label {key}={value}: use {labels.ANY} for any bookie, or the name of one "
+                f"such as {BOOKIE_PREFIX}4"
+            )
+        if key in (labels.BROKER, labels.METADATA) and value not in (labels.ANY, "false"):
+            return f"node {node.address} has the label {key}={value}: use {labels.ANY}, or leave it out"
+    return ""
+
+
+def _is_bookie(name: str) -> bool:
+    return name.startswith(BOOKIE_PREFIX) and number_of(name) > 0
+
+
+def _with_part(roster: Roster, part: RosterPart) -> Roster:
+    assert all(part.name != each.name for each in roster.parts), "a part is in the roster once"
+    roster = replace(roster, parts=_sorted((*roster.parts, part)))
+    kind = kind_of(part.name)
+    return with_wanted(roster, kind, max(wanted(roster, kind), len(staying(roster, kind))))
+
+
+def _named(roster: Roster, name: str) -> RosterPart:
+    for part in roster.parts:
+        if part.name == name:
+            return part
+    raise NotFoundError(
+        f"the cluster has no part {name!r}", field="part", limit=", ".join(part.name for part in roster.parts)
+    )
+
+
+def _replaced(roster: Roster, name: str, **changes: bool) -> Roster:
+    _named(roster, name)
+    return replace(
+        roster, parts=tuple(replace(part, **changes) if part.name == name else part for part in roster.parts)
+    )
+
+
+def _sorted(parts: Iterable[RosterPart]) -> tuple[RosterPart, ...]:
+    return tuple(sorted(parts, key=lambda part: sort_key(part.name)))
