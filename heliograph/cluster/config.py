@@ -171,6 +171,10 @@ class ClusterConfig(ClusterLocation):
     brokers: int = Field(default=2, ge=1, le=999, description="brokers to start; with two, one can fail")
     gateway: bool = Field(default=True, description="start the HTTP and WebSocket gateway")
     auditor: bool = Field(default=True, description="start the auditor, without which lost copies are not restored")
+    operator: bool = Field(
+        default=True,
+        description="start the operator, which gives joining nodes their parts, scales, and restarts parts in turn",
+    )
 
     metadata_url: str | None = Field(
         default=None, description="existing metadata store; None: start the embedded one in an actor"

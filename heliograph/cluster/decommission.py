@@ -13,6 +13,7 @@ import ray.exceptions
 from heliograph.base.errors import Advice, ClusterNotFoundError, HeliographError, NotFoundError, ResourceError
 from heliograph.client import discovery
 from heliograph.client.admin.admin import unwrapped
+from heliograph.cluster.operator.calls import ask_operator, has_operator
 from heliograph.cluster.removal import existing, remove
 
 CALL_TIMEOUT_SECONDS = 60.0  # the auditor reads every ledger's record before it answers
@@ -58,6 +59,8 @@ def decommission(
         return DecommissionOutcome(bookie_id, done=False, ledgers_left=found["ledgers_left"], data_deleted=False)
     progress(f"no ledger names {bookie_id} any more")
     deleted = delete_data and _erase(bookie_id, namespace)
+    if has_operator(namespace):
+        ask_operator(namespace, "forget", bookie_id)  # else it would start the bookie again
     remove([bookie_id], namespace)
     _finish(bookie_id, namespace)
     return DecommissionOutcome(bookie_id, done=True, ledgers_left=0, data_deleted=deleted)

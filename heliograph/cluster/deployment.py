@@ -27,12 +27,17 @@ from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import NODE, ListenAddress, is_loopback
-from heliograph.client.discovery import METADATA
+from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
-from heliograph.cluster.parts import START_GROUPS, Part, parts_of
+from heliograph.cluster.operator import roster as rosters
+from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
+from heliograph.cluster.operator.operator import OperatorSettings
+from heliograph.cluster.operator.planning import Rules, Sight, plan
+from heliograph.cluster.operator.storage import load_roster, save_roster
+from heliograph.cluster.parts import START_GROUPS, Part, part_named, parts_of
 from heliograph.cluster.removal import existing, remove
 from heliograph.cluster.settings.placed import on_this_node
 from heliograph.gateway.actor import GatewayActor
@@ -40,6 +45,7 @@ from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAcce
 from heliograph.metadata.connect import connect_store, embedded_url
 from heliograph.metadata.credentials import with_password, with_secrets
 from heliograph.metadata.model import Persistence
+from heliograph.metadata.operator_records import Roster
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
 from heliograph.metadata.recipes.occupancy import require_vacant
 
@@ -79,18 +85,24 @@ def deploy(config: ClusterConfig, home: ClusterHome, progress: Progress, *, dash
     _check_reach(config, parts, nodes)
     home.keep_places({part.name: asdict(part.place) for part in parts if part.directory is not None})
     deployed = Deployed(metadata_url=config.metadata_url or "")
+    if existing(OPERATOR, config.namespace) is not None:
+        remove([OPERATOR], config.namespace)  # it keeps nothing; its successor has the settings of this start
     try:
         for kinds in START_GROUPS:
             group = [part for part in parts if part.kind in kinds]
-            _start_group(group, nodes, config, deployed, dashboard_url)
+            others = [part for part in parts if part.kind not in (*rosters.KINDS, "operator")]
+            _start_group(group, nodes, config, deployed, dashboard_url, others)
             for part in group:
                 progress(_outcome(part.name, deployed))
             _require_service(group, deployed)
             if "metadata" in kinds:
                 if group:
                     deployed.metadata_url = embedded_url(deployed.addresses[METADATA], config.peer_tls)
-                ours = {part.name for part in parts if existing(part.name, config.namespace) is not None}
-                asyncio.run(_initialise(config, _with_credentials(config, deployed.metadata_url), ours))
+                url = _with_credentials(config, deployed.metadata_url)
+                asyncio.run(_initialise(config, url, _named_actors(config.namespace)))
+                if config.operator:
+                    parts = _on_roster(parts, asyncio.run(_call_roll(config, url, parts, nodes)), config)
+                    home.keep_places({part.name: asdict(part.place) for part in parts if part.directory is not None})
     except BaseException:
         remove(deployed.created, config.namespace)
         raise
@@ -140,13 +152,19 @@ def _require_service(group: Sequence[Part], deployed: Deployed) -> None:
 
 
 def _start_group(
-    group: Sequence[Part], nodes: Sequence[Node], config: ClusterConfig, deployed: Deployed, dashboard_url: str
+    group: Sequence[Part],
+    nodes: Sequence[Node],
+    config: ClusterConfig,
+    deployed: Deployed,
+    dashboard_url: str,
+    others: Sequence[Part],
 ) -> None:
     calls: dict[Any, Part] = {}
     for part in group:
         if existing(part.name, config.namespace) is None:
             deployed.created.append(part.name)
-        handle = _create(part, config, _with_credentials(config, deployed.metadata_url), dashboard_url)
+        url = _with_credentials(config, deployed.metadata_url)
+        handle = _create(part, config, url, dashboard_url, others)
         if any(part.place.admits(node) for node in nodes):
             calls[handle.start.remote()] = part
         else:
@@ -174,8 +192,78 @@ def _start_group(
             deployed.not_serving[part.name] = diagnosis.reason(error)
 
 
-def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str) -> Any:
-    actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
+def create_named(
+    config: ClusterConfig, others: Sequence[Part], metadata_url: str, dashboard_url: str, name: str, roster: Roster
+) -> None:
+    """Create the actor of a part by its name, as the operator does.
+
+    Args:
+        others: the parts that are not in the roster.
+        metadata_url: with its password.
+    """
+    parts = [*others, *(part for part in _rostered(roster, config))]
+    part = next(part for part in parts if part.name == name)
+    _create(part, config, metadata_url, dashboard_url, others)
+
+
+def _named_actors(namespace: str) -> set[str]:
+    return {
+        entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace
+    }
+
+
+def _rostered(roster: Roster, config: ClusterConfig) -> list[Part]:
+    return [
+        part_named(part.name, config, rosters.place_of(part), part.rack) for part in roster.parts if not part.is_leaving
+    ]
+
+
+def _on_roster(parts: Sequence[Part], roster: Roster, config: ClusterConfig) -> list[Part]:
+    """Return the parts with the bookies and brokers of the roster in place of those that the configuration numbers."""
+    others = [part for part in parts if part.kind not in rosters.KINDS]
+    return [*others, *_rostered(roster, config)]
+
+
+async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nodes: Sequence[Node]) -> Roster:
+    """Return the roster, with as many parts as the configuration asks for; parts are never taken out here."""
+    store = await connect_store(url, session_timeout_ms=config.session_timeout_ms)
+    try:
+        found = await load_roster(store)
+        roster = rosters.first_roster(parts, nodes) if found is None else rosters.without_holds(found)
+        for kind, count in (("bookie", config.bookies), ("broker", config.brokers)):
+            roster = rosters.with_wanted(roster, kind, max(count, rosters.wanted(roster, kind)))
+        roster = plan(roster, Sight(nodes), _rules(config)).roster
+        if roster != found:
+            await save_roster(store, roster)
+        return roster
+    finally:
+        await store.close()
+
+
+def _rules(config: ClusterConfig) -> Rules:
+    return Rules(config.require_labels, is_loopback(config.host))
+
+
+def _operator_arguments(
+    config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part]
+) -> OperatorArguments:
+    settings = OperatorSettings(
+        identity=f"{OPERATOR} of {config.namespace}",
+        rules=_rules(config),
+        others=tuple(part.name for part in others),
+        ensemble_size=config.ensemble_size,
+        start_seconds=config.start_timeout_ms / 1000,
+    )
+    create = partial(create_named, config, tuple(others), metadata_url, dashboard_url)
+    return OperatorArguments(config.namespace, metadata_url, config.session_timeout_ms, settings, create)
+
+
+def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part]) -> Any:
+    if part.kind == "operator":
+        actor_class: type[Any] = OperatorActor
+        arguments: tuple[Any, ...] = (_operator_arguments(config, metadata_url, dashboard_url, others),)
+    else:
+        actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
     return (
         ray.remote(_hosted(actor_class, part, config))
         .options(

@@ -30,7 +30,7 @@ from heliograph.client import discovery
 from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition, read_log
 from heliograph.cluster.logs.setup import start_log
-from heliograph.cluster.start_history import StartHistory, Starts
+from heliograph.cluster.logs.start_history import StartHistory, Starts
 
 START_METHOD = "start"
 READY_WAIT_SECONDS = 10.0  # longest wait of a call for the start

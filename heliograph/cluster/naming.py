@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-START_ORDER = ("metadata", "bookie", "broker", "auditor", "replicator", "gateway")
+START_ORDER = ("metadata", "bookie", "broker", "auditor", "replicator", "gateway", "operator")
 
 
 def kind_of(actor_name: str) -> str:

@@ -12,6 +12,7 @@ from heliograph.client.discovery import (
     BROKER_PREFIX,
     GATEWAY,
     METADATA,
+    OPERATOR,
     REPLICATOR_PREFIX,
 )
 from heliograph.cluster import labels
@@ -19,7 +20,7 @@ from heliograph.cluster.config import ClusterConfig
 
 PORTS_OF_A_BROKER = 2  # plain and TLS, next to each other with Pulsar's own numbers
 # Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
-START_GROUPS = (("metadata",), ("bookie", "broker", "auditor", "replicator"), ("gateway",))
+START_GROUPS = (("metadata",), ("bookie", "broker", "auditor", "replicator"), ("gateway",), ("operator",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +59,35 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
         parts.append(
             Part(METADATA, "metadata", places[METADATA], config.metadata_port, directory=config.data_root / METADATA)
         )
-    parts += [_bookie(number, config, nodes, places[name]) for number, name in enumerate(bookies, 1)]
-    parts += [
-        Part(
-            f"{BROKER_PREFIX}{number}",
-            "broker",
-            anywhere,
-            _numbered(config.broker_port, number, PORTS_OF_A_BROKER),
-            _numbered(config.broker_tls_port, number, PORTS_OF_A_BROKER),
-        )
-        for number in range(1, config.brokers + 1)
-    ]
+    parts += [part_named(name, config, places[name], rack_of(places[name], nodes)) for name in bookies]
+    brokers = [f"{BROKER_PREFIX}{number}" for number in range(1, config.brokers + 1)]
+    parts += [part_named(name, config, anywhere) for name in brokers]
     if config.auditor:
         replicators = _replicators({name: places[name] for name in bookies})
         parts.append(Part(AUDITOR, "auditor", anywhere, duties="audit" if replicators else "all"))
         parts += replicators
     if config.gateway:
         parts.append(Part(GATEWAY, "gateway", anywhere, config.gateway_port))
+    if config.operator:
+        parts.append(Part(OPERATOR, "operator", anywhere))
     return parts
 
 
-def _bookie(number: int, config: ClusterConfig, nodes: Sequence[labels.Node], place: labels.Place) -> Part:
-    name = f"{BOOKIE_PREFIX}{number}"
+def part_named(name: str, config: ClusterConfig, place: labels.Place, rack: str = "default") -> Part:
+    """Return the part that is the bookie or broker of this name."""
+    number = int(name.rpartition("-")[2])
+    if name.startswith(BOOKIE_PREFIX):
+        port = _numbered(config.bookie_port, number, 1)
+        return Part(name, "bookie", place, port, rack=rack, directory=config.data_root / name)
+    assert name.startswith(BROKER_PREFIX), "only bookies and brokers are numbered"
+    port = _numbered(config.broker_port, number, PORTS_OF_A_BROKER)
+    return Part(name, "broker", place, port, _numbered(config.broker_tls_port, number, PORTS_OF_A_BROKER))
+
+
+def rack_of(place: labels.Place, nodes: Sequence[labels.Node]) -> str:
+    """Return the rack of the first living node of a place."""
     racks = [node.labels.get(labels.RACK, "default") for node in nodes if place.admits(node)]
-    return Part(
-        name,
-        "bookie",
-        place,
-        _numbered(config.bookie_port, number, 1),
-        rack=racks[0] if racks else "default",
-        directory=config.data_root / name,
-    )
+    return racks[0] if racks else "default"
 
 
 def _replicators(bookies: Mapping[str, labels.Place]) -> list[Part]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from heliograph.cluster.decommission import ask
+from heliograph.cluster.operator.calls import ask_operator, has_operator
 from heliograph.cluster.removal import existing, remove
 
 POLL_SECONDS = 1.0
@@ -82,6 +83,8 @@ def stop_for_move(bookie_id: str, namespace: str, *, force: bool) -> None:
     """
     if not force:
         ask(namespace, "may_stop_bookie", bookie_id)
+    if has_operator(namespace):
+        ask_operator(namespace, "hold", bookie_id)  # until helio up
     remove([bookie_id], namespace)
 
 

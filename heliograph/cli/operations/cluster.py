@@ -191,8 +191,11 @@ def _gather(target: Target, state: ClusterState | None, secret: str | None, thro
 def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
     output.table(
         f"{found.namespace} in Ray at {found.ray_address}",
-        ("actor", "state", "pid", "restarts", "address", "note"),
-        [(actor.name, actor.state, actor.pid, actor.restarts, actor.address, actor.note) for actor in found.actors],
+        ("actor", "state", "pid", "restarts", "version", "address", "note"),
+        [
+            (actor.name, actor.state, actor.pid, actor.restarts, actor.version, actor.address, actor.note)
+            for actor in found.actors
+        ],
     )
     output.progress("")
     rows = [
@@ -202,6 +205,8 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
         *([("repair", "paused: helio ledgers resume --repair")] if found.is_repair_paused else []),
         *([("ledgers to be moved", _count(found.ledgers_moving))] if found.bookies_draining else []),
         ("topics in public/default", _count(found.topics)),
+        *([("operator", found.operator)] if found.operator else []),
+        *(("", note) for note in found.operator_notes),
         ("gateway", found.gateway_url or "none"),
         ("Ray dashboard", _dashboard(found.dashboard_url, auth_mode)),
     ]

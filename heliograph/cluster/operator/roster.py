@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.client.discovery import BOOKIE_PREFIX, BROKER_PREFIX
@@ -11,7 +12,7 @@ from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.parts import Part
-from heliograph.metadata.operator_records import Roster, RosterPart
+from heliograph.metadata.operator_records import RollingRestart, Roster, RosterPart
 
 KINDS = ("bookie", "broker")
 PREFIXES = {"bookie": BOOKIE_PREFIX, "broker": BROKER_PREFIX}
@@ -20,26 +21,18 @@ PARTS_MAX = 1_000  # of each kind  # I15
 
 def first_roster(parts: Iterable[Part], nodes: Sequence[Node]) -> Roster:
     """Return the roster of a cluster that is started for the first time; the nodes that are there have their parts."""
-    return with_parts(Roster(nodes=tuple(sorted({node.address for node in nodes}))), parts)
+    roster = Roster(nodes=tuple(sorted({node.address for node in nodes})))
+    for part in parts:
+        if part.kind == "bookie":
+            roster = with_bookie(roster, part.place, part.rack, part.name)
+        elif part.kind == "broker":
+            roster = _with_part(roster, RosterPart(part.name, dict(part.place.selector), part.place.address))
+    return roster
 
 
-def with_parts(roster: Roster, parts: Iterable[Part]) -> Roster:
-    """Return the roster with those bookies and brokers, too, that it does not name yet; none is held any more."""
-    kept = tuple(replace(part, is_held=False) for part in roster.parts)
-    known = {part.name for part in kept}
-    added = [
-        RosterPart(part.name, dict(part.place.selector), part.place.address, part.rack)
-        for part in parts
-        if part.kind in KINDS and part.name not in known
-    ]
-    roster = replace(roster, parts=_sorted((*kept, *added)))
-    last = max([roster.last_bookie, *(number_of(part.name) for part in roster.parts if kind_of(part.name) == "bookie")])
-    return replace(
-        roster,
-        last_bookie=last,
-        wanted_bookies=max(roster.wanted_bookies, len(staying(roster, "bookie"))),
-        wanted_brokers=max(roster.wanted_brokers, len(staying(roster, "broker"))),
-    )
+def without_holds(roster: Roster) -> Roster:
+    """Return the roster with no part held any more."""
+    return replace(roster, parts=tuple(replace(part, is_held=False) for part in roster.parts))
 
 
 def staying(roster: Roster, kind: str) -> list[RosterPart]:
@@ -93,6 +86,16 @@ def with_leaving(roster: Roster, names: Sequence[str]) -> Roster:
 def with_held(roster: Roster, name: str) -> Roster:
     """Return the roster with a part that nothing starts until ``helio up``."""
     return _replaced(roster, name, is_held=True)
+
+
+def with_restart(roster: Roster, restart: RollingRestart) -> Roster:
+    """Return the roster with a rolling restart that begins."""
+    return replace(roster, restart=restart, failure="")
+
+
+def with_leaving_node(roster: Roster, address: str) -> Roster:
+    """Return the roster with a node that was asked to leave."""
+    return replace(roster, leaving_nodes=tuple(sorted({*roster.leaving_nodes, address})))
 
 
 def without(roster: Roster, name: str) -> Roster:
@@ -171,7 +174,7 @@ def _named(roster: Roster, name: str) -> RosterPart:
     )
 
 
-def _replaced(roster: Roster, name: str, **changes: bool) -> Roster:
+def _replaced(roster: Roster, name: str, **changes: Any) -> Roster:
     _named(roster, name)
     return replace(
         roster, parts=tuple(replace(part, **changes) if part.name == name else part for part in roster.parts)

@@ -17,6 +17,7 @@ class ActorStatus:
     address: str = ""
     note: str = ""
     is_leaving: bool = False
+    version: str = ""  # of the program; empty: unknown
     is_warning: bool = False  # the note is of something that will be wrong soon
 
 
@@ -41,6 +42,8 @@ class ClusterStatus:
     ledgers_damaged: int = -1  # under-replicated ledgers with entries of which no bookie has a good copy
     is_repair_paused: bool = False
     topics: int = -1
+    operator: str = ""  # the one that leads
+    operator_notes: list[str] = field(default_factory=list)
 
     @property
     def is_healthy(self) -> bool:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
+from heliograph.cluster.operator.storage import load_report
 from heliograph.cluster.status.model import ClusterStatus
 from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import BookieStartFailure
@@ -46,6 +47,7 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
         status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
         await _take_addresses(status, store)
         await _take_start_failures(status, store)
+        await _take_report(status, store)
         await _count_tasks(status, store)
         if with_topics:
             status.topics = await count_topics(store)
@@ -106,6 +108,17 @@ async def _take_start_failures(status: ClusterStatus, store: MetadataStore) -> N
                 found = (await read(store, paths.bookie_start_failure(actor.name), BookieStartFailure)).record
                 times = "" if found.failures == 1 else f" ({found.failures} starts in a row)"
                 actor.note = f"does not start: {found.error}: {found.reason}{times}"
+
+
+async def _take_report(status: ClusterStatus, store: MetadataStore) -> None:
+    """Add what the operator reports."""
+    report = await load_report(store)
+    if report is None:
+        return
+    status.operator, status.operator_notes = report.identity, list(report.notes)
+    for actor in status.actors:
+        actor.version = report.versions.get(actor.name, "")
+        actor.note = actor.note or report.parts.get(actor.name, "")
 
 
 async def count_topics(store: MetadataStore) -> int:

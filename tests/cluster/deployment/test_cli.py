@@ -100,6 +100,7 @@ def test_status_shows_every_actor(home: Path) -> None:
     assert found["healthy"]
     assert [actor["name"] for actor in found["actors"]] == [
         "metadata", "bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "auditor", "gateway",
+        "operator",
     ]  # fmt: skip
     assert all(actor["state"] == "ALIVE" and actor["pid"] for actor in found["actors"])
     assert found["bookies_available"] == ["bookie-1", "bookie-2", "bookie-3"]

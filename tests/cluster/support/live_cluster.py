@@ -94,6 +94,7 @@ def start(home: Path, namespace: str, **settings: Any) -> LiveCluster:
     defaults: dict[str, Any] = {
         "bookies": 4,
         "brokers": 2,
+        "operator": False,  # it would start what tests end
         "broker_port": 0,
         "gateway_port": 0,
         "dashboard_port": 0,

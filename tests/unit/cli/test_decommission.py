@@ -29,6 +29,7 @@ class Cluster:
         monkeypatch.setattr(decommission, "POLL_SECONDS", 0.0)
         monkeypatch.setattr(decommission, "ask", self.ask)
         monkeypatch.setattr(decommission, "remove", lambda names, namespace: self.done.append(f"end {names[0]}"))
+        monkeypatch.setattr(decommission, "has_operator", lambda namespace: False)
         monkeypatch.setattr(decommission, "existing", self.existing)
         monkeypatch.setattr(decommission, "ray", SimpleNamespace(get=lambda call, timeout: call, exceptions=None))
         monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)

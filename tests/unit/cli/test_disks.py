@@ -26,6 +26,7 @@ class Cluster:
         self._answers = list(answers)
         monkeypatch.setattr(replacement, "POLL_SECONDS", 0.0)
         monkeypatch.setattr(replacement, "ask", self.ask)
+        monkeypatch.setattr(replacement, "has_operator", lambda namespace: False)
         monkeypatch.setattr(replacement, "existing", lambda name, namespace: None)
         monkeypatch.setattr(replacement, "remove", lambda names, namespace: self.done.append(f"end {names[0]}"))
         monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)

@@ -25,7 +25,7 @@ def test_parts_come_in_starting_order_with_their_places(tmp_path: Path) -> None:
     config = ClusterConfig(home=tmp_path, bookies=3, brokers=2, broker_port=6650, gateway_port=8080)
     found = parts(config, ONE_MACHINE)
     assert list(found) == [
-        "metadata", "bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "auditor", "gateway",
+        "metadata", "bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "auditor", "gateway", "operator",
     ]  # fmt: skip
     assert [part.port for part in found.values() if part.kind == "broker"] == [6650, 6652]
     assert found["bookie-1"].directory == tmp_path / "data" / "bookie-1"
@@ -34,7 +34,9 @@ def test_parts_come_in_starting_order_with_their_places(tmp_path: Path) -> None:
 
 
 def test_parts_that_are_not_wanted_are_left_out() -> None:
-    config = ClusterConfig(metadata_url="etcd://127.0.0.1:2379", gateway=False, auditor=False, brokers=1)
+    config = ClusterConfig(
+        metadata_url="etcd://127.0.0.1:2379", gateway=False, auditor=False, operator=False, brokers=1
+    )
     assert {part.kind for part in parts(config, ONE_MACHINE).values()} == {"bookie", "broker"}
 
 

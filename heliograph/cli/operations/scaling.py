@@ -1,0 +1,125 @@
+"""``helio scale`` and ``helio restart``: another number of parts, and a restart of parts one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.base.home import ClusterHome
+from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.output import EXIT_FAILED, Output
+
+POLL_SECONDS = 1.0
+KINDS = {"bookies": "bookie", "brokers": "broker"}
+
+Progress = dict[str, Any]  # what the operator's ``progress`` returns
+
+
+def scale(
+    kind: Annotated[str, typer.Argument(help="bookies or brokers.")],
+    count: Annotated[int, typer.Argument(help="How many there are to be.")],
+    wait: Annotated[float, typer.Option(help="Seconds to wait until they serve, or are out.", min=0)] = 600.0,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Have more bookies or brokers, or fewer.
+
+    New ones start on labelled nodes with room, or wait for nodes that join. Those that are too many are emptied first,
+    the youngest before the others. The command is refused where topics need more bookies, or copies would be lost. The
+    operator goes on whether the command waits or not. Exits with 1 if the time was too short.
+    """
+    from heliograph.cluster.operator.calls import ask_operator
+
+    if kind not in KINDS:
+        raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))
+    output, target = Output(as_json), Target.of(namespace, home)
+    target.attach()
+    found = ask_operator(target.namespace, "scale", KINDS[kind], count)
+    _keep(target, kind, count)
+    found = _wait(output, target.namespace, found, lambda now: _is_scaled(now, KINDS[kind], count), wait)
+    done = _is_scaled(found, KINDS[kind], count)
+    output.result({"kind": kind, "count": count, "done": done, **found})
+    output.progress(f"{count} {kind} serve" if done else f"{kind} are still being scaled; helio status tells more")
+    if not done:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def restart(
+    parts: Annotated[list[str] | None, typer.Argument(help="Such as bookie-2. [default: all]")] = None,
+    rolling: Annotated[bool, typer.Option("--rolling", help="One part at a time; there is no other way.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the end.", min=0)] = 3600.0,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Restart parts one by one while clients go on.
+
+    They get the program and the settings that this machine has now.
+    Brokers give their topics away first; the next part follows when all parts serve again and no ledger lacks copies.
+    Install a new version on all nodes first, then run this. Exits with 1 if it stopped, or the time was
+    too short; the operator goes on whether the command waits or not.
+    """
+    from heliograph.cluster.config import ClusterConfig
+    from heliograph.cluster.lifecycle import up
+    from heliograph.cluster.operator.calls import ask_operator
+
+    if not rolling:
+        raise BadRequestError("parts are restarted one by one: confirm with --rolling", field="rolling")
+    output, target = Output(as_json), Target.of(namespace, home)
+    target.attach()
+    if ask_operator(target.namespace, "progress")["restart_left"]:
+        output.progress("a rolling restart is under way; waiting for it")
+    else:
+        up(ClusterConfig(home=target.home, namespace=target.namespace), output.progress)  # a new operator
+        ask_operator(target.namespace, "restart", list(parts or ()))
+    found = _wait(output, target.namespace, {}, lambda now: not now["restart_left"], wait)
+    if not (done := not found["restart_left"] and not found["failure"]):
+        output.progress(found["failure"] or f"to be restarted: {', '.join(found['restart_left'])}")
+    output.result({"done": done, **found})
+    if not done:
+        raise typer.Exit(EXIT_FAILED)
+    output.progress("restarted")
+
+
+def _wait(
+    output: Output, namespace: str, found: Progress, is_done: Callable[[Progress], bool], seconds: float
+) -> Progress:
+    from heliograph.cluster.operator.calls import ask_operator
+
+    deadline = time.monotonic() + seconds
+    said: set[str] = set()
+    while True:
+        try:
+            found = ask_operator(namespace, "progress")
+        except HeliographError as error:  # the operator's own session, while metadata is restarted
+            if not found or time.monotonic() > deadline:
+                raise
+            found = {**found, "notes": [str(error)]}
+        else:
+            if is_done(found) or time.monotonic() > deadline:
+                return found
+        for note in found["notes"]:
+            if note not in said:
+                output.progress(note)
+        said = set(found["notes"])
+        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+
+
+def _is_scaled(found: Progress, kind: str, count: int) -> bool:
+    mine = [part for name, part in found["parts"].items() if name.startswith(f"{kind}-")]
+    leaving = [name for name in found["leaving"] if name.startswith(f"{kind}-")]
+    return len(mine) == count and not leaving and all(part["is_serving"] for part in mine)
+
+
+def _keep(target: Target, kind: str, count: int) -> None:
+    """Write the number to the cluster's file, if this machine has it: the next start is with as many."""
+    from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+
+    file = SettingsFile(ClusterHome(target.home).directory / FILE_NAME)
+    if file.exists():
+        file.replace(file.text_with(kind, count))

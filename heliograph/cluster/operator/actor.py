@@ -1,0 +1,122 @@
+"""The operator's actor. This is a plain class; ``heliograph/cluster/deployment.py`` makes a Ray actor of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heliograph.base.completion import end_task
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.client.discovery import OPERATOR, own_address
+from heliograph.cluster.operator.operator import Operator, OperatorSettings
+from heliograph.cluster.operator.ray_port import Create, RayPort
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+RESTART_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorArguments:
+    """What an operator is started with. ``metadata_url`` includes the password; ``create`` creates actors of parts."""
+
+    namespace: str
+    metadata_url: str
+    session_timeout_ms: int
+    settings: OperatorSettings
+    create: Create
+
+
+class OperatorActor:
+    """The actor that gives nodes their parts and keeps them there. All calls but ``restart`` may be repeated."""
+
+    def __init__(self, arguments: OperatorArguments) -> None:
+        self._arguments = arguments
+        self._operator: Operator | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Open the first session and take part in the election. Return the operator's name. Idempotent.
+
+        Raises:
+            MetadataError: the store cannot be reached.
+        """
+        if self._task is None:
+            store = await self._open()
+            self._task = asyncio.create_task(self._run(store), name="operator")
+            self._task.add_done_callback(_ended)
+        return OPERATOR
+
+    async def stop(self) -> None:
+        """Stop the work, as it is, and end the session, so that another operator leads at once. Idempotent."""
+        await end_task(self._task)
+        self._task = None
+
+    async def pid(self) -> int:
+        """Return the process id on its node."""
+        return os.getpid()
+
+    async def scale(self, kind: str, count: int) -> dict[str, Any]:
+        """Have another number of bookies or brokers, as ``Operator.scale`` does."""
+        return await self._in_session().scale(kind, count)
+
+    async def restart(self, names: list[str]) -> dict[str, Any]:
+        """Restart parts one after the other, as ``Operator.restart`` does."""
+        return await self._in_session().restart(names)
+
+    async def progress(self) -> dict[str, Any]:
+        """Return what is wanted, there and under way, as ``Operator.progress`` does."""
+        return await self._in_session().progress()
+
+    async def hold(self, name: str) -> None:
+        """Start a part no more, as ``Operator.hold`` does."""
+        await self._in_session().hold(name)
+
+    async def forget(self, name: str) -> None:
+        """Take a part off the roster, as ``Operator.forget`` does."""
+        await self._in_session().forget(name)
+
+    async def leave(self, address: str) -> dict[str, Any]:
+        """Take out what runs on a node, as ``Operator.leave`` does."""
+        return await self._in_session().leave(address)
+
+    def _in_session(self) -> Operator:
+        if self._operator is None:
+            raise ServiceNotReadyError("the operator is opening a new session: try again")
+        return self._operator
+
+    async def _open(self) -> MetadataStore:
+        return await connect_store(self._arguments.metadata_url, session_timeout_ms=self._arguments.session_timeout_ms)
+
+    async def _run(self, store: MetadataStore | None) -> None:
+        given = self._arguments
+        settings = replace(given.settings, identity=f"{given.settings.identity} on {own_address()}, pid {os.getpid()}")
+        while True:
+            try:
+                store = store or await self._open()
+                self._operator = Operator(store, RayPort(given.namespace, given.create), settings)
+                await self._operator.run()
+            except HeliographError as error:
+                log.warning("operator: %s: %s; starting over", type(error).__name__, error)
+            finally:
+                self._operator = None
+                with contextlib.suppress(HeliographError):
+                    if store is not None:
+                        await store.close()
+            store = None
+            await asyncio.sleep(RESTART_PAUSE_SECONDS)
+
+    def __repr__(self) -> str:
+        return f"Operator({self._arguments.namespace})"
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        log.critical("the operator crashed", exc_info=task.exception())
+        os._exit(1)  # Ray restarts it

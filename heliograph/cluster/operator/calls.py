@@ -1,0 +1,48 @@
+"""Calls of commands to the operator."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from heliograph.base.errors import ClusterNotFoundError, NotFoundError, ServiceNotReadyError
+from heliograph.client import discovery
+from heliograph.client.admin.admin import unwrapped
+from heliograph.cluster.removal import existing
+
+CALL_SECONDS = 60.0
+ELECTED_SECONDS = 30.0  # for a new operator to lead: the session of one before it has to end
+POLL_SECONDS = 0.5
+
+
+def has_operator(namespace: str) -> bool:
+    """Return whether the cluster of this process's Ray has an operator."""
+    return existing(discovery.OPERATOR, namespace) is not None
+
+
+def ask_operator(namespace: str, method: str, *arguments: Any) -> Any:
+    """Call a method of the operator; one that is being elected is waited for.
+
+    Raises:
+        NotFoundError: the cluster has no operator.
+        ClusterNotFoundError: there is no cluster.
+        HeliographError: as the method raises.
+    """
+    try:
+        operator = discovery.actor(discovery.OPERATOR, namespace)
+    except ClusterNotFoundError as error:
+        if discovery.is_attached() and discovery.actor_names(namespace):
+            raise NotFoundError("this cluster has no operator: helio up starts it", field="operator") from error
+        raise
+    deadline = time.monotonic() + ELECTED_SECONDS
+    while True:
+        try:
+            return ray.get(getattr(operator, method).remote(*arguments), timeout=CALL_SECONDS)
+        except ray.exceptions.RayError as error:
+            raised = unwrapped(error, discovery.OPERATOR)
+            if not isinstance(raised, ServiceNotReadyError) or time.monotonic() > deadline:
+                raise raised from error
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,311 @@
+"""The operator of one metadata session: it follows nodes and roster, and acts while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph.base.backoff import Backoff
+from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
+from heliograph.cluster.naming import kind_of, sort_key
+from heliograph.cluster.operator import roster as rosters
+from heliograph.cluster.operator.departure import Departure
+from heliograph.cluster.operator.planning import Plan, Rules, plan
+from heliograph.cluster.operator.ports import ClusterPort, PartFacts
+from heliograph.cluster.operator.rolling import Rolling
+from heliograph.cluster.operator.scaling import require_others
+from heliograph.cluster.operator.storage import load_roster, save_report, save_roster
+from heliograph.metadata.operator_records import OperatorReport, RollingRestart, Roster
+from heliograph.metadata.recipes.election import Election
+from heliograph.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+ELECTION = "operator"
+POLL_SECONDS = 1.0  # between two looks at the nodes
+FACTS_EVERY = 5  # looks, between two questions to the parts
+CREATE_MS, CREATE_MS_MAX = 1_000, 60_000  # pauses between attempts to create one part  # I15
+STARTS_REPORTED = 3  # in a row, from which on they are a crash loop
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    """What the operator goes by.
+
+    Attributes:
+        identity: its name for people, with the node it runs on.
+        others: names of the parts that are not in the roster, which have to run, too.
+        ensemble_size: of namespaces that do not set their own.
+        start_seconds: for a restarted part to serve and for the copies to be back.
+    """
+
+    identity: str
+    rules: Rules
+    others: tuple[str, ...]
+    ensemble_size: int
+    start_seconds: float
+
+
+class Operator:
+    """One candidate in the election of operators, and its work while it leads."""
+
+    def __init__(self, store: MetadataStore, cluster: ClusterPort, settings: OperatorSettings) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._settings = settings
+        self._election = Election(store, ELECTION, settings.identity)
+        self._roster: Roster | None = None  # None until this operator leads
+        self._changing = asyncio.Lock()
+        self._facts: dict[str, PartFacts] = {}
+        self._attempts: dict[str, tuple[float, Backoff]] = {}  # at most one a part: when the next may be, and pauses
+        self._work: dict[str, asyncio.Task[None]] = {}  # by part, or "restart"; at most one each (I15)
+        self._notes: dict[str, str] = {}  # by part or node
+        self._plan_notes: tuple[str, ...] = ()
+        self._reported: OperatorReport | None = None
+
+    async def run(self) -> None:
+        """Wait for the leadership, then act until it is lost.
+
+        Raises:
+            MetadataError: the session ended; a new store and a new operator are needed.
+        """
+        if (leader := await self._election.leader()) is not None:
+            log.warning("%s waits: %s leads", self._settings.identity, leader)
+        leadership = await self._election.campaign()
+        log.info("%s leads", self._settings.identity)
+        self._roster = await load_roster(self._store) or Roster()
+        looks = 0
+        try:
+            while not leadership.lost.is_set():
+                try:
+                    await self._look(with_facts=looks % FACTS_EVERY == 0)
+                except ServiceNotReadyError as error:
+                    log.warning("%s", error)
+                looks += 1
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            self._roster = None
+            for task in self._work.values():
+                task.cancel()
+            await asyncio.gather(*self._work.values(), return_exceptions=True)
+
+    # -- what callers ask for
+
+    async def scale(self, kind: str, count: int) -> dict[str, Any]:
+        """Have another number of bookies or brokers.
+
+        Returns:
+            The same as ``progress``.
+
+        Raises:
+            BadRequestError: the number is out of range.
+            ConflictError: too few bookies would be left, or last copies lost; or another operator leads.
+        """
+        roster = await self._leading()
+        sight = await self._cluster.sight(self._homes())
+        away = [
+            part.name
+            for part in rosters.staying(roster, kind)
+            if not any(rosters.place_of(part).admits(node) for node in sight.nodes)
+        ]
+        leaving = rosters.surplus(roster, kind, max(1, count), away)
+        rosters.scaled(roster, kind, count, leaving)  # which checks the number
+        if leaving and kind == "bookie":
+            await require_others(self._store, leaving, self._settings.ensemble_size)
+        await self._change(lambda now: rosters.scaled(now, kind, count, rosters.surplus(now, kind, count, away)))
+        log.warning("%d %ss are wanted; leaving: %s", count, kind, ", ".join(leaving) or "none")
+        await self._look(with_facts=False)
+        return await self.progress()
+
+    async def restart(self, names: list[str]) -> dict[str, Any]:
+        """Restart parts one after the other.
+
+        Args:
+            names: of them; empty: all but the operator.
+
+        Returns:
+            The same as ``progress``.
+
+        Raises:
+            NotFoundError: there is no such part.
+            ConflictError: another restart is under way.
+        """
+        roster = await self._leading()
+        known = [part.name for part in roster.parts if not part.is_leaving and not part.is_held]
+        known = sorted([*known, *self._settings.others], key=_restart_order)
+        for name in names:
+            if name not in known:
+                raise NotFoundError(f"there is no part {name!r} to restart", field="part", limit=", ".join(known))
+        if roster.restart is not None:
+            raise ConflictError(f"{', '.join(roster.restart.left)} are being restarted: wait for it", field="part")
+        wanted = tuple(name for name in known if not names or name in names)
+        await self._change(lambda now: rosters.with_restart(now, RollingRestart(wanted)))
+        self._start_work(await self._leading())
+        return await self.progress()
+
+    async def hold(self, name: str) -> None:
+        """Start a part no more, until ``helio up``."""
+        await self._leading()
+        await self._change(lambda now: rosters.with_held(now, name))
+
+    async def forget(self, name: str) -> None:
+        """Take a part off the roster; it is being removed by the caller."""
+        await self._leading()
+        await self._change(lambda now: rosters.without(now, name))
+
+    async def leave(self, address: str) -> dict[str, Any]:
+        """Take out what runs on a node, as if Ray drained it. Raises NotFoundError if no part has its place there."""
+        roster = await self._leading()
+        if address not in roster.nodes:
+            raise NotFoundError(f"no node {address} has parts", field="address", limit=", ".join(roster.nodes))
+        await self._change(lambda now: rosters.with_leaving_node(now, address))
+        await self._look(with_facts=False)
+        return await self.progress()
+
+    async def progress(self) -> dict[str, Any]:
+        """Return what is wanted, there and under way.
+
+        Returns:
+            ``wanted_bookies``, ``wanted_brokers``; ``parts`` by name with ``address`` and ``is_serving``; ``leaving``;
+            ``restart_left``, ``restart_done`` and ``failure`` of the rolling restart; ``nodes``; and ``notes``.
+        """
+        roster = await self._leading()
+        registered = await Rolling.registered(self._store)
+        restart = roster.restart or RollingRestart(())
+        return {
+            "wanted_bookies": roster.wanted_bookies,
+            "wanted_brokers": roster.wanted_brokers,
+            "parts": {
+                part.name: {
+                    "address": part.address or self._homes().get(part.name, ""),
+                    "is_serving": part.name in registered,
+                }
+                for part in roster.parts
+                if not part.is_leaving
+            },
+            "leaving": [part.name for part in roster.parts if part.is_leaving],
+            "restart_left": list(restart.left),
+            "restart_done": list(restart.done),
+            "failure": roster.failure,
+            "nodes": list(roster.nodes),
+            "notes": [*self._plan_notes, *self._notes.values()],
+        }
+
+    # -- one look
+
+    async def _look(self, *, with_facts: bool) -> None:
+        sight = await self._cluster.sight(self._homes())
+        if with_facts:
+            found = await self._cluster.facts(sight.running)
+            self._facts = {name: facts for name, facts in {**self._facts, **found}.items() if name in sight.running}
+        made: list[Plan] = []
+
+        def planned(now: Roster) -> Roster:
+            made[:] = [plan(now, sight, self._settings.rules)]
+            return made[0].roster
+
+        await self._change(planned)
+        done = made[0]
+        self._plan_notes = done.notes
+        for name in (*done.create, *(name for name in self._settings.others if name not in sight.running)):
+            await self._create(name, done.roster)
+        for name in (*done.departures, *done.moves):
+            self._start(name, self._departure(name).leave_node(is_pinned=name in done.departures))
+        self._start_work(done.roster)
+        await self._report(done)
+
+    async def _create(self, name: str, roster: Roster) -> None:
+        now = asyncio.get_running_loop().time()
+        due, pauses = self._attempts.get(name, (now, Backoff(CREATE_MS, CREATE_MS_MAX)))
+        if now < due or name in self._work or "restart" in self._work:
+            return
+        self._attempts[name] = (now + pauses.pause(), pauses)
+        log.warning("%s does not run: creating it", name)
+        try:
+            await self._cluster.create(name, roster)
+        except Exception as error:  # Ray raises many classes here; all mean the same
+            log.warning("%s cannot be created: %s", name, error)
+            self._notes[name] = f"{name} cannot be created: {error}"
+        else:
+            self._notes.pop(name, None)
+
+    def _start_work(self, roster: Roster) -> None:
+        for part in roster.parts:
+            if part.is_leaving:
+                self._start(part.name, self._departure(part.name).take_out())
+        if roster.restart is not None:
+            self._start("restart", self._rolling().run(roster))
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        if name in self._work:
+            work.close()
+            return
+        task = self._work[name] = asyncio.get_running_loop().create_task(work, name=f"operator {name}")
+        task.add_done_callback(lambda ended: self._ended(name, ended))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._work.pop(name, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not isinstance(error, HeliographError):
+                log.error("%s: the operator's work failed", name, exc_info=error)
+            self._notes[name] = f"{name}: {error}; it is tried again"
+
+    def _departure(self, name: str) -> Departure:
+        return Departure(name, self._store, self._cluster, self._change, self._note)
+
+    def _rolling(self) -> Rolling:
+        return Rolling(self._store, self._cluster, self._change, self._note, self._settings.start_seconds)
+
+    def _note(self, name: str, text: str) -> None:
+        if self._notes.get(name, "") != text:
+            log.info("%s", text or f"{name}: done")
+        self._notes[name] = text
+        if not text:
+            del self._notes[name]
+
+    async def _report(self, done: Plan) -> None:
+        parts = {name: wrong for name, facts in self._facts.items() if (wrong := _what_is_wrong(facts))}
+        versions = {name: facts.version for name, facts in self._facts.items()}
+        failure = (done.roster.failure,) if done.roster.failure else ()
+        notes = (*done.notes, *(text for _, text in sorted(self._notes.items())), *failure)
+        report = OperatorReport(self._settings.identity, notes, parts, versions)
+        if report != self._reported:
+            for note in set(notes) - {*(self._reported.notes if self._reported else ())}:
+                log.warning("%s", note)
+            await save_report(self._store, report)
+            self._reported = report
+
+    # -- the roster
+
+    async def _change(self, change: Callable[[Roster], Roster]) -> None:
+        async with self._changing:
+            roster = await self._leading()
+            changed = change(roster)
+            if changed != roster:
+                await save_roster(self._store, changed)
+                self._roster = changed
+
+    async def _leading(self) -> Roster:
+        if self._roster is None:
+            leader = await self._election.leader()
+            raise ServiceNotReadyError(f"this operator waits: {leader or 'none yet'} leads; try again")
+        return self._roster
+
+    def _homes(self) -> dict[str, str]:
+        return {name: facts.home for name, facts in self._facts.items()}
+
+
+def _what_is_wrong(facts: PartFacts) -> str:
+    where = f"on {facts.home}: " if facts.home else ""
+    again = f"started {facts.starts} times in a row" if facts.starts >= STARTS_REPORTED else ""
+    if facts.failure:
+        return f"{where}does not start: {facts.failure}" + (f" ({again}, with growing pauses)" if again else "")
+    return f"{where}its process ends again and again ({again}, with growing pauses): see helio logs" if again else ""
+
+
+def _restart_order(name: str) -> tuple[int, tuple[int, int, str]]:
+    """Bookies, then what uses them; the metadata store last, because nothing can be stored while it is away."""
+    return (1 if kind_of(name) == "metadata" else 0), sort_key(name)

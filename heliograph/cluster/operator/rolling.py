@@ -1,0 +1,130 @@
+"""The restart of parts one after the other, each when the cluster is whole again after the one before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.client.discovery import AUDITOR
+from heliograph.cluster.naming import kind_of
+from heliograph.cluster.operator.departure import ChangeRoster, Note, unload
+from heliograph.cluster.operator.ports import ClusterPort
+from heliograph.metadata import paths
+from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.model import UnderReplicatedLedger
+from heliograph.metadata.operator_records import RollingRestart, Roster
+from heliograph.metadata.recipes.occupancy import registered
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
+
+POLL_SECONDS = 1.0
+WHOLE_SECONDS_MAX = 900.0  # for the copies to be back  # I15
+NOTE = "restart"
+
+
+class Rolling:
+    """One rolling restart. It goes on where it was after the operator itself was started again."""
+
+    def __init__(
+        self, store: MetadataStore, cluster: ClusterPort, change: ChangeRoster, note: Note, start_seconds: float
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._change = change
+        self._note = note
+        self._start_seconds = start_seconds
+
+    @staticmethod
+    async def registered(store: MetadataStore) -> set[str]:
+        """Return the ids of the bookies and brokers that serve."""
+        return await registered(store)
+
+    async def run(self, roster: Roster) -> None:
+        """Restart what is left. What fails ends the restart, with the reason in the roster.
+
+        Raises:
+            MetadataError: the store failed; to be repeated.
+        """
+        assert roster.restart is not None, "there is something to restart"
+        left, done = list(roster.restart.left), list(roster.restart.done)
+        failure = ""
+        while left and not failure:
+            name = left[0]
+            failure = await self._whole(roster, before=name)
+            if failure:
+                break
+            self._note(NOTE, f"restarting {name}; {len(done)} done, {len(left) - 1} to go")
+            if kind_of(name) == "metadata":  # recorded before: nothing can be stored while it is away
+                await self._record(left[1:], [*done, name], "")
+            failure = await self._restart(name, roster)
+            if not failure:
+                done.append(left.pop(0))
+                await self._record(left, done, "")
+        if failure:
+            await self._record([], done, f"the rolling restart stopped: {failure}; not restarted: {', '.join(left)}")
+        self._note(NOTE, "")
+
+    async def _restart(self, name: str, roster: Roster) -> str:
+        """Restart one part. Return why it does not serve, or nothing."""
+        if kind_of(name) == "broker":
+            try:
+                await unload(name, self._store, self._cluster)
+            except HeliographError as error:
+                self._note(NOTE, f"restarting {name}, which did not give all topics away: {error}")
+        await self._cluster.remove(name)
+        await self._cluster.create(name, roster)
+        deadline = time.monotonic() + self._start_seconds
+        while why := await self._cluster.started(name, max(1.0, deadline - time.monotonic())):
+            if time.monotonic() > deadline:
+                return f"{name} does not serve after {self._start_seconds:.0f} s: {why}"
+            await asyncio.sleep(POLL_SECONDS)  # Ray starts it again
+        if kind_of(name) == "bookie":
+            await self._audit()
+        return await self._whole(roster, after=name)
+
+    async def _audit(self) -> None:
+        """Have entries found that the bookie missed while it was away."""
+        try:
+            await self._cluster.ask(AUDITOR, "trigger_audit")
+        except HeliographError as error:
+            self._note(NOTE, f"no audit: {error}")
+
+    async def _whole(self, roster: Roster, *, before: str = "", after: str = "") -> str:
+        """Wait until all parts serve and no ledger lacks copies. Return what is missing after a long time."""
+        deadline = time.monotonic() + WHOLE_SECONDS_MAX
+        while missing := await self._missing(roster, before):
+            if time.monotonic() > deadline:
+                return f"{f'before {before}' if before else f'after {after}'}, {missing}"
+            self._note(NOTE, f"the rolling restart waits {f'to restart {before}' if before else ''}: {missing}")
+            await asyncio.sleep(POLL_SECONDS)
+        return ""
+
+    async def _missing(self, roster: Roster, before: str) -> str:
+        """Return what is missing. A part that is down itself is no reason not to restart it."""
+        try:
+            serving = await registered(self._store)
+            expected = {part.name for part in roster.parts if not part.is_leaving and not part.is_held} - {before}
+            if absent := sorted(expected - serving):
+                return f"{', '.join(absent)} not serving"
+            lacking = await self._ledgers_lacking()
+        except ServiceNotReadyError as error:
+            return str(error)
+        return f"{lacking} ledgers lack copies" if lacking else ""
+
+    async def _ledgers_lacking(self) -> int:
+        """Return how many ledgers lack copies for another reason than a bookie that is being emptied."""
+        draining = {*await self._store.children(paths.BOOKIES_DRAINING)}
+        count = 0
+        for name in await self._store.children(paths.UNDERREPLICATED):
+            try:
+                task = (await read(self._store, f"{paths.UNDERREPLICATED}/{name}", UnderReplicatedLedger)).record
+            except NoNodeError:
+                continue
+            count += not draining.issuperset(task.missing_bookies)
+        return count
+
+    async def _record(self, left: list[str], done: list[str], failure: str) -> None:
+        restart = RollingRestart(tuple(left), tuple(done)) if left else None
+        await self._change(lambda now: replace(now, restart=restart, failure=failure))

@@ -1,0 +1,169 @@
+"""The operator's decisions: nodes, roster and running parts in, a roster and actions out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.cluster import labels
+from heliograph.cluster.labels import Node, Place
+from heliograph.cluster.operator import roster as rosters
+from heliograph.cluster.operator.planning import Plan, Rules, Sight, plan
+from heliograph.cluster.parts import Part
+from heliograph.metadata.operator_records import Roster
+
+BOTH = {labels.BOOKIE: "true", labels.BROKER: "true"}
+NODES = [Node(f"10.0.0.{number}", {**BOTH, labels.RACK: f"r{number}"}) for number in (1, 2, 3, 4, 5)]
+THREE = NODES[:3]
+
+
+def first(nodes: list[Node], brokers: int = 2) -> Roster:
+    bookies = [
+        Part(f"bookie-{number}", "bookie", Place({labels.BOOKIE: "true"}, node.address))
+        for number, node in enumerate(nodes, 1)
+    ]
+    others = [Part(f"broker-{n}", "broker", Place({labels.BROKER: "true"})) for n in range(1, brokers + 1)]
+    return rosters.first_roster([Part("metadata", "metadata"), *bookies, *others], nodes)
+
+
+def seen(roster: Roster, nodes: list[Node], draining: str = "", rules: Rules | None = None) -> Plan:
+    running = frozenset(part.name for part in roster.parts)
+    return plan(roster, Sight(nodes, frozenset({draining} - {""}), running), rules or Rules())
+
+
+def names(roster: Roster, kind: str) -> list[str]:
+    return [part.name for part in rosters.staying(roster, kind)]
+
+
+def test_nodes_that_are_there_at_the_start_get_no_more_parts() -> None:
+    found = seen(first(THREE[:2]), THREE[:2])
+    assert not found.create
+    assert not found.notes
+    assert (found.roster.wanted_bookies, found.roster.wanted_brokers) == (2, 2)
+
+
+def test_a_joining_node_gets_the_parts_of_its_labels_and_keeps_them() -> None:
+    found = seen(first(THREE), NODES[:4])
+    assert found.create == ("bookie-4", "broker-3")
+    place = {part.name: part for part in found.roster.parts}
+    assert (place["bookie-4"].address, place["bookie-4"].rack) == ("10.0.0.4", "r4")
+    assert place["broker-3"].address == "10.0.0.4"
+    again = plan(found.roster, Sight(NODES[:4], running=frozenset(place)), Rules())
+    assert again == Plan(found.roster)
+
+
+def test_a_node_labelled_with_the_name_of_a_bookie_gets_that_one() -> None:
+    found = seen(first(THREE), [*THREE, Node("10.0.0.9", {labels.BOOKIE: "bookie-7"})])
+    assert found.create == ("bookie-7",)
+    assert found.roster.last_bookie == 7
+    assert rosters.place_of(found.roster.parts[3]) == Place({labels.BOOKIE: "bookie-7"})
+
+
+def test_numbers_of_bookies_are_not_given_again() -> None:
+    roster = rosters.without(seen(first(THREE), NODES[:4]).roster, "bookie-4")
+    assert names(seen(roster, NODES).roster, "bookie")[-1] == "bookie-5"
+
+
+def test_a_node_whose_bookie_was_taken_out_gets_no_other_unless_it_left() -> None:
+    roster = rosters.without(rosters.without(seen(first(THREE), NODES[:4]).roster, "bookie-4"), "broker-3")
+    assert not seen(roster, NODES[:4]).create
+    gone = seen(roster, THREE).roster
+    assert seen(gone, NODES[:4]).create == ("bookie-5", "broker-3")
+
+
+def test_more_bookies_take_nodes_with_room_and_then_wait() -> None:
+    roster = rosters.without(seen(first(THREE), NODES[:4]).roster, "bookie-4")
+    found = seen(rosters.scaled(roster, "bookie", 5, []), NODES[:4])
+    assert found.create == ("bookie-5",)
+    assert "1 more bookies are wanted" in found.notes[0]
+    assert "helio join" in found.notes[0]
+    assert found.roster.wanted_bookies == 5
+    joined = seen(found.roster, NODES)
+    assert joined.roster.wanted_bookies == 5, "the node that joins is the one that was waited for"
+    assert names(joined.roster, "bookie")[-1] == "bookie-6"
+
+
+def test_a_cluster_on_one_node_has_room() -> None:
+    roster = rosters.scaled(first(NODES[:1]), "bookie", 3, [])
+    assert seen(roster, NODES[:1]).create == ("bookie-2", "bookie-3")
+
+
+def test_the_youngest_leave_first_and_those_that_are_away_before_them() -> None:
+    roster = first(THREE)
+    assert rosters.surplus(roster, "bookie", 2) == ["bookie-3"]
+    assert rosters.surplus(roster, "bookie", 1, ["bookie-1"]) == ["bookie-1", "bookie-3"]
+    smaller = rosters.scaled(roster, "bookie", 2, ["bookie-3"])
+    assert names(smaller, "bookie") == ["bookie-1", "bookie-2"]
+    assert not seen(smaller, THREE).create
+    assert rosters.scaled(smaller, "bookie", 2, rosters.surplus(smaller, "bookie", 2)) == smaller
+
+
+def test_what_runs_on_a_node_that_is_to_leave_departs() -> None:
+    roster = seen(first(THREE), NODES[:4]).roster
+    sight = Sight(NODES[:4], frozenset({"10.0.0.4"}), frozenset(), {"broker-1": "10.0.0.4", "broker-2": "10.0.0.1"})
+    found = plan(roster, sight, Rules())
+    assert found.departures == ("bookie-4", "broker-3")
+    assert found.moves == ("broker-1",)
+    asked = plan(replace(roster, leaving_nodes=("10.0.0.4",)), replace(sight, draining=frozenset()), Rules())
+    assert asked.departures == found.departures
+    left = rosters.with_leaving(roster, found.departures)
+    assert (left.wanted_bookies, left.wanted_brokers) == (3, 2)
+    assert not plan(left, sight, Rules()).departures
+
+
+def test_a_draining_node_gets_no_parts() -> None:
+    assert not seen(first(THREE), NODES[:4], draining="10.0.0.4").create
+
+
+def test_a_part_that_is_gone_is_created_unless_it_is_held() -> None:
+    roster = first(THREE)
+    running = frozenset({"bookie-1", "bookie-2", "broker-1"})
+    assert plan(roster, Sight(THREE, running=running), Rules()).create == ("bookie-3", "broker-2")
+    held = rosters.with_held(roster, "bookie-3")
+    assert plan(held, Sight(THREE, running=running), Rules()).create == ("broker-2",)
+    assert rosters.without_holds(held) == roster
+
+
+def test_a_node_that_is_away_is_named_with_its_parts() -> None:
+    assert seen(first(THREE), THREE[:2]).notes == (
+        "bookie-3: waiting for a node labelled heliograph.io/bookie=true at 10.0.0.3, which is away",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (labels.BOOKIE, "maybe", "use true for any bookie"),
+        (labels.BROKER, "yes", "use true, or leave it out"),
+        ("heliograph.io/boookie", "true", "which means nothing"),
+    ],
+)
+def test_labels_that_nobody_understands_are_named_and_the_node_gets_nothing(key: str, value: str, said: str) -> None:
+    found = seen(first(THREE), [*THREE, Node("10.0.0.4", {labels.BOOKIE: "true", key: value})])
+    assert not found.create
+    assert said in found.notes[0]
+    assert "10.0.0.4" in found.notes[0]
+
+
+def test_other_machines_get_nothing_while_listeners_are_on_loopback() -> None:
+    found = seen(first(THREE[:1]), THREE[:2], rules=Rules(is_local=True))
+    assert not found.create
+    assert "loopback" in found.notes[0]
+
+
+def test_without_labels_counts_alone_decide() -> None:
+    roster = rosters.scaled(rosters.first_roster([], []), "bookie", 2, [])
+    found = seen(roster, [Node("10.0.0.1", {})], rules=Rules(require_labels=False))
+    assert found.create == ("bookie-1", "bookie-2")
+    assert all(rosters.place_of(part) == Place() for part in found.roster.parts)
+
+
+def test_what_cannot_be_scaled_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="asked for"):
+        rosters.scaled(first(THREE), "bookie", 0, [])
+    with pytest.raises(BadRequestError, match="cannot be scaled"):
+        rosters.scaled(first(THREE), "gateway", 2, [])
+    with pytest.raises(NotFoundError, match="bookie-9"):
+        rosters.with_held(first(THREE), "bookie-9")
