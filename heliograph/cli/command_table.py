@@ -16,8 +16,8 @@ PURPOSES = (
             CommandEntry("up", f"{_OPERATIONS}.cluster:up", "Start a cluster."),
             CommandEntry("down", f"{_OPERATIONS}.cluster:down", "Stop what `helio up` started."),
             CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs."),
-            CommandEntry("scale", f"{_OPERATIONS}.scaling:scale", "Have more bookies or brokers, or fewer."),
-            CommandEntry("restart", f"{_OPERATIONS}.scaling:restart", "Restart parts one by one while clients go on."),
+            CommandEntry("scale", "heliograph.cli.scaling:scale", "Have more bookies or brokers, or fewer."),
+            CommandEntry("restart", "heliograph.cli.scaling:restart", "Restart parts one by one while clients go on."),
             CommandEntry("logs", f"{_OPERATIONS}.logs:logs", "Show the logs of the parts, ordered by time."),
             CommandEntry(
                 "doctor", f"{_OPERATIONS}.doctor:doctor", "Check this machine, the settings and a running cluster."

@@ -106,7 +106,7 @@ def test_a_rolling_restart_of_all_parts_is_not_noticed_by_clients(operated: Live
 
     with heliograph.connect(namespace=operated.namespace) as client:
         operated.admin.create_topic(topic)
-        operated.admin.set_topic_policies(topic, {"deduplication": True})
+        operated.admin.namespaces.set_topic_policies(topic, {"deduplication": True})
         with client.producer(topic, name="one", send_timeout_ms=0) as producer:
             thread = threading.Thread(target=publish)
             thread.start()
