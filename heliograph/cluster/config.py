@@ -34,6 +34,7 @@ from heliograph.cluster.ports import require_distinct
 from heliograph.cluster.settings.environment import check_environment
 from heliograph.cluster.settings.file import file_of
 from heliograph.cluster.settings.location import PREFIX, ClusterLocation
+from heliograph.cluster.settings.metadata_url import check_metadata_url
 from heliograph.cluster.settings.nodes import check_nodes
 from heliograph.cluster.settings.sections import (
     PARTS,
@@ -51,8 +52,6 @@ from heliograph.metadata.endpoint.limits import EndpointLimits
 
 KIB = 1024
 MIB = 1024 * KIB
-
-METADATA_SCHEMES = ("embedded", "etcd", "etcds", "zk")
 
 
 def _port(default: int, description: str) -> Any:
@@ -350,23 +349,7 @@ class ClusterConfig(ClusterLocation):
 
     @model_validator(mode="after")
     def _check_metadata_url(self) -> Self:
-        if self.metadata_url is not None and self.metadata_url.partition("://")[0] not in METADATA_SCHEMES:
-            raise InvalidConfigError(
-                f"metadata_url {self.metadata_url!r} does not start with one of "
-                + ", ".join(f"{scheme}://" for scheme in METADATA_SCHEMES),
-                field="metadata_url",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_metadata_password(self) -> Self:
-        rest = (self.metadata_url or "").partition("://")[2]
-        user, at, _ = rest.partition("/")[0].rpartition("@")
-        if at and ":" in user:
-            raise InvalidConfigError(
-                "metadata_url holds a password, and would be shown: leave it out and give metadata_password",
-                field="metadata_url",
-            )
+        check_metadata_url(self.metadata_url)
         return self
 
     @model_validator(mode="after")

@@ -35,7 +35,7 @@ from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
 from heliograph.cluster.operator.operator import OperatorSettings
-from heliograph.cluster.operator.planning import Rules, Sight, plan
+from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.storage import load_roster, save_roster
 from heliograph.cluster.parts import START_GROUPS, Part, part_named, parts_of
 from heliograph.cluster.removal import existing, remove
@@ -240,8 +240,8 @@ async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nod
         await store.close()
 
 
-def _rules(config: ClusterConfig) -> Rules:
-    return Rules(config.require_labels, is_loopback(config.host))
+def _rules(config: ClusterConfig) -> OperatorRules:
+    return OperatorRules(config.require_labels, is_loopback(config.host))
 
 
 def _operator_arguments(

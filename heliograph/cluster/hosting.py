@@ -43,6 +43,49 @@ _UNGATED = frozenset({START_METHOD, "pid", "stop"})
 log = logging.getLogger(__name__)
 
 
+class _HostedPart:
+    """What a hosted actor answers besides the calls of its own class."""
+
+    _hosted_part: str
+    _hosted_logs: LogsConfig | None
+    _hosted_history: StartHistory | None
+    _hosted_stop: Callable[[], Awaitable[None]]  # of its own class
+    _hosted_start: asyncio.Task[Any]
+
+    async def start(self) -> Any:
+        return await shielded(self._hosted_start)
+
+    async def stop(self) -> None:
+        if self._hosted_history is not None:
+            self._hosted_history.stopped()
+        await self._hosted_stop()
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def part_facts(self) -> dict[str, Any]:
+        starts = Starts() if self._hosted_history is None else self._hosted_history.starts
+        own = await asyncio.to_thread(own_facts)
+        return {**own, "starts": len(starts.times_ms), "failure": starts.failure}
+
+    async def log_chunk(self, after: LogPosition | None, bytes_max: int = CHUNK_BYTES_MAX) -> LogChunk:
+        if self._hosted_logs is None:
+            return LogChunk(b"", None)
+        size = min(bytes_max, CHUNK_BYTES_MAX)
+        return await asyncio.to_thread(read_log, self._hosted_logs.directory, self._hosted_part, after, size)
+
+    def _hosted_started(self, start: asyncio.Task[Any]) -> None:
+        if not start.cancelled() and (error := start.exception()) is not None:
+            self._hosted_failed(error)
+        elif not start.cancelled() and self._hosted_history is not None:
+            self._hosted_history.served()
+        _started(start)
+
+    def _hosted_failed(self, error: BaseException) -> None:
+        if self._hosted_history is not None:
+            self._hosted_history.failed(f"{type(error).__name__}: {error}")
+
+
 def hosted(
     actor_class: type[Any],
     prepare: Callable[[Any], Any] = lambda argument: argument,
@@ -64,7 +107,7 @@ def hosted(
         logs: where its log goes; None: the actor has none but Ray's.
     """
 
-    class Hosted(actor_class):  # type: ignore[misc]  # its base is known at run time
+    class Hosted(_HostedPart, actor_class):  # type: ignore[misc]  # its base is known at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
             os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
             assert __debug__, "invariants are checked by assert: do not run with python -O"
@@ -91,39 +134,6 @@ def hosted(
             self._hosted_stop = super().stop
             self._hosted_start = asyncio.get_running_loop().create_task(_after(pause, super().start))
             self._hosted_start.add_done_callback(self._hosted_started)
-
-        async def start(self) -> Any:
-            return await shielded(self._hosted_start)
-
-        async def stop(self) -> None:
-            if self._hosted_history is not None:
-                self._hosted_history.stopped()
-            await self._hosted_stop()
-
-        async def pid(self) -> int:
-            return os.getpid()
-
-        async def part_facts(self) -> dict[str, Any]:
-            starts = Starts() if self._hosted_history is None else self._hosted_history.starts
-            own = await asyncio.to_thread(own_facts)
-            return {**own, "starts": len(starts.times_ms), "failure": starts.failure}
-
-        async def log_chunk(self, after: LogPosition | None, bytes_max: int = CHUNK_BYTES_MAX) -> LogChunk:
-            if self._hosted_logs is None:
-                return LogChunk(b"", None)
-            size = min(bytes_max, CHUNK_BYTES_MAX)
-            return await asyncio.to_thread(read_log, self._hosted_logs.directory, self._hosted_part, after, size)
-
-        def _hosted_started(self, start: asyncio.Task[Any]) -> None:
-            if not start.cancelled() and (error := start.exception()) is not None:
-                self._hosted_failed(error)
-            elif not start.cancelled() and self._hosted_history is not None:
-                self._hosted_history.served()
-            _started(start)
-
-        def _hosted_failed(self, error: BaseException) -> None:
-            if self._hosted_history is not None:
-                self._hosted_history.failed(f"{type(error).__name__}: {error}")
 
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in _UNGATED:

@@ -14,7 +14,7 @@ from tests.machines.scenarios import SCENARIOS
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 MESSAGES = 50
-ALWAYS = ("disk_full", "machine_lost", "head_lost")
+ALWAYS = ("head_lost",)
 
 
 def test_each_part_tells_the_address_of_its_own_machine(machine_set: MachineCluster) -> None:

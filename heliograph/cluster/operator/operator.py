@@ -13,7 +13,7 @@ from heliograph.base.errors import ConflictError, HeliographError, NotFoundError
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.departure import Departure
-from heliograph.cluster.operator.planning import Plan, Rules, plan
+from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, plan
 from heliograph.cluster.operator.ports import ClusterPort, PartFacts
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.scaling import require_others
@@ -43,7 +43,7 @@ class OperatorSettings:
     """
 
     identity: str
-    rules: Rules
+    rules: OperatorRules
     others: tuple[str, ...]
     ensemble_size: int
     start_seconds: float
@@ -201,7 +201,7 @@ class Operator:
         if with_facts:
             found = await self._cluster.facts(sight.running)
             self._facts = {name: facts for name, facts in {**self._facts, **found}.items() if name in sight.running}
-        made: list[Plan] = []
+        made: list[OperatorPlan] = []
 
         def planned(now: Roster) -> Roster:
             made[:] = [plan(now, sight, self._settings.rules)]
@@ -266,7 +266,7 @@ class Operator:
         if not text:
             del self._notes[name]
 
-    async def _report(self, done: Plan) -> None:
+    async def _report(self, done: OperatorPlan) -> None:
         parts = {name: wrong for name, facts in self._facts.items() if (wrong := _what_is_wrong(facts))}
         versions = {name: facts.version for name, facts in self._facts.items()}
         failure = (done.roster.failure,) if done.roster.failure else ()

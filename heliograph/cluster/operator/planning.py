@@ -32,7 +32,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class OperatorRules:
     """What the configuration says of places.
 
     Attributes:
@@ -45,7 +45,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OperatorPlan:
     """What to do: store the roster, then act.
 
     Attributes:
@@ -62,7 +62,7 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def plan(roster: Roster, sight: Sight, rules: Rules) -> Plan:
+def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     """Return the roster with parts for joining nodes and for what is wanted, and what is to be done."""
     notes = [wrong for node in sight.nodes if (wrong := rosters.what_is_wrong_with(node))]
     roster = _without_gone_nodes(roster, sight)
@@ -79,7 +79,7 @@ def plan(roster: Roster, sight: Sight, rules: Rules) -> Plan:
     roster = _with_racks(roster, sight.nodes)
     notes += waits + _missing_nodes(roster, sight.nodes)
     there = [part for part in roster.parts if not part.is_leaving]
-    return Plan(
+    return OperatorPlan(
         roster,
         create=tuple(part.name for part in there if not part.is_held and part.name not in sight.running),
         departures=tuple(part.name for part in there if part.address and part.address in leaving)
@@ -131,7 +131,7 @@ def _with_node(roster: Roster, node: Node) -> Roster:
     return replace(roster, nodes=(*roster.nodes, node.address))
 
 
-def _filled(roster: Roster, nodes: Sequence[Node], rules: Rules) -> tuple[Roster, list[str]]:
+def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tuple[Roster, list[str]]:
     """Return the roster with as many parts as are wanted and find room, and what the others wait for."""
     notes = []
     while (missing := roster.wanted_bookies - len(rosters.staying(roster, "bookie"))) > 0:

@@ -10,7 +10,7 @@ from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.operator import roster as rosters
-from heliograph.cluster.operator.planning import Plan, Rules, Sight, plan
+from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, Sight, plan
 from heliograph.cluster.parts import Part
 from heliograph.metadata.operator_records import Roster
 
@@ -28,9 +28,9 @@ def first(nodes: list[Node], brokers: int = 2) -> Roster:
     return rosters.first_roster([Part("metadata", "metadata"), *bookies, *others], nodes)
 
 
-def seen(roster: Roster, nodes: list[Node], draining: str = "", rules: Rules | None = None) -> Plan:
+def seen(roster: Roster, nodes: list[Node], draining: str = "", rules: OperatorRules | None = None) -> OperatorPlan:
     running = frozenset(part.name for part in roster.parts)
-    return plan(roster, Sight(nodes, frozenset({draining} - {""}), running), rules or Rules())
+    return plan(roster, Sight(nodes, frozenset({draining} - {""}), running), rules or OperatorRules())
 
 
 def names(roster: Roster, kind: str) -> list[str]:
@@ -50,8 +50,8 @@ def test_a_joining_node_gets_the_parts_of_its_labels_and_keeps_them() -> None:
     place = {part.name: part for part in found.roster.parts}
     assert (place["bookie-4"].address, place["bookie-4"].rack) == ("10.0.0.4", "r4")
     assert place["broker-3"].address == "10.0.0.4"
-    again = plan(found.roster, Sight(NODES[:4], running=frozenset(place)), Rules())
-    assert again == Plan(found.roster)
+    again = plan(found.roster, Sight(NODES[:4], running=frozenset(place)), OperatorRules())
+    assert again == OperatorPlan(found.roster)
 
 
 def test_a_node_labelled_with_the_name_of_a_bookie_gets_that_one() -> None:
@@ -103,14 +103,14 @@ def test_the_youngest_leave_first_and_those_that_are_away_before_them() -> None:
 def test_what_runs_on_a_node_that_is_to_leave_departs() -> None:
     roster = seen(first(THREE), NODES[:4]).roster
     sight = Sight(NODES[:4], frozenset({"10.0.0.4"}), frozenset(), {"broker-1": "10.0.0.4", "broker-2": "10.0.0.1"})
-    found = plan(roster, sight, Rules())
+    found = plan(roster, sight, OperatorRules())
     assert found.departures == ("bookie-4", "broker-3")
     assert found.moves == ("broker-1",)
-    asked = plan(replace(roster, leaving_nodes=("10.0.0.4",)), replace(sight, draining=frozenset()), Rules())
+    asked = plan(replace(roster, leaving_nodes=("10.0.0.4",)), replace(sight, draining=frozenset()), OperatorRules())
     assert asked.departures == found.departures
     left = rosters.with_leaving(roster, found.departures)
     assert (left.wanted_bookies, left.wanted_brokers) == (3, 2)
-    assert not plan(left, sight, Rules()).departures
+    assert not plan(left, sight, OperatorRules()).departures
 
 
 def test_a_draining_node_gets_no_parts() -> None:
@@ -120,9 +120,9 @@ def test_a_draining_node_gets_no_parts() -> None:
 def test_a_part_that_is_gone_is_created_unless_it_is_held() -> None:
     roster = first(THREE)
     running = frozenset({"bookie-1", "bookie-2", "broker-1"})
-    assert plan(roster, Sight(THREE, running=running), Rules()).create == ("bookie-3", "broker-2")
+    assert plan(roster, Sight(THREE, running=running), OperatorRules()).create == ("bookie-3", "broker-2")
     held = rosters.with_held(roster, "bookie-3")
-    assert plan(held, Sight(THREE, running=running), Rules()).create == ("broker-2",)
+    assert plan(held, Sight(THREE, running=running), OperatorRules()).create == ("broker-2",)
     assert rosters.without_holds(held) == roster
 
 
@@ -148,14 +148,14 @@ def test_labels_that_nobody_understands_are_named_and_the_node_gets_nothing(key:
 
 
 def test_other_machines_get_nothing_while_listeners_are_on_loopback() -> None:
-    found = seen(first(THREE[:1]), THREE[:2], rules=Rules(is_local=True))
+    found = seen(first(THREE[:1]), THREE[:2], rules=OperatorRules(is_local=True))
     assert not found.create
     assert "loopback" in found.notes[0]
 
 
 def test_without_labels_counts_alone_decide() -> None:
     roster = rosters.scaled(rosters.first_roster([], []), "bookie", 2, [])
-    found = seen(roster, [Node("10.0.0.1", {})], rules=Rules(require_labels=False))
+    found = seen(roster, [Node("10.0.0.1", {})], rules=OperatorRules(require_labels=False))
     assert found.create == ("bookie-1", "bookie-2")
     assert all(rosters.place_of(part) == Place() for part in found.roster.parts)
 
