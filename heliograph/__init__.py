@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from heliograph.client.sync.reader import Reader as Reader
     from heliograph.client.sync.topic import Topic as Topic
     from heliograph.protocol.message_id import MessageId as MessageId
+    from heliograph.ray_cluster import RayCluster as RayCluster
+    from heliograph.ray_cluster import start as start
     from heliograph.standalone.local import LocalCluster as LocalCluster
     from heliograph.standalone.local import local as local
 
@@ -41,11 +43,13 @@ _HOMES = {  # the module that defines each public name
     "Message": "heliograph.client.aio.consumer.message",
     "MessageId": "heliograph.protocol.message_id",
     "Producer": "heliograph.client.sync.producer",
+    "RayCluster": "heliograph.ray_cluster",
     "Reader": "heliograph.client.sync.reader",
     "Topic": "heliograph.client.sync.topic",
     "connect": "heliograph.client.access",
     "connect_async": "heliograph.client.access",
     "local": "heliograph.standalone.local",
+    "start": "heliograph.ray_cluster",
 }
 
 __all__ = [
@@ -60,12 +64,14 @@ __all__ = [
     "Message",
     "MessageId",
     "Producer",
+    "RayCluster",
     "Reader",
     "Topic",
     "connect",
     "connect_async",
     "errors",
     "local",
+    "start",
 ]
 
 

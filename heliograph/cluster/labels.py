@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from heliograph.base.errors import ResourceError
 
+PREFIX = "heliograph.io/"
 BOOKIE = "heliograph.io/bookie"
 BROKER = "heliograph.io/broker"
 METADATA = "heliograph.io/metadata"
@@ -51,6 +52,13 @@ class Place:
     def __str__(self) -> str:
         text = describe(self.selector) if self.selector else "a node"
         return f"{text} at {self.address}" if self.address else text
+
+
+def is_one_without_labels(nodes: Sequence[Node], known: Mapping[str, Place]) -> bool:
+    """Return whether there is one node only, without our labels, and no data is on labelled ones: all runs there."""
+    if any(place.selector for place in known.values()):
+        return False
+    return len(nodes) == 1 and not any(name.startswith(PREFIX) for name in nodes[0].labels)
 
 
 def storage_places(names: Sequence[str], nodes: Sequence[Node], known: Mapping[str, Place]) -> dict[str, Place]:

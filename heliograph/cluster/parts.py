@@ -51,7 +51,9 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
     stored = bookies if config.metadata_url is not None else [*bookies, METADATA]
     anywhere = labels.Place()
     places: Mapping[str, labels.Place] = dict.fromkeys(stored, anywhere)
-    if config.require_labels:
+    if config.require_labels and labels.is_one_without_labels(nodes, known):
+        places = dict.fromkeys(stored, labels.Place(address=nodes[0].address))
+    elif config.require_labels:
         places = labels.storage_places(stored, nodes, known)
         anywhere = labels.Place(labels.broker_selector(nodes))
     parts = []

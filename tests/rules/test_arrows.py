@@ -34,9 +34,10 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ray_data", ("base", "pipelines")),
     ("standalone", ("actors", "client", "gateway", "metadata", "protocol", "operations", "auth", *BASE)),
     ("testing", ("standalone", "client", *BASE)),
+    ("ray_cluster", ("cluster", "client", *BASE)),
     ("cluster", ("",)),  # starts the actors
     ("cli", ("",)),
-    ("", ("client", "protocol", "standalone", "base")),  # the public names
+    ("", ("client", "protocol", "ray_cluster", "standalone", "base")),  # the public names
 )
 BOOKIE_CLIENT = "heliograph.actors.wire.client"
 SPEAKS_TO_BOOKIES = ("heliograph.actors.ledger.driver", "heliograph.actors.wire")

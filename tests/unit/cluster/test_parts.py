@@ -65,9 +65,23 @@ def test_each_node_with_bookies_has_a_replication_worker() -> None:
 
 def test_a_missing_label_is_named_with_the_command_that_sets_it() -> None:
     with pytest.raises(ResourceError, match=r"ray start --labels heliograph\.io/bookie=true"):
-        parts(ClusterConfig(), [Node("10.0.0.1", {})])
+        parts(ClusterConfig(), [Node("10.0.0.1", {}), Node("10.0.0.2", {})])
     with pytest.raises(ResourceError, match=r"heliograph\.io/broker"):
         parts(ClusterConfig(), [Node("10.0.0.1", ANY)])
+
+
+def test_one_node_without_labels_has_everything_and_keeps_it() -> None:
+    found = parts(ClusterConfig(), [Node("10.0.0.1", {"ray.io/node-id": "1"})])
+    places = {name: found[name].place for name in (*BOOKIES[:3], "metadata")}
+    assert all(place == Place(address="10.0.0.1") for place in places.values())
+    assert storage_places(list(places), THREE, places) == places
+
+
+def test_one_node_without_labels_does_not_take_over_what_is_on_labelled_ones() -> None:
+    known = storage_places(["bookie-1", "metadata"], THREE, {})
+    config = ClusterConfig()
+    with pytest.raises(ResourceError, match=r"labelled for bookie-2"):
+        list(parts_of(config, [Node("10.0.0.9", {})], known))
 
 
 def test_bookies_are_spread_over_the_nodes_for_any_of_them_and_each_has_one_address() -> None:

@@ -1,0 +1,114 @@
+"""``heliograph.start``: a cluster in the Ray that this process has joined, whether one node or many."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from heliograph.base.errors import ClusterNotFoundError
+from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.client import discovery
+
+if TYPE_CHECKING:
+    from heliograph.client.sync.client import Client
+
+T = TypeVar("T")
+
+# Settings of a new cluster on one node: one disk needs no second copy, and clients ask Ray for the ports.
+ON_ONE_NODE = {
+    "bookies": 1,
+    "brokers": 1,
+    "ensemble_size": 1,
+    "write_quorum": 1,
+    "ack_quorum": 1,
+    "broker_port": 0,
+    "gateway_port": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RayCluster:
+    """A cluster in the Ray of this process. It lasts as long as that Ray, or until ``stop``.
+
+    Attributes:
+        service_url: ``pulsar://host:port`` of all brokers.
+        http_url: ``http://host:port`` of the gateway; empty if there is none.
+        namespace: Ray namespace of its actors.
+        home: directory in which this machine records it.
+    """
+
+    service_url: str
+    http_url: str
+    namespace: str
+    home: Path
+
+    def connect(self, **options: Any) -> Client:
+        """Return a client; ``options`` are those of ``heliograph.connect``."""
+        from heliograph.client.access import connect
+
+        return connect(namespace=self.namespace, **options)
+
+    def stop(self, *, delete_data: bool = False) -> None:
+        """Stop all parts. Data stays unless ``delete_data`` is set; Ray stays.
+
+        Raises:
+            ClusterNotFoundError: it was stopped before.
+        """
+        from heliograph.cluster.lifecycle import down
+
+        _outside_of_a_loop(lambda: down(ClusterHome(self.home), delete_data=delete_data))
+
+
+def start(**settings: Any) -> RayCluster:
+    """Start a cluster in the Ray that this process has joined, or that RAY_ADDRESS names; what runs stays as it is.
+
+    Afterwards ``heliograph.connect()`` finds it in every task, actor and job of that Ray. A Ray of one node needs no
+    labels; in one of several, nodes are labelled as for ``helio up``.
+
+    Args:
+        settings: fields of ``heliograph.cluster.config.ClusterConfig``, such as ``namespace``, ``home``, ``bookies``
+            and ``data_directory``. Where neither they nor an earlier start say otherwise, a Ray of one node gets one
+            bookie, one broker and free ports.
+
+    Raises:
+        ClusterNotFoundError: this process has joined no Ray, and RAY_ADDRESS names none.
+        ResourceError: a port, path, label or part is not available; names it.
+        InvalidConfigError: a setting is unknown or out of range; names it.
+        ConflictError: another process is starting or stopping the same cluster.
+    """
+    if not discovery.is_attached() and not os.environ.get("RAY_ADDRESS"):
+        raise ClusterNotFoundError("this process has joined no Ray: call ray.init() first")
+    return _outside_of_a_loop(lambda: _start(settings))
+
+
+def _start(settings: dict[str, Any]) -> RayCluster:
+    from heliograph.cluster.config import ClusterConfig
+    from heliograph.cluster.diagnosis import living_nodes
+    from heliograph.cluster.lifecycle import up
+    from heliograph.cluster.settings.file import FILE_NAME
+    from heliograph.cluster.settings.location import ClusterLocation
+
+    named = {name: settings[name] for name in ("namespace", "home") if settings.get(name) is not None}
+    location = ClusterLocation(**named)
+    discovery.attach(location.namespace, home=location.home_directory)
+    has_file = settings.get("config_file") is not None or (location.home_directory / FILE_NAME).exists()
+    if len(living_nodes()) == 1 and not has_file:  # the first start writes the file
+        settings = {**ON_ONE_NODE, **settings}
+    config = ClusterConfig(**settings)
+    state: ClusterState = up(config)
+    return RayCluster(state.service_url, state.gateway_url, state.namespace, config.home_directory)
+
+
+def _outside_of_a_loop(work: Callable[[], T]) -> T:
+    """Run blocking work that runs event loops of its own, on another thread if the caller's thread runs one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
