@@ -138,8 +138,8 @@ def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tupl
         node = _roomiest(roster, nodes) if rules.require_labels else None
         if node is None and rules.require_labels:
             notes.append(
-                f"{missing} more bookies are wanted, and no node labelled {labels.BOOKIE}={labels.ANY} has room: join "
-                "one with helio join"
+                f"{missing} more bookies are wanted, and no node labelled {labels.BOOKIE}={labels.ANY} has room: start "
+                "one with ray start --labels"
             )
             break
         place = Place() if node is None else Place({labels.BOOKIE: labels.ANY}, node.address)
@@ -148,7 +148,7 @@ def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tupl
     for _ in range(roster.wanted_brokers - len(rosters.staying(roster, "broker"))):
         roster = rosters.with_broker(roster, Place({labels.BROKER: labels.ANY} if rules.require_labels else {}))
     if rules.require_labels and not any(node.labels.get(labels.BROKER) == labels.ANY for node in nodes):
-        notes.append(f"no node is labelled {labels.BROKER}={labels.ANY}: join one with helio join")
+        notes.append(f"no node is labelled {labels.BROKER}={labels.ANY}: start one with ray start --labels")
     return roster, notes
 
 

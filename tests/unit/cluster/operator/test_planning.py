@@ -78,7 +78,7 @@ def test_more_bookies_take_nodes_with_room_and_then_wait() -> None:
     found = seen(rosters.scaled(roster, "bookie", 5, []), NODES[:4])
     assert found.create == ("bookie-5",)
     assert "1 more bookies are wanted" in found.notes[0]
-    assert "helio join" in found.notes[0]
+    assert "ray start --labels" in found.notes[0]
     assert found.roster.wanted_bookies == 5
     joined = seen(found.roster, NODES)
     assert joined.roster.wanted_bookies == 5, "the node that joins is the one that was waited for"
