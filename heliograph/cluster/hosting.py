@@ -131,8 +131,9 @@ def hosted(
                 watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
             # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle
             # would work for the first start only: Ray drops such a call when it restarts the actor.
-            self._hosted_stop = super().stop
-            self._hosted_start = asyncio.get_running_loop().create_task(_after(pause, super().start))
+            own: Any = super(_HostedPart, self)  # of the actor's class: the mixin's methods have the same names
+            self._hosted_stop = own.stop
+            self._hosted_start = asyncio.get_running_loop().create_task(_after(pause, own.start))
             self._hosted_start.add_done_callback(self._hosted_started)
 
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
