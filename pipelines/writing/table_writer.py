@@ -130,7 +130,8 @@ class TableWriter:
 
 def _check_deduplicates(admin: AdminSync, topic: TopicName) -> None:
     first = topic.partitions(admin.partitions(str(topic), may_create=True))[0]
-    if admin.topic_stats(str(first)).get("deduplicationStatus") != "Enabled":
+    stats = admin.topic_stats(str(first))
+    if stats.get("deduplicationStatus") != "Enabled":
         raise UnsupportedError(
             f"{topic} does not deduplicate, so rows cannot be written exactly once: set its policy deduplication, or "
             "leave query out",

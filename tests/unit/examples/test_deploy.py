@@ -30,7 +30,9 @@ ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "examples" / "deploy"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
-PROGRAMS = {"helio": typer.main.get_command(app), "ray": ray.scripts.scripts.cli}
+HELIO: Any = typer.main.get_command(app)
+HELIO.load_all()
+PROGRAMS = {"helio": HELIO, "ray": ray.scripts.scripts.cli}
 CALL = re.compile(r"(?<![\w./-])(?:/opt/heliograph/bin/)?(helio|ray) ([a-z][a-z-]*(?: [^\n;|&)'\"`]*)?)")
 VARIABLE = re.compile(r"\bHELIOGRAPH_[A-Z0-9_]*[A-Z0-9]\b")
 LABEL = re.compile(r"heliograph\.io/\w+")
