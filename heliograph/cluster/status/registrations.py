@@ -118,7 +118,9 @@ async def _take_report(status: ClusterStatus, store: MetadataStore) -> None:
     status.operator, status.operator_notes = report.identity, list(report.notes)
     for actor in status.actors:
         actor.version = report.versions.get(actor.name, "")
-        actor.note = actor.note or report.parts.get(actor.name, "")
+        if not actor.note and (reported := report.parts.get(actor.name)):
+            # A part of which nothing else is wrong serves now, but was started again and again.
+            actor.note, actor.is_warning = reported, actor.state == "ALIVE"
 
 
 async def count_topics(store: MetadataStore) -> int:
