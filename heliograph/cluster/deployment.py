@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 import ray
+import ray.cloudpickle
 import ray.exceptions
 import ray.util
 
@@ -254,8 +256,19 @@ def _operator_arguments(
         ensemble_size=config.ensemble_size,
         start_seconds=config.start_timeout_ms / 1000,
     )
-    create = partial(create_named, config, tuple(others), metadata_url, dashboard_url)
+    create = PackedCall(partial(create_named, config, tuple(others), metadata_url, dashboard_url))
     return OperatorArguments(config.namespace, metadata_url, config.session_timeout_ms, settings, create)
+
+
+class PackedCall:
+    """A function, compressed. An actor that is to start again must have small arguments: Ray keeps those above 100 KiB
+    outside the actor, where they go with the process that gave them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._packed = zlib.compress(ray.cloudpickle.dumps(function))  # type: ignore[no-untyped-call]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return ray.cloudpickle.loads(zlib.decompress(self._packed))(*arguments)
 
 
 def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part]) -> Any:

@@ -113,7 +113,7 @@ class OperatorActor:
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
 
     def __repr__(self) -> str:
-        return f"Operator({self._arguments.namespace})"
+        return "Operator()"
 
 
 def _ended(task: asyncio.Task[None]) -> None:
