@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import webbrowser
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,13 +55,15 @@ def dashboard(
 
     Example: helio dashboard --open
     """
+    from heliograph.cluster.status.dashboard import ray_token
+
     target = Target.of(namespace, home)
     state = ClusterHome(target.home).load()
     if state is None or not state.dashboard_url:
         raise ClusterNotFoundError(
             f"no dashboard is noted in {target.home}: it belongs to the machine and the cluster of `helio up`"
         )
-    token = _ray_token() if state.ray_auth_mode == "token" else ""
+    token = ray_token() if state.ray_auth_mode == "token" else ""
     output = Output(as_json)
     output.result({"url": state.dashboard_url, "token": token})
     output.progress(state.dashboard_url)
@@ -71,11 +71,3 @@ def dashboard(
         output.progress(f"token: {token}")
     if opened and not webbrowser.open(state.dashboard_url):
         output.progress("no browser can be opened here")
-
-
-def _ray_token() -> str:
-    """Return this user's token of Ray, from where Ray looks for it; empty if there is none."""
-    if token := os.environ.get("RAY_AUTH_TOKEN"):
-        return token
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
-    return file.read_text().strip() if file.exists() else ""

@@ -66,30 +66,30 @@ class RayPort(ClusterPort):
 
     @override
     async def remove(self, name: str) -> None:
-        handle = await asyncio.to_thread(existing, name, self._namespace)
-        if handle is None:
+        if not await self._end(name, is_started_again=False):
             return
-        with contextlib.suppress(HeliographError):
-            await self._call(name, "stop", STOP_SECONDS)
-        with contextlib.suppress(ray.exceptions.RayError):
-            await asyncio.to_thread(ray.kill, handle, no_restart=True)
         async with asyncio.timeout(GONE_SECONDS):
             while await asyncio.to_thread(existing, name, self._namespace) is not None:  # noqa: ASYNC110 - Ray's state
                 await asyncio.sleep(POLL_SECONDS)
 
     @override
     async def replace_process(self, name: str) -> None:
-        handle = await asyncio.to_thread(existing, name, self._namespace)
-        if handle is None:
-            return
-        with contextlib.suppress(HeliographError):
-            await self._call(name, "stop", STOP_SECONDS)
-        with contextlib.suppress(ray.exceptions.RayError):
-            await asyncio.to_thread(ray.kill, handle, no_restart=False)
+        await self._end(name, is_started_again=True)
 
     @override
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
         return await self._call(name, method, ASK_SECONDS, *arguments)
+
+    async def _end(self, name: str, *, is_started_again: bool) -> bool:
+        """Stop a part in good order and end its process. Return whether there was one."""
+        handle = await asyncio.to_thread(existing, name, self._namespace)
+        if handle is None:
+            return False
+        with contextlib.suppress(HeliographError):
+            await self._call(name, "stop", STOP_SECONDS)
+        with contextlib.suppress(ray.exceptions.RayError):
+            await asyncio.to_thread(ray.kill, handle, no_restart=not is_started_again)
+        return True
 
     async def _call(self, name: str, method: str, seconds: float, *arguments: Any) -> Any:
         handle = await asyncio.to_thread(existing, name, self._namespace)

@@ -42,6 +42,18 @@ async def until_marked(store: MemoryStore, ledger_id: int) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
 
+async def add_and_lose(directory: Path, store: MemoryStore) -> None:
+    """Have a bookie store an entry of ledger 1, and lose its disk."""
+    async with serving(small_config(directory), store) as (_, peer):
+        await peer.add(1, 0, b"x")
+    lose_disk(directory)
+
+
+def lose_disk(directory: Path) -> None:
+    shutil.rmtree(directory / "journal")
+    shutil.rmtree(directory / "data")
+
+
 def test_a_repaired_closed_ledger_leaves_limbo_and_no_other(tmp_path: Path) -> None:  # I6
     async def scenario() -> None:
         store = MemoryServer().open_session()
@@ -51,8 +63,7 @@ def test_a_repaired_closed_ledger_leaves_limbo_and_no_other(tmp_path: Path) -> N
             for ledger_id in (1, 2, 3):
                 for number in range(ENTRIES):
                     await peer.add(ledger_id, number, b"x")
-        shutil.rmtree(tmp_path / "journal")
-        shutil.rmtree(tmp_path / "data")
+        lose_disk(tmp_path)
         async with serving(small_config(tmp_path, accept_storage_loss=True), store) as (bookie, peer):
             await bookie.collect_garbage()
             assert bookie.statistics()["ledgers_in_limbo"] == 3, "everything is missing"
@@ -99,10 +110,7 @@ def test_an_open_ledger_that_nobody_goes_on_with_is_reported_for_recovery(tmp_pa
     async def scenario() -> None:
         store = MemoryServer().open_session()
         await make(store, 1, LedgerState.OPEN)
-        async with serving(small_config(tmp_path), store) as (_, peer):
-            await peer.add(1, 0, b"x")
-        shutil.rmtree(tmp_path / "journal")
-        shutil.rmtree(tmp_path / "data")
+        await add_and_lose(tmp_path, store)
         async with serving(small_config(tmp_path, accept_storage_loss=True), store) as (bookie, _):
             assert bookie._opened is not None
             with ThreadPoolExecutor(1) as thread:
@@ -123,10 +131,7 @@ def test_a_ledger_that_is_closed_later_is_marked_without_a_round_of_garbage_coll
     async def scenario() -> None:
         store = MemoryServer().open_session()
         await make(store, 1, LedgerState.OPEN)
-        async with serving(small_config(tmp_path), store) as (_, peer):
-            await peer.add(1, 0, b"x")
-        shutil.rmtree(tmp_path / "journal")
-        shutil.rmtree(tmp_path / "data")
+        await add_and_lose(tmp_path, store)
         config = small_config(tmp_path, accept_storage_loss=True, limbo_interval_ms=1, limbo_grace_ms=3_600_000)
         async with serving(config, store) as (bookie, peer):
             await store.set(paths.ledger(1), await in_state(store, 1, LedgerState.CLOSED))
@@ -144,10 +149,7 @@ def test_a_task_for_another_bookie_is_extended(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = MemoryServer().open_session()
         await make(store, 1, LedgerState.CLOSED)
-        async with serving(small_config(tmp_path), store) as (_, peer):
-            await peer.add(1, 0, b"x")
-        shutil.rmtree(tmp_path / "journal")
-        shutil.rmtree(tmp_path / "data")
+        await add_and_lose(tmp_path, store)
         await extend_task(store, 1, ("b2",))
         async with serving(small_config(tmp_path, accept_storage_loss=True), store) as (bookie, _):
             await bookie.collect_garbage()
