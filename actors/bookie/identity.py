@@ -127,7 +127,7 @@ def plan(
         raise CookieMismatchError(
             f"{path} is an old copy of this bookie's directory: it is of start {found.cookies[path].start}, and the "
             f"bookie was started {truth.start} times. Entries acknowledged since then are missing in it. Mount the "
-            "newest copy, or accept the loss as for an empty disk: helio bookie replace"
+            "newest copy, or accept the loss as for an empty disk: helio bookies replace"
         )
     journals, lost_journals, new_journals = _places(
         "journal", config.journal_directories, truth.journal_directories, known, accepts_loss=accepts_loss, truth=truth
@@ -310,9 +310,9 @@ def _lost(
     now = f"{where} is empty now: a disk was lost or swapped" if empty else "it is not configured any more"
     return CookieMismatchError(
         f"bookie {truth.bookie_id} misses {role} directory {numbers}; {now}. "
-        "Three ways out: (1) mount the right disk, at any path, and start again; (2) helio bookie replace "
+        "Three ways out: (1) mount the right disk, at any path, and start again; (2) helio bookies replace "
         f"{truth.bookie_id} --empty-disk, or one start with accept_storage_loss: it serves what it has, answers "
-        "'unknown' for the rest and is repaired from the other bookies; (3) retire the bookie: helio bookie "
+        "'unknown' for the rest and is repaired from the other bookies; (3) retire the bookie: helio bookies "
         f"decommission {truth.bookie_id}, and start a new one on empty directories"
     )
 

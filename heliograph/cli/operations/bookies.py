@@ -1,4 +1,4 @@
-"""``helio bookie``: inspect the directories of a bookie that is down, without changing them; move or retire a bookie.
+"""``helio bookies``: inspect the directories of a bookie that is down, without changing them; move or retire a bookie.
 
 The commands import the bookie's modules when they run, because every ``helio`` command imports this file.
 """

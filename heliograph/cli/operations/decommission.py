@@ -1,4 +1,4 @@
-"""``helio bookie decommission``: take a bookie out of a running cluster."""
+"""``helio bookies decommission``: take a bookie out of a running cluster."""
 
 from __future__ import annotations
 

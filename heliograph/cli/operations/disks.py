@@ -1,4 +1,4 @@
-"""``helio bookie replace``, ``recover`` and ``move``: what to do about the disk of a bookie of a running cluster."""
+"""``helio bookies replace``, ``recover`` and ``move``: what to do about the disk of a bookie of a running cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def replace(
     if not outcome.is_alive:
         output.progress(f"{bookie} has not started yet; helio status says why")
     elif outcome.ledgers_left:
-        output.progress(f"{outcome.ledgers_left} ledgers are still to be repaired; helio bookie recover {bookie} waits")
+        output.progress(f"{outcome.ledgers_left} ledgers are still to be repaired: helio bookies recover {bookie}")
     else:
         output.progress(f"{bookie} has its copies again; ledgers that are still open get theirs when they are closed")
     if not outcome.done:

@@ -1,4 +1,4 @@
-"""``helio bookie racks``: the racks by which placement spreads copies over bookies."""
+"""``helio bookies racks``: the racks by which placement spreads copies over bookies."""
 
 from __future__ import annotations
 

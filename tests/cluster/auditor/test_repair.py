@@ -284,7 +284,7 @@ def test_a_bookie_on_an_empty_disk_denies_nothing_and_gets_its_copies_again(tmp_
             await asyncio.gather(*[writer.add(payload(number)) for number in range(10)])
             lost = (await made.ledgers.metadata(writer.ledger_id)).record.last_segment.bookies[0]
             await made.lose(lost)
-            with pytest.raises(CookieMismatchError, match=f"helio bookie replace {lost}"):
+            with pytest.raises(CookieMismatchError, match=f"helio bookies replace {lost}"):
                 await made.start_bookie(lost)
             await until(lambda: made.auditor.statistics()["auditor"].get("is_leader", False))
             await made.store.create(paths.UNDERREPLICATION_DISABLED, parents=True)

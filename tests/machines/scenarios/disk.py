@@ -29,7 +29,7 @@ def disk_lost(stage: Stage) -> None:
         machine.kill("ray::BookieActor")
         wait_for(lambda: _is_refused(stage, name), f"{name} refuses its empty disk", SETTLE_SECONDS)
         load.wait_for_more()
-        stage.cluster.helio("bookie", "replace", name, "--empty-disk")
+        stage.cluster.helio("bookies", "replace", name, "--empty-disk")
         stage.settle()
 
 

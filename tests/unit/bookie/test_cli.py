@@ -1,4 +1,4 @@
-"""``helio bookie``: offline, read-only, and honest about damage."""
+"""``helio bookies``: offline, read-only, and honest about damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.bookie.test_storage import TestReplay, Told, add, crash, flip, o
 
 
 def helio(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, ["bookie", *map(str, arguments), "--json"])
+    result = CliRunner().invoke(app, ["bookies", *map(str, arguments), "--json"])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code
@@ -116,7 +116,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
 
 def test_people_get_tables(bookie: Path) -> None:
     for command in (["inspect"], ["verify"], ["list-ledgers"], ["read", "--ledger", "1"]):
-        result = CliRunner().invoke(app, ["bookie", command[0], str(bookie), *command[1:]])
+        result = CliRunner().invoke(app, ["bookies", command[0], str(bookie), *command[1:]])
         assert result.exit_code in (0, 1)
         assert result.stdout
 

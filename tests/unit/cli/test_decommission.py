@@ -1,4 +1,4 @@
-"""``helio bookie decommission``: the calls it makes, their order, and what it prints."""
+"""``helio bookies decommission``: the calls it makes, their order, and what it prints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Cluster:
 
 
 def helio(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["bookie", "decommission", "bookie-2", *arguments])
+    return CliRunner().invoke(app, ["bookies", "decommission", "bookie-2", *arguments])
 
 
 def test_a_bookie_is_emptied_ended_and_forgotten_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``helio bookie replace``, ``recover`` and ``move``: the calls they make, their order, and what they print."""
+"""``helio bookies replace``, ``recover`` and ``move``: the calls they make, their order, and what they print."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cluster:
 
 
 def helio(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["bookie", *arguments])
+    return CliRunner().invoke(app, ["bookies", *arguments])
 
 
 def test_a_dead_disk_is_replaced_and_its_copies_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
