@@ -122,14 +122,17 @@ docs: $(READY) ## generate the pages of all settings, metrics and foreign client
 	@$(BIN)/python -m tools.reference
 	@$(BIN)/python -m tools.clients_matrix
 
-sbom: $(READY) ## write a bill of materials (CycloneDX) from the lock file to dist/sbom.json
+# An environment of its own: what it brings would make `import ray` four times slower in every process of a cluster.
+sbom: ## write a bill of materials (CycloneDX) from the lock file to dist/sbom.json, with a tool in .venv-sbom
+	@test -x .venv-sbom/bin/cyclonedx-py || { $(PYTHON) -m venv .venv-sbom && \
+	  .venv-sbom/bin/python -m pip install --quiet --disable-pip-version-check 'cyclonedx-bom==7.5.0'; }
 	@mkdir -p dist
-	@$(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o dist/sbom.json requirements.lock
+	@.venv-sbom/bin/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o dist/sbom.json requirements.lock
 
 lock: ## resolve the dependencies again into requirements.lock (needs uv)
 	@uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	  --python-version 3.11 -o requirements.lock
 
 clean: ## remove everything that was built
-	@rm -rf $(VENV) .venv-proto .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
+	@rm -rf $(VENV) .venv-proto .venv-sbom .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
