@@ -27,7 +27,8 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  |- TopicTerminatedError             the topic takes no more messages
     |  `- IncompatibleSchemaError
     |- UnsupportedError           STOP     the feature is not offered
-    |  `- PolicyLimitError                 a policy of the topic or namespace does not allow it
+    |  |- PolicyLimitError                 a policy of the topic or namespace does not allow it
+    |  `- RunningLoopError                 a blocking call on a thread whose event loop runs
     |- NotPermittedError          STOP     the caller may not do this
     |  `- AuthenticationError              credentials are missing, invalid or expired
     |- ProtocolError              STOP     the peer broke the protocol; its connection is closed
@@ -89,6 +90,7 @@ __all__ = [
     "ReceiveTimeoutError",
     "RequestTimeoutError",
     "ResourceError",
+    "RunningLoopError",
     "ServiceNotReadyError",
     "StorageFullError",
     "SubscriptionExistsError",
@@ -287,6 +289,13 @@ class UnsupportedError(HeliographError):
 
 class PolicyLimitError(UnsupportedError):
     """A policy of the topic or of its namespace does not allow this; nothing was done."""
+
+
+class RunningLoopError(UnsupportedError, RuntimeError):
+    """A blocking call was made on a thread whose event loop runs, and would stop all of it; nothing was done.
+
+    The message names the async counterpart.
+    """
 
 
 class ChecksumError(HeliographError):

@@ -16,6 +16,7 @@ from heliograph.client.certificates import asks_for_tls, tls_options
 from heliograph.client.identity import Identity
 from heliograph.client.options import ENCRYPTED, ClientOptions
 from heliograph.client.sync.client import Client
+from heliograph.client.sync.handle import refuse_on_running_loop
 
 _SCHEME = re.compile(r"(pulsar|pulsar\+ssl)://(.+)")
 
@@ -40,7 +41,9 @@ def connect(address: str | None = None, *, namespace: str | None = None, **optio
         ClusterNotFoundError: No address was given, and there is no Ray here or no Heliograph in it.
         ConnectionLostError: No broker answers at any address; the message lists each with its failure.
         AuthenticationError: The brokers refuse the token, or there is none to show.
+        RunningLoopError: An event loop runs in this thread; await ``connect_async`` there.
     """
+    refuse_on_running_loop(None, "heliograph.connect", "heliograph.connect_async")
     client = Client(client_options(address, namespace, options))
     try:
         client.ping()

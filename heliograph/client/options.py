@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.client.identity import Identity, TokenSupplier
@@ -19,6 +19,7 @@ from heliograph.protocol.topic_name import TopicName
 NAME_CHARACTERS_MAX = 256
 ENCRYPTED = "pulsar+ssl://"  # how addresses of TLS begin
 SEQUENCE_ID_MAX = (1 << 63) - 1
+_SECRETS = ("token", "user", "password")  # options of a client that no pickle holds unless ``carry_token`` says so
 
 _Options = TypeVar("_Options")
 
@@ -34,6 +35,9 @@ class ClientOptions:
             and when a broker asks for credentials again.
         token_file: File with the token, read as often.
         user, password: For brokers that know users by a password.
+        carry_token: Whether pickles of the client and its handles hold its token, or user and password. If not, an
+            unpickled handle shows what the environment of its own process names, as ``connect`` does. The path of
+            ``token_file`` is in every pickle.
         original_principal: Role that a proxy speaks for; only proxy roles may name one.
         tls_enabled: Connect by TLS only: brokers are looked for by their addresses of TLS, and others are refused.
         tls_ca_file: Certificates to trust for ``pulsar+ssl://``; None trusts what the machine trusts.
@@ -53,6 +57,7 @@ class ClientOptions:
     token_file: str | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    carry_token: bool = False
     original_principal: str | None = None
     tls_enabled: bool = False
     tls_ca_file: str | None = None
@@ -65,6 +70,8 @@ class ClientOptions:
     partitions_update_ms: int = 60_000
     retry_first_ms: int = 50
     retry_max_ms: int = 1_000
+    # Credentials were left out of the pickle that this comes from, and the environment here names none.
+    lacks_credentials: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.service_urls:
@@ -88,6 +95,24 @@ class ClientOptions:
     def identity(self) -> Identity:
         """Return who the client says it is."""
         return Identity(self.token, self.token_file, self.user, self.password, self.original_principal)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.init}
+        is_secret = not self.carry_token and (self.token is not None or self.password is not None)
+        if is_secret:
+            values |= dict.fromkeys(_SECRETS)
+        return _unpickled_client_options, (values, is_secret or self.lacks_credentials)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # nothing in it changes, and a copy in the same process keeps its token
+
+
+def _unpickled_client_options(values: dict[str, Any], lacks_credentials: bool) -> ClientOptions:
+    """Return options from a pickle; credentials that were left out of it come from this process's environment."""
+    found = Identity.from_environment() if lacks_credentials else Identity()
+    options = ClientOptions(**{**values, **({} if found.is_empty else found.options)})
+    object.__setattr__(options, "lacks_credentials", lacks_credentials and found.is_empty)
+    return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +241,7 @@ def build(kind: type[_Options], **values: Any) -> _Options:
     Raises:
         InvalidConfigError: ``kind`` has no such option, or a value is out of range. The message lists the options.
     """
-    known = {entry.name for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    known = {entry.name for entry in dataclasses.fields(kind) if entry.init}  # type: ignore[arg-type]
     unknown = sorted(values.keys() - known)
     if unknown:
         raise InvalidConfigError(

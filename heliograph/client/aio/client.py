@@ -24,7 +24,8 @@ class AsyncClient(AsyncHandle):
     """A client of one cluster, for one event loop of one process.
 
     It opens connections when they are first needed, one per broker, and all its handles share them. Handles are
-    picklable: a pickle carries addresses and options, and an unpickled handle opens connections of its own.
+    picklable: a pickle carries addresses and options, and an unpickled handle opens connections of its own. It carries
+    a token or password only if ``carry_token`` asks for that; otherwise the environment of the other process names one.
 
     Args:
         options: Addresses and timeouts.

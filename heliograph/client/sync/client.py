@@ -23,7 +23,8 @@ class Client(ClientHandle):
     Threads may share it. In a forked child it opens connections of its own.
 
     It opens connections when they are first needed, one per broker, and all its handles share them. Handles are
-    picklable: a pickle carries addresses and options, and an unpickled handle opens connections of its own.
+    picklable: a pickle carries addresses and options, and an unpickled handle opens connections of its own. It carries
+    a token or password only if ``carry_token`` asks for that; otherwise the environment of the other process names one.
 
     Args:
         options: Addresses and timeouts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import weakref
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from typing_extensions import override
 
+from heliograph.base.errors import RunningLoopError
 from heliograph.base.loop_thread import SharedLoopThread
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.handle import AsyncHandle
@@ -29,11 +31,41 @@ _making = threading.RLock()  # re-entrant: making a handle makes its client's ha
 _inherited: list[object] = []  # async handles of a forked child's parent: never finalised in the child
 
 
+def refuse_on_running_loop(work: Coroutine[Any, Any, object] | None, call: str, counterpart: str) -> None:
+    """Refuse to block an event loop.
+
+    Args:
+        work: what the call would have run; it is closed.
+        call: name of the call.
+        counterpart: what to use instead.
+
+    Raises:
+        RunningLoopError: An event loop runs in this thread.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if work is not None:
+        work.close()
+    raise RunningLoopError(
+        f"{call} waits for its answer and would block the event loop that runs in this thread: await {counterpart}"
+        f"{'' if counterpart.startswith('heliograph.') else ', which heliograph.connect_async makes,'} instead, or "
+        "call it by asyncio.to_thread"
+    )
+
+
+def _name_of(work: Coroutine[Any, Any, object]) -> str:
+    return str(getattr(work, "__name__", "this call"))
+
+
 class Handle(Generic[_Async]):
     """A sync handle.
 
     It makes its async handle when it is first used in a process. So after unpickling, and in a forked child, it opens
     connections of its own, and closing it there does not close the handle that it is a copy of.
+
+    Where an event loop runs in the caller's thread, every call that waits raises RunningLoopError.
     """
 
     def __init__(self) -> None:
@@ -66,6 +98,7 @@ class Handle(Generic[_Async]):
             return self._made[1]
 
     def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        refuse_on_running_loop(work, f"{type(self).__name__}.{_name_of(work)}", f"Async{type(self).__name__}")
         return threads.current().run(work)
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:

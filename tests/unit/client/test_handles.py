@@ -245,7 +245,7 @@ def test_a_sync_handle_on_the_loop_thread_is_refused_instead_of_hanging(client: 
     async def on_loop() -> None:
         client.partitions("t")
 
-    with pytest.raises(RuntimeError, match="asyncio handles"):
+    with pytest.raises(RuntimeError, match="await AsyncClient"):
         threads.current().run(on_loop())
 
 
@@ -285,3 +285,28 @@ def test_an_opening_that_succeeds_as_its_only_caller_is_cancelled_is_not_repeate
         assert handle.openings == 0
 
     asyncio.run(scenario())
+
+
+def test_a_sync_handle_on_a_running_loop_is_refused_and_names_its_counterpart(
+    client: heliograph.Client, server: BrokerThread
+) -> None:
+    producer = client.producer("t")
+    reader = client.reader("t", "earliest")
+
+    async def scenario() -> None:
+        with pytest.raises(errors.RunningLoopError, match=r"Producer\.send waits .* await AsyncProducer"):
+            producer.send("1")
+        with pytest.raises(errors.RunningLoopError, match=r"Reader\.receive waits .* await AsyncReader"):
+            reader.receive()
+        with pytest.raises(errors.RunningLoopError, match=r"Client\.ping waits .* await AsyncClient"):
+            client.ping()
+        with pytest.raises(errors.RunningLoopError, match=r"heliograph\.connect waits .* await heliograph\.connect_as"):
+            heliograph.connect(server.broker.url)
+        with pytest.raises(RuntimeError):
+            producer.close()
+        await asyncio.wrap_future(producer.send_async("2"))  # does not wait
+        await asyncio.to_thread(producer.send, "3")
+
+    asyncio.run(scenario())
+    assert stored(server.broker.store) == [b"2", b"3"]
+    assert [reader.receive(60).value for _ in range(2)] == [b"2", b"3"]

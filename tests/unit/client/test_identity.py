@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import pickle
 from pathlib import Path
@@ -61,12 +62,23 @@ def test_one_identity_is_given(options: dict[str, str]) -> None:
         ClientOptions(URLS, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "options", [{"token": "hidden-words"}, {"token": supplied}, {"user": "a", "password": "hidden-words"}]
-)
-def test_handles_are_pickled_with_what_they_show_and_print_none_of_it(options: dict[str, Any]) -> None:
+SECRETS: list[dict[str, Any]] = [
+    {"token": "hidden-words"},
+    {"token": supplied},
+    {"user": "a", "password": "hidden-words"},
+]
+
+
+@pytest.fixture
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HELIOGRAPH_TOKEN", "HELIOGRAPH_TOKEN_FILE", "HELIOGRAPH_USER", "HELIOGRAPH_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("options", SECRETS)
+def test_handles_show_their_identity_and_print_none_of_it(options: dict[str, Any]) -> None:
     async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, **options) as client:
+        async with FakeBroker() as broker, await client_of(broker, carry_token=True, **options) as client:
             producer = client.producer("t")
             await producer.open()
             for each in (client, producer, client.options, client.options.identity):
@@ -76,6 +88,45 @@ def test_handles_are_pickled_with_what_they_show_and_print_none_of_it(options: d
             async with copied:
                 pass
             assert [b"hidden-words" in each.connect.auth_data for each in broker.of_type(T.CONNECT)] == [True, True]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("options", SECRETS)
+@pytest.mark.usefixtures("_no_environment")
+def test_a_pickle_holds_no_credentials_unless_asked(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pickle.loads(pickle.dumps(ClientOptions(URLS, carry_token=True, **options)))
+    assert b"hidden-words" in asked.identity.present().data
+    made = ClientOptions(URLS, **options)
+    assert copy.deepcopy(made).identity == made.identity
+    client = heliograph.AsyncClient(made)
+    for each in (made, client, client.topic("t"), client.producer("t"), client.reader("t"), client.consumer("t", "s")):
+        pickled = pickle.dumps(each)
+        assert b"hidden-words" not in pickled
+        assert b"supplied" not in pickled
+    bare = pickle.loads(pickle.dumps(made))
+    assert bare.identity == Identity()
+    monkeypatch.setenv("HELIOGRAPH_TOKEN", "of this process")
+    for one in (made, bare):  # also one that was pickled where there were none
+        assert pickle.loads(pickle.dumps(one)).identity.present().data == b"of this process"
+    assert pickle.loads(pickle.dumps(ClientOptions(URLS))).identity == Identity(), "there was nothing to leave out"
+
+
+@pytest.mark.usefixtures("_no_environment")
+def test_a_path_of_a_token_is_pickled(tmp_path: Path) -> None:
+    options = ClientOptions(URLS, token_file=str(tmp_path / "token"))
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.usefixtures("_no_environment")
+def test_what_an_unpickled_handle_lacks_is_said_where_the_broker_refuses_it() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker, token="hidden-words") as client:
+            copied = pickle.loads(pickle.dumps(client))
+            broker.refuse(T.CONNECT, pb.AUTHENTICATION_ERROR, "no token was shown")
+            with pytest.raises(AuthenticationError, match=r"no token was shown; .*HELIOGRAPH_TOKEN.*carry_token=True"):
+                await copied.ping()
+            await copied.close()
 
     run(scenario())
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from heliograph.auth.principal import Credentials
 from heliograph.base.completion import shielded
-from heliograph.base.errors import AlreadyClosedError, BadRequestError, ConnectionLostError
+from heliograph.base.errors import AlreadyClosedError, AuthenticationError, BadRequestError, ConnectionLostError
 from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles
 from heliograph.client.aio.transport.connection import BrokerConnection, present
+from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from heliograph.client.options import ClientOptions
 
 _URL = re.compile(r"(pulsar|pulsar\+ssl)://(\[[^\]]+\]|[^:/,]+)(?::([0-9]{1,5}))?/?")
@@ -95,6 +96,13 @@ class ConnectionPool:
             if connection is not None:
                 connection.abort(ConnectionLostError(f"{url} did not finish the handshake in time"))
             raise ConnectionLostError(f"{url} did not answer within {self._options.connect_timeout_ms} ms") from error
+        except AuthenticationError as error:
+            if not self._options.lacks_credentials:
+                raise
+            raise AuthenticationError(
+                f"{error}; this handle was unpickled, and pickles hold no token: set {TOKEN_VARIABLE} or "
+                f"{TOKEN_FILE_VARIABLE} in this process, or connect with carry_token=True where it was made"
+            ) from error
         except OSError as error:
             raise ConnectionLostError(f"{url} cannot be reached: {error}") from error
         except asyncio.CancelledError:  # the client was closed; the pool does not hold this connection yet
