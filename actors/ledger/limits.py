@@ -120,6 +120,18 @@ class RepairLimits:
 
     in_flight_entries_max: int = setting(256, "copies read or sent at once", least=1)
     in_flight_bytes_max: int = setting(16 * MIB, "payload of the copies read or sent at once", least=1)
+    in_flight_bytes_least: int = setting(
+        512 * KIB,
+        "the same while bookies are slow, so that repair goes on however busy they are; less if "
+        "`in_flight_bytes_max` is",
+        least=1,
+    )
+    copy_ms: int = setting(
+        5,
+        "time in which bookies are to store a copy: while they take longer, fewer bytes are copied at once, so that "
+        "clients wait less; they take as long for the adds of clients",
+        least=1,
+    )
     bytes_per_second: int = setting(0, "payload that one repair copies in a second; 0: no limit", least=0)
     metadata: MetadataLimits = MetadataLimits()
 

@@ -18,7 +18,12 @@ EXCEPTION = "Not a core"
 BANNED_MODULES = {"time", "asyncio", "socket", "ray", "threading", "subprocess", "selectors", "uvloop", "secrets", "os"}
 BANNED_CALLS = {"open", "print", "input", "exec", "eval"}
 BANNED_RANDOM = {"random", "randint", "choice", "choices", "shuffle", "sample", "uniform", "randrange", "seed"}
-MUST_BE_CORES = ("actors/ledger/", "actors/ledger/placement/", "heliograph/protocol/")  # folders
+MUST_BE_CORES = (
+    "actors/ledger/",
+    "actors/ledger/placement/",
+    "actors/ledger/repair/",
+    "heliograph/protocol/",
+)  # folders
 
 
 def docstring(file: SourceFile) -> str:

@@ -45,7 +45,7 @@ from heliograph.actors.ledger.limits import ReaderLimits, RecoveryLimits, Writer
 from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.ledger.reader import ReadCore
 from heliograph.actors.ledger.recovery import RecoveryCore
-from heliograph.actors.ledger.repair import RepairCore
+from heliograph.actors.ledger.repair.core import RepairCore
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment

@@ -27,7 +27,8 @@ from heliograph.actors.ledger.effects import CheckFinished, RecoveryFinished, Re
 from heliograph.actors.ledger.inventory import CheckCore
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.recovery import RecoveryCore
-from heliograph.actors.ledger.repair import RepairCore
+from heliograph.actors.ledger.repair.core import RepairCore
+from heliograph.actors.ledger.repair.window import RepairWindow
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError, UnsupportedError
@@ -59,6 +60,7 @@ class LedgerClient:
         self._counts = dict.fromkeys(counted.split(), 0) | {"ensemble_changes": 0}  # of writers that are forgotten
         self._holes = HoleSearch(context)
         self._repairs: list[RepairCore] = []  # those under way; one for each caller
+        self._repair_window = RepairWindow(context.config.repair)
         self._is_closed = False
 
     @classmethod
@@ -236,6 +238,7 @@ class LedgerClient:
             context.config.repair,
             away_from=away_from,
             damaged=damaged,
+            window=self._repair_window,
         )
         self._repairs.append(core)
         try:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from heliograph.actors.bookie.store.fencing import Fence, FenceEffect
 from heliograph.actors.ledger.effects import Effect, LedgerEntry, RepairFinished, Reply
-from heliograph.actors.ledger.repair import RepairCore
+from heliograph.actors.ledger.repair.core import RepairCore
 from heliograph.actors.ledger.state import RepairPhase
 from heliograph.metadata.model import LedgerMetadata, TopicRecord, Versioned
 from tests.simulation import events

@@ -6,7 +6,7 @@ from heliograph.actors.ledger.effects import Effect, Failed, RepairFinished
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.ledger.placement.placement import RandomPlacement
-from heliograph.actors.ledger.repair import RepairCore
+from heliograph.actors.ledger.repair.core import RepairCore
 from heliograph.metadata.model import LedgerMetadata, Versioned
 from tests.simulation.cluster.runner import Cluster, SimulatedRunner
 from tests.simulation.world import Process

@@ -22,7 +22,7 @@ from heliograph.actors.ledger.inventory import Fragment, decided_fragments, miss
 from heliograph.actors.ledger.limits import RepairLimits
 from heliograph.actors.ledger.placement.ensemble import Replacement, merge_segments, replace_bookie, replace_from
 from heliograph.actors.ledger.placement.health import BookieHealth
-from heliograph.actors.ledger.repair import REASONS_MAX, UNREADABLE_ENTRIES_MAX, RepairCore
+from heliograph.actors.ledger.repair.core import REASONS_MAX, UNREADABLE_ENTRIES_MAX, RepairCore
 from heliograph.actors.ledger.schedule import WriteSchedule
 from heliograph.metadata.errors import RecordError
 from heliograph.metadata.model import LedgerState, Segment, Versioned

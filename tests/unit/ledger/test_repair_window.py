@@ -5,7 +5,8 @@ from __future__ import annotations
 from heliograph.actors.ledger.effects import Effect, ReadBatch, RepairFinished, Reply, SendCopy
 from heliograph.actors.ledger.limits import ReaderLimits, RepairLimits
 from heliograph.actors.ledger.placement.health import BookieHealth
-from heliograph.actors.ledger.repair import UNCLEAR_READS_MAX, RepairCore
+from heliograph.actors.ledger.repair.core import UNCLEAR_READS_MAX, RepairCore
+from heliograph.actors.ledger.repair.window import RepairWindow
 from heliograph.metadata.model import LedgerState
 from tests.unit.ledger.cores import Spares, entry, ledger, only, some
 
@@ -80,3 +81,58 @@ def test_each_bookie_that_is_read_through_has_tries_of_its_own() -> None:
         assert (asked.bookie_id, asked.first_entry_id) == ("b3", first)
         effects = core.on_batch_answer(asked.request, Reply.UNKNOWN, [], 0)
     assert only(ReadBatch, effects).bookie_id == "b3"
+
+
+def test_the_window_grows_while_copies_are_stored_quickly_and_is_halved_while_they_are_not() -> None:
+    limits = RepairLimits(in_flight_bytes_least=8, in_flight_bytes_max=32, copy_ms=5)
+    window = RepairWindow(limits)
+    sizes = [window.size]
+    for _ in range(20):
+        window.note_stored(100, limits.copy_ms)
+        sizes.append(window.size)
+    assert sizes[:4] == [8, 10, 12, 14]
+    assert max(sizes) == sizes[-1] == limits.in_flight_bytes_max  # I15
+    for _ in range(3):
+        window.note_stored(100, limits.copy_ms + 1)
+        sizes.append(window.size)
+    assert sizes[-3:] == [16, 8, limits.in_flight_bytes_least]  # repair goes on, however slow its bookies are
+
+
+def test_the_window_is_adjusted_by_the_mean_of_all_copies_that_it_holds() -> None:
+    window = RepairWindow(RepairLimits(in_flight_bytes_least=8, in_flight_bytes_max=32, copy_ms=5))
+    for waited in (9, 1, 1):
+        window.note_stored(1, waited)
+        assert window.size == 8
+    window.note_stored(1, 9)
+    assert window.size == 10  # their mean is 5
+
+
+def test_a_refused_copy_makes_the_window_as_small_as_it_may_be() -> None:
+    window = RepairWindow(RepairLimits(in_flight_bytes_least=8, in_flight_bytes_max=32))
+    window.note_stored(100, 0)
+    window.note_refused()
+    assert window.size == 8
+
+
+def test_a_bound_below_the_smallest_window_holds() -> None:
+    window = RepairWindow(RepairLimits(in_flight_bytes_least=8, in_flight_bytes_max=4))
+    window.note_stored(100, 0)
+    assert window.size == 4  # I15
+
+
+def test_slow_copies_make_the_next_read_smaller() -> None:
+    limits = RepairLimits(in_flight_entries_max=100, in_flight_bytes_max=64, in_flight_bytes_least=4)
+    window = RepairWindow(limits)
+    while window.size < 8:
+        window.note_stored(100, 0)
+    core = RepairCore(CLOSED, ["b2"], ["b1", "b3", "b4"], Spares("b4"), BookieHealth(), limits, window=window)
+    asked = only(ReadBatch, listed(core, "b1", "b3"))
+    assert asked.max_bytes == 4
+    effects = core.on_batch_answer(asked.request, Reply.OK, [entry(n) for n in range(4)], 0)
+    asked = only(ReadBatch, effects)
+    effects = core.on_batch_answer(asked.request, Reply.OK, [entry(n) for n in range(4, 8)], 0)
+    assert not some(ReadBatch, effects)
+    effects = []
+    for n in range(8):
+        effects += core.on_copy_answer(n, "b4", Reply.OK, limits.copy_ms + 1)
+    assert only(ReadBatch, effects).max_bytes == 2

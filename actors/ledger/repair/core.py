@@ -5,8 +5,9 @@
 - A dead bookie, and one to be emptied, is replaced in each of its segments. All entries that are striped to its
   position are copied to the new bookie, each acknowledged as durable, before a compare-and-set names the new bookie.
 
-Copies are read while earlier ones are being written. The last segment of a ledger that is not CLOSED is left out: the
-caller recovers the ledger first. Any number of repairs may run at once, also on one ledger.
+Copies are read while earlier ones are being written; ``window.py`` says how many at once. The last segment of a ledger
+that is not CLOSED is left out: the caller recovers the ledger first. Any number of repairs may run at once, also on one
+ledger.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCor
 from heliograph.actors.ledger.placement.ensemble import Chooser, replace_bookie
 from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.ledger.reader import ReadCore
+from heliograph.actors.ledger.repair.window import RepairWindow
 from heliograph.actors.ledger.schedule import WriteSchedule
 from heliograph.actors.ledger.state import REPAIR_LIFECYCLE, RepairPhase
 from heliograph.base.errors import HeliographError
@@ -69,6 +71,7 @@ class RepairCore(MetadataCore):
         limits: RepairLimits | None = None,
         away_from: Collection[str] = (),
         damaged: Collection[str] = (),
+        window: RepairWindow | None = None,
     ) -> None:
         """Make the missing copies of a ledger.
 
@@ -78,11 +81,13 @@ class RepairCore(MetadataCore):
             away_from: bookies to be replaced, alive or not. Those alive serve reads like all others.
             damaged: bookies reported to have copies with a wrong checksum. All their copies are read, also if others
                 are missing.
+            window: of all repairs of the process; None: this one has its own.
         """
         record = metadata.record
         self.ledger_id = record.ledger_id
         self.phase = RepairPhase.LISTING
         self.limits = limits or RepairLimits()
+        self._window = window or RepairWindow(self.limits)
         self.steps: list[CopyStep] = []
         self._chooser = chooser
         self._health = health
@@ -95,8 +100,8 @@ class RepairCore(MetadataCore):
         self._inventory = Inventory(record, left_out=self._leaving)
         self._read: ReadCore | None = None
         self._requests = 0
-        self._unanswered: dict[int, int] = {}  # entry id -> payload bytes, of the copies under way
-        self._unanswered_bytes = 0  # the sum of ``_unanswered``
+        self._unanswered: dict[int, tuple[int, int]] = {}  # entry id -> payload bytes, ms when its copy was sent
+        self._unanswered_bytes = 0  # of all of them together
         self._is_step_broken = False
         self._unclear_reads = 0
         self._unreadable_entries = 0
@@ -145,15 +150,17 @@ class RepairCore(MetadataCore):
         """Take the answer of a bookie to a SendCopy, or the lack of one."""
         if entry_id not in self._unanswered or bookie_id != self.steps[0].new:
             return []
-        size = self._unanswered.pop(entry_id)
+        size, sent_at = self._unanswered.pop(entry_id)
         self._unanswered_bytes -= size
         assert self._unanswered_bytes >= 0, "an answer frees the bytes that its copy took"  # I15
         assert self._unanswered or not self._unanswered_bytes, "without a copy under way no bytes are"  # I15
         if reply is Reply.OK:
             self.copied_entries += 1
             self.copied_bytes += size
+            self._window.note_stored(size, now - sent_at)
         elif not self._is_step_broken:
             self._is_step_broken = True
+            self._window.note_refused()
             self._reasons.append(f"bookie {bookie_id} did not take its copies ({reply.value})")
             self._chooser.note_failure(bookie_id, now)
         return self._go_on(now)
@@ -232,7 +239,7 @@ class RepairCore(MetadataCore):
         assert step.old == step.new, "only a bookie that stays is verified"
         self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.VERIFYING)
         self._requests += 1
-        (first, last), size = step.unverified[0], self.limits.in_flight_bytes_max
+        (first, last), size = step.unverified[0], self._window.size
         return [ReadBatch(self._requests, self.ledger_id, step.new, first, last, min(size, BATCH_BYTES_MAX))]
 
     def _on_verified(self, reply: Reply, entries: Sequence[LedgerEntry], now: int) -> list[Effect]:
@@ -258,9 +265,9 @@ class RepairCore(MetadataCore):
         assert not step.unverified, "copies are made once those of the bookie are known"
         self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.COPYING)
         entries_max = max(1, self.limits.in_flight_entries_max // 2)
-        bytes_max = max(1, self.limits.in_flight_bytes_max // 2)
+        bytes_max = max(1, self._window.size // 2)
         is_full = len(self._unanswered) > self.limits.in_flight_entries_max - entries_max or (
-            self._unanswered_bytes > self.limits.in_flight_bytes_max - bytes_max
+            self._unanswered_bytes > self._window.size - bytes_max
         )
         if self._read is not None or not step.runs or (is_full and self._unanswered):
             return []
@@ -285,7 +292,7 @@ class RepairCore(MetadataCore):
         for effect in effects:
             if isinstance(effect, ReadFinished):
                 self._end_read()
-                passed += self._send(effect.entries)
+                passed += self._send(effect.entries, now)
                 self._pace(effect.entries, now)
                 passed += self._go_on(now)
             elif isinstance(effect, Failed):
@@ -318,14 +325,14 @@ class RepairCore(MetadataCore):
             self._requests = self._read.requests
             self._read = None
 
-    def _send(self, entries: tuple[LedgerEntry, ...]) -> list[Effect]:
+    def _send(self, entries: tuple[LedgerEntry, ...], now: int) -> list[Effect]:
         step = self.steps[0]
         first, last = step.runs[0]
         assert entries[0].entry_id == first, "a read starts at the entry requested"
         copied_to = entries[-1].entry_id
         step.runs[:1] = [(copied_to + 1, last)] if copied_to < last else []
         for entry in entries:
-            self._unanswered[entry.entry_id] = len(entry.payload)
+            self._unanswered[entry.entry_id] = (len(entry.payload), now)
             self._unanswered_bytes += len(entry.payload)
         assert len(self._unanswered) <= max(1, self.limits.in_flight_entries_max), "the window holds"  # I15
         return [SendCopy(self.ledger_id, step.new, entry) for entry in entries]
