@@ -22,7 +22,7 @@ from heliograph.metadata.model import (
     TopicPolicies,
     TopicRecord,
 )
-from tests.unit.auditor.test_tasks import NOW, World, ledger, run
+from tests.unit.auditor.world import NOW, World, ledger, run
 
 
 class Stage(World):

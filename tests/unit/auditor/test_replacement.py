@@ -9,7 +9,7 @@ from heliograph.base.errors import ConflictError, NotFoundError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.bookie_records import BookieReplacement, Cookie
 from heliograph.metadata.model import LedgerState
-from tests.unit.auditor.test_tasks import NOW, World, ledger, run
+from tests.unit.auditor.world import NOW, World, ledger, run
 
 
 class Stage(World):
