@@ -9,19 +9,23 @@ whenever it is delivered.
 
 from __future__ import annotations
 
-import base64
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError, ChecksumError, ProtocolError, UnsupportedError
+from heliograph.pipelines.reading.batch_columns import batch_columns
 from heliograph.pipelines.reading.chunks import ChunkJoiner, Earlier, nothing_earlier
+from heliograph.pipelines.reading.column import Column, Values
+from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of, text
 from heliograph.protocol import entry as topic_entry
 from heliograph.protocol.batch import varint
 from heliograph.protocol.message_id import MessageId
-from heliograph.protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from heliograph.protocol.pulsar_pb2 import MessageMetadata
 from heliograph.protocol.schema import version_of
 
 VALUE, KEY, TOPIC, MESSAGE_ID = "value", "__key", "__topic", "__messageId"
@@ -107,7 +111,6 @@ class Rows:
     def __init__(self, columns: Sequence[str] = ALL_COLUMNS, on_unreadable: OnUnreadable = "fail") -> None:
         self._columns = tuple(columns)
         self._schema = schema_of(columns)
-        self._wanted = frozenset(columns)
         self._on_unreadable = on_unreadable
         self._chunks = ChunkJoiner()
         self.unreadable = 0
@@ -117,7 +120,7 @@ class Rows:
     def _reset(self) -> None:
         self.count = 0
         self.payload_bytes = 0
-        self._lists: dict[str, list[Any]] = {name: [] for name in self._columns}
+        self._built = {name: Column(SCHEMA.field(name).type) for name in self._columns}
 
     @property
     def is_full(self) -> bool:
@@ -179,60 +182,64 @@ class Rows:
         self.payload_bytes += len(plain)
         self._add_common(topic, place, metadata, indexes, self.count - before, first_chunk)
 
-    def _add_batch(self, metadata: MessageMetadata, plain: bytes) -> list[int]:
-        values, singles, indexes = [], [], []
-        for index, (single, value) in enumerate(topic_entry.iterate_batch(metadata, plain)):
-            if single.compacted_out:
-                continue
-            values.append(None if single.null_value else value)
-            singles.append(single)
-            indexes.append(index)
-        self.count += len(values)
-        first = metadata.sequence_id
-        self._extend(VALUE, lambda: values)
-        self._extend(KEY, lambda: map(_key, singles))
-        self._extend(EVENT_TIME, lambda: [_event_time(single) or _event_time(metadata) for single in singles])
-        self._extend(PROPERTIES, lambda: map(_properties, singles))
-        self._extend(ORDERING_KEY, lambda: map(_ordering_key, singles))
-        self._extend(SEQUENCE_ID, lambda: [_sequence_id(first + index) for index in indexes])
-        self._extend(ERROR, lambda: [None] * len(values))
-        return indexes
+    def _add_batch(self, metadata: MessageMetadata, plain: bytes) -> Sequence[int]:
+        found = batch_columns(plain, metadata.num_messages_in_batch)
+        rows = len(found.indexes)
+        self.count += rows
+        first, own_time = metadata.sequence_id, metadata.event_time
+        self._extend(VALUE, lambda: found.values, rows)
+        self._extend(KEY, lambda: found.keys, rows)
+        if EVENT_TIME in self._built and found.event_times is not None:
+            self._built[EVENT_TIME].extend(_event_times(found.event_times, own_time))
+        elif EVENT_TIME in self._built:
+            self._built[EVENT_TIME].repeat(_time(own_time), rows)
+        self._extend(PROPERTIES, lambda: found.properties or [[]] * rows, rows)
+        self._extend(ORDERING_KEY, lambda: found.ordering_keys, rows)
+        self._extend(SEQUENCE_ID, lambda: [_sequence_id(first + index) for index in found.indexes], rows)
+        self._extend(ERROR, lambda: None, rows)
+        return found.indexes
 
     def _add_single(self, metadata: MessageMetadata, plain: bytes | None, error: str | None = None) -> None:
         self.count += 1
-        self._extend(VALUE, lambda: [None if metadata.null_value else plain])
-        self._extend(KEY, lambda: [_key(metadata)])
-        self._extend(EVENT_TIME, lambda: [_event_time(metadata)])
-        self._extend(PROPERTIES, lambda: [_properties(metadata)])
-        self._extend(ORDERING_KEY, lambda: [_ordering_key(metadata)])
-        self._extend(SEQUENCE_ID, lambda: [None if error else _sequence_id(metadata.sequence_id)])
-        self._extend(ERROR, lambda: [error])
+        for name, column in self._built.items():
+            if name in _OWN_FIELDS:
+                column.extend([_OWN_FIELDS[name](metadata)])
+            elif name == VALUE:
+                column.extend([None if metadata.null_value else plain])
+            elif name == SEQUENCE_ID:
+                column.extend([None if error else _sequence_id(metadata.sequence_id)])
+            elif name == ERROR:
+                column.extend([error])
 
     def _add_common(
         self,
         topic: str,
         entry: MessageId,
         metadata: MessageMetadata,
-        indexes: list[int] | None,
+        indexes: Sequence[int] | None,
         rows: int,
         first_chunk: tuple[int, int] | None = None,
     ) -> None:
-        self._extend(TOPIC, lambda: [topic] * rows)
-        self._extend(PUBLISH_TIME, lambda: [_time(metadata.publish_time) or None] * rows)
-        self._extend(MESSAGE_ID, lambda: message_id_bytes(entry, indexes, metadata.num_messages_in_batch, first_chunk))
-        self._extend(PRODUCER_NAME, lambda: [metadata.producer_name or None] * rows)
-        self._extend(DELIVER_AT, lambda: [_time(max(0, metadata.deliver_at_time)) or None] * rows)
-        self._extend(SCHEMA_VERSION, lambda: [_schema_version(metadata)] * rows)
-        shown = metadata.encryption_keys and ENCRYPTION in self._wanted
-        self._extend(ENCRYPTION, lambda: [metadata.SerializeToString() if shown else None] * rows)
+        for name, column in self._built.items():
+            if name in _COMMON_FIELDS:
+                column.repeat(_COMMON_FIELDS[name](metadata), rows)
+            elif name == TOPIC:
+                column.repeat(topic, rows)
+            elif name == MESSAGE_ID:
+                column.extend(message_id_bytes(entry, indexes, metadata.num_messages_in_batch, first_chunk))
 
-    def _extend(self, name: str, values: Callable[[], Iterable[Any]]) -> None:
-        if name in self._wanted:
-            self._lists[name].extend(values())
+    def _extend(self, name: str, values: Callable[[], Values | None], rows: int) -> None:
+        """Add values to a column if it is wanted; None stands for nulls."""
+        if name in self._built:
+            found = values()
+            if found is None:
+                self._built[name].repeat(None, rows)
+            else:
+                self._built[name].extend(found)
 
     def take(self) -> pa.RecordBatch:
         """Return the rows as one record batch, and start an empty one."""
-        arrays = [_array(name, self._lists[name]) for name in self._columns]
+        arrays = [self._built[name].array() for name in self._columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         assert batch.num_rows == self.count, "every column has every row"
         self._reset()
@@ -241,8 +248,8 @@ class Rows:
 
 def message_id_bytes(
     entry: MessageId, indexes: Sequence[int] | None, batch_size: int, first_chunk: tuple[int, int] | None = None
-) -> Iterator[bytes]:
-    """Yield the serialized ids of an entry's messages: of the batch's ``indexes``, or of a single message (None).
+) -> list[bytes]:
+    """Return the serialized ids of an entry's messages: of the batch's ``indexes``, or of a single message (None).
 
     The common prefix is serialized once; each result equals ``MessageId.to_bytes``. The id of a message in chunks also
     names the position (ledger id, entry id) of its first one.
@@ -250,28 +257,21 @@ def message_id_bytes(
     if first_chunk is not None:
         whole = entry.to_data()
         whole.first_chunk_message_id.ledger_id, whole.first_chunk_message_id.entry_id = first_chunk
-        yield whole.SerializeToString()
-        return
+        return [whole.SerializeToString()]
     start = entry.to_bytes()
     if indexes is None:
-        yield start
-        return
+        return [start]
+    if indexes == range(batch_size) and batch_size <= BATCH_ROWS_MAX:
+        return [start + end for end in _id_ends(batch_size)]
     end = _BATCH_SIZE + varint(batch_size)
-    for index in indexes:
-        yield start + _BATCH_INDEX + varint(index) + end
+    return [start + _BATCH_INDEX + varint(index) + end for index in indexes]
 
 
-def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
-    if not metadata.HasField("partition_key"):
-        return None
-    if metadata.partition_key_b64_encoded:
-        with contextlib.suppress(ValueError):  # a producer may say so of any text
-            return base64.b64decode(metadata.partition_key, validate=True)
-    return metadata.partition_key.encode()
-
-
-def _ordering_key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
-    return metadata.ordering_key if metadata.HasField("ordering_key") else None
+@functools.lru_cache(maxsize=64)  # I15
+def _id_ends(batch_size: int) -> list[bytes]:
+    """Return what follows the position in the ids of a whole batch."""
+    end = _BATCH_SIZE + varint(batch_size)
+    return [_BATCH_INDEX + varint(index) + end for index in range(batch_size)]
 
 
 def _schema_version(metadata: MessageMetadata) -> int | None:
@@ -284,22 +284,32 @@ def _sequence_id(number: int) -> int:
     return min(number, _SEQUENCE_ID_MAX)
 
 
-def _event_time(metadata: MessageMetadata | SingleMessageMetadata) -> int | None:
-    return _time(metadata.event_time) or None  # 0 means none on the wire
+def _time(milliseconds: int) -> int | None:
+    """Return microseconds; None for 0, which means none on the wire.
+
+    A time after the year 9999 becomes its end: it must not make the topic unreadable.
+    """
+    return min(max(0, milliseconds), _TIME_MS_MAX) * _MICROSECONDS or None
 
 
-def _time(milliseconds: int) -> int:
-    """Return microseconds. A time after the year 9999 becomes its end: it must not make the topic unreadable."""
-    return min(milliseconds, _TIME_MS_MAX) * _MICROSECONDS
+def _event_times(times: list[int] | npt.NDArray[np.uint64], own: int) -> pa.Array:
+    """Return the event times of a batch; a message that has none has that of its entry, ``own``."""
+    known = np.asarray(times, np.uint64)
+    known = np.where(known == 0, np.uint64(own), known)
+    micros = np.minimum(known, np.uint64(_TIME_MS_MAX)).astype(np.int64) * _MICROSECONDS
+    return pa.array(micros, pa.int64(), mask=known == 0).cast(_TIMESTAMP)
 
 
-def _properties(metadata: MessageMetadata | SingleMessageMetadata) -> list[tuple[str, str]]:
-    return list({pair.key: pair.value for pair in metadata.properties}.items())  # a map has a key once: the last wins
-
-
-def _array(name: str, values: list[Any]) -> pa.Array:
-    kind = SCHEMA.field(name).type
-    if name == PROPERTIES and not any(values):
-        none = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array([0] * (len(values) + 1), pa.int32()), none, none)
-    return pa.array(values, kind)
+_OWN_FIELDS: dict[str, Callable[[MessageMetadata], Any]] = {  # of a message that is not in a batch
+    KEY: key_of,
+    EVENT_TIME: lambda metadata: _time(metadata.event_time),
+    PROPERTIES: properties_of,
+    ORDERING_KEY: ordering_key_of,
+}
+_COMMON_FIELDS: dict[str, Callable[[MessageMetadata], Any]] = {  # of all messages in an entry
+    PUBLISH_TIME: lambda metadata: _time(metadata.publish_time),
+    PRODUCER_NAME: lambda metadata: text(metadata.producer_name) or None,
+    DELIVER_AT: lambda metadata: _time(metadata.deliver_at_time),
+    SCHEMA_VERSION: _schema_version,
+    ENCRYPTION: lambda metadata: metadata.SerializeToString() if metadata.encryption_keys else None,
+}

@@ -83,6 +83,13 @@ def test_compressed_batches_and_binary_keys() -> None:
     assert row["__key"] == b"\x00\xff"
 
 
+def test_texts_that_are_not_utf8_are_rows_nevertheless() -> None:
+    packed = metadata(partition_key="key?", properties=[pb.KeyValue(key="a", value="b?")]).SerializeToString()
+    (row,) = rows_of(encode_entry(pb.MessageMetadata.FromString(packed.replace(b"?", b"\xff")), b"x"))
+    assert row["__key"] == b"key\xff"
+    assert row["__messageProperties"] == [("a", "b\ufffd")]
+
+
 def test_null_values_are_null_and_compacted_messages_are_gone() -> None:
     (row,) = rows_of(encode_entry(metadata(null_value=True), b""))
     assert row["value"] is None
