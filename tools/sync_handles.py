@@ -101,6 +101,7 @@ TWINS = (
                 "has_reached_end",
                 "last_message_ids",
                 "nack",
+                "reconsume_later",
                 "subscription",
                 "topics",
                 "unsubscribe",

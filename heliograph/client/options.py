@@ -19,6 +19,9 @@ from heliograph.protocol.topic_name import TopicName
 NAME_CHARACTERS_MAX = 256
 ENCRYPTED = "pulsar+ssl://"  # how addresses of TLS begin
 SEQUENCE_ID_MAX = (1 << 63) - 1
+NACK_MULTIPLIER_MAX = 100.0
+NACK_EXPONENT_MAX = 100  # deliveries that let a pause grow, so that the product stays a number
+ACK_TIMEOUT_MS_MIN = 1_000  # Pulsar's
 _SECRETS = ("token", "user", "password")  # options of a client that no pickle holds unless ``carry_token`` says so
 
 _Options = TypeVar("_Options")
@@ -135,6 +138,7 @@ class ProducerOptions:
         access_mode: ``shared`` with other producers, ``exclusive`` (opening fails if there are others),
             ``wait_for_exclusive`` (opening waits until there are no others), ``exclusive_with_fencing`` (the others are
             fenced).
+        initial_subscription: A subscription that is created with the producer, unless there is one of that name.
         initial_sequence_id: Messages are numbered from the next number on. None continues after the last number that
             the topic holds of this name. A topic with deduplication stores no number of a name twice.
         rejoin: When to look for the topic again after the broker closed the producer: ``at_once``, as stock clients do,
@@ -153,6 +157,7 @@ class ProducerOptions:
     hashing: Hashing = "java"
     batch_by_key: bool = False
     access_mode: AccessMode = "shared"
+    initial_subscription: str | None = None
     initial_sequence_id: int | None = None
     rejoin: Rejoin = "at_once"
 
@@ -192,6 +197,17 @@ class ConsumerOptions:
         receiver_bytes_max: No more is requested while the held messages are above this. # I15
         name: Name of the consumer, shown in statistics.
         nack_delay_ms: Pause before a negatively acknowledged message is requested again.
+        nack_multiplier: The pause grows by this factor with each delivery of the message, on shared subscriptions;
+            1 keeps it as it is.
+        nack_delay_max_ms: What the pause grows to.
+        ack_timeout_ms: A message that the caller has for longer without acknowledging it is requested again; 0: never.
+        max_redeliver: How often a message is delivered again on a shared or key-shared subscription before it becomes a
+            dead letter: it is published to the dead letter topic and acknowledged. None: there are no dead letters.
+        dead_letter_topic: Where dead letters go; None: ``<topic>-<subscription>-DLQ``.
+        dead_letter_subscription: A subscription of the dead letter topic that is created with it, and so keeps its
+            messages whatever retention there is.
+        retry: Whether ``reconsume_later`` may be used: the consumer then also receives from the retry topic.
+        retry_topic: None: ``<topic>-<subscription>-RETRY``.
         priority_level: Consumers of a lower level are served first on shared subscriptions.
         read_compacted: Whether to read the compacted form of the topic.
         start: Where a reader starts; None for consumers, which start at the cursor of their subscription.
@@ -206,6 +222,14 @@ class ConsumerOptions:
     receiver_bytes_max: int = 64 << 20
     name: str | None = None
     nack_delay_ms: int = 1_000
+    nack_multiplier: float = 1.0
+    nack_delay_max_ms: int = 600_000
+    ack_timeout_ms: int = 0
+    max_redeliver: int | None = None
+    dead_letter_topic: str | None = None
+    dead_letter_subscription: str | None = None
+    retry: bool = False
+    retry_topic: str | None = None
     priority_level: int = 0
     read_compacted: bool = False
     start: MessageId | None = None
@@ -223,6 +247,48 @@ class ConsumerOptions:
         _check_positive(self, "receiver_queue", "receiver_bytes_max")
         if self.nack_delay_ms < 0 or self.priority_level < 0:
             raise InvalidConfigError("nack_delay_ms and priority_level cannot be negative", field="nack_delay_ms")
+        self._check_redelivery()
+
+    def _check_redelivery(self) -> None:
+        if not 1 <= self.nack_multiplier <= NACK_MULTIPLIER_MAX:
+            raise InvalidConfigError(
+                f"nack_multiplier is {self.nack_multiplier}",
+                field="nack_multiplier",
+                limit=f"1 to {NACK_MULTIPLIER_MAX}",
+            )
+        if self.nack_multiplier > 1 and self.nack_delay_max_ms < self.nack_delay_ms:
+            raise InvalidConfigError("nack_delay_max_ms is below nack_delay_ms", field="nack_delay_max_ms")
+        if self.ack_timeout_ms and self.ack_timeout_ms < ACK_TIMEOUT_MS_MIN:
+            raise InvalidConfigError(
+                f"ack_timeout_ms is {self.ack_timeout_ms}",
+                field="ack_timeout_ms",
+                limit=f"0, or at least {ACK_TIMEOUT_MS_MIN} ms",
+            )
+        has_letters = self.max_redeliver is not None or self.retry
+        if not has_letters and (self.dead_letter_topic or self.dead_letter_subscription or self.retry_topic):
+            raise InvalidConfigError(
+                "dead letters need max_redeliver, and a retry topic needs retry=True", field="max_redeliver,retry"
+            )
+        if has_letters and not self.is_shared:
+            raise InvalidConfigError(
+                f"{self.type} subscriptions have no dead letters and no retries: their messages stay in order",
+                field="type",
+                limit="shared, key_shared",
+            )
+        if self.max_redeliver is not None and self.max_redeliver < 0:
+            raise InvalidConfigError("max_redeliver cannot be negative", field="max_redeliver")
+        if not self.durable and (has_letters or self.ack_timeout_ms):
+            raise InvalidConfigError("a reader acknowledges nothing", field="ack_timeout_ms,max_redeliver,retry")
+        for topic in (self.dead_letter_topic, self.retry_topic):
+            if topic is not None:
+                TopicName.parse(topic)
+
+    def nack_pause_ms(self, redelivery_count: int) -> float:
+        """Return the pause before a message is requested again that was delivered again so often before."""
+        if self.nack_multiplier == 1:
+            return self.nack_delay_ms
+        exponent = min(redelivery_count, NACK_EXPONENT_MAX)
+        return min(self.nack_delay_ms * self.nack_multiplier**exponent, self.nack_delay_max_ms)
 
     @property
     def durable(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from typing_extensions import override
 
@@ -97,10 +97,33 @@ class Consumer(TopicHandle[AsyncConsumer, ConsumerOptions]):
     def nack(self, message: Message | MessageId) -> None:
         """Acknowledge a message negatively: it is delivered again after ``nack_delay_ms``.
 
-        On shared subscriptions the message's whole entry is delivered again. Exclusive and failover subscriptions go
-        back to their first unacknowledged message, to keep the order.
+        On shared subscriptions the message's whole entry is delivered again, after a pause that grows with
+        ``nack_multiplier``. Exclusive and failover subscriptions go back to their first unacknowledged message, to keep
+        the order. A message that was delivered again ``max_redeliver`` times becomes a dead letter instead: when the
+        call returns, it is stored in the dead letter topic and acknowledged.
         """
         self._run(self._async().nack(message))
+
+    def reconsume_later(
+        self, message: Message, delay: float = 0, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish a message to the retry topic, from which this subscription receives it later, and acknowledge it.
+
+        Unlike ``nack``, it keeps nothing else back, and works for any delay. What comes from the retry topic has the
+        properties REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES and DELAY_TIME besides its own. After
+        ``max_redeliver`` retries, if that is set, the message goes to the dead letter topic instead.
+
+        Args:
+            message: One that this consumer received.
+            delay: Seconds before it is delivered again.
+            properties: Names and values to attach, besides those of the message.
+
+        Raises:
+            UnsupportedError: The consumer has no retry topic: it was made without ``retry=True``.
+            RequestTimeoutError, ...: As ``Producer.send`` and ``ack`` raise them. The message was not
+                acknowledged, and may be in the retry topic nevertheless.
+        """
+        self._run(self._async().reconsume_later(message, delay, properties=properties))
 
     def seek(self, target: MessageId | str | int, *, inclusive: bool = False) -> None:
         """Move the subscription; acknowledging a message that was received before has no effect any more.

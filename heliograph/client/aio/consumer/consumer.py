@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+import logging
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from heliograph.base.errors import AlreadyClosedError, BadRequestError, ReceiveTimeoutError, UnsupportedError
+from heliograph.base.errors import (
+    AlreadyClosedError,
+    BadRequestError,
+    HeliographError,
+    ReceiveTimeoutError,
+    UnsupportedError,
+)
 from heliograph.client.aio.consumer.inbox import Inbox
+from heliograph.client.aio.consumer.letters import LetterTopics
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.partition import PartitionConsumer
 from heliograph.client.aio.growth import GrowthWatch
@@ -23,7 +31,11 @@ if TYPE_CHECKING:
     from heliograph.client.aio.owner import HandleOwner
 
 _OPEN = HandleState.OPEN  # looked up once: every receive compares with it
-_Entries = dict[tuple[int, int], int]  # by position, the bits of the messages that stay unacknowledged
+LETTERS_IN_FLIGHT_MAX = 1000  # dead letters being published; receiving waits for one of them # I15
+
+log = logging.getLogger(__name__)
+_Position = tuple[int, int]
+_Entries = dict[_Position, int]  # by position, the bits of the messages that stay unacknowledged
 
 
 class AsyncConsumer(AsyncHandle):
@@ -46,6 +58,8 @@ class AsyncConsumer(AsyncHandle):
         self._inbox = Inbox(sources=1)
         self._parts: dict[str, PartitionConsumer] = {}
         self._growth: GrowthWatch | None = None
+        self._letters = LetterTopics(client, options)
+        self._burials: set[asyncio.Task[None]] = set()
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -107,13 +121,18 @@ class AsyncConsumer(AsyncHandle):
                 acknowledged any of the messages.
         """
         self._check_open()
+        await self._ack(messages)
+
+    async def _ack(self, messages: Iterable[Message | MessageId]) -> None:
         by_part: dict[PartitionConsumer, _Entries] = {}
         for message in messages:
             part = self._part_of(message)
             entries = by_part.get(part)
             if entries is None:
                 entries = by_part[part] = {}
-            _acknowledge(message, entries)
+            position = _acknowledge(message, entries)
+            if not entries[position]:
+                part.redelivery.acknowledged(position)
         if not by_part:
             return
         waiters = [waiter for part, entries in by_part.items() for waiter in part.acks.individual(entries)]
@@ -136,21 +155,49 @@ class AsyncConsumer(AsyncHandle):
         bits = 0
         if last.batch_index >= 0 and last.batch_size > 0:
             bits = (1 << last.batch_size) - (1 << (last.batch_index + 1))
-        await self._part_of(message).acks.cumulative((last.ledger_id, last.entry_id), bits)
+        part = self._part_of(message)
+        part.redelivery.acknowledged_up_to((last.ledger_id, last.entry_id - (bits != 0)))
+        await part.acks.cumulative((last.ledger_id, last.entry_id), bits)
 
     async def nack(self, message: Message | MessageId) -> None:
         """Acknowledge a message negatively: it is delivered again after ``nack_delay_ms``.
 
-        On shared subscriptions the message's whole entry is delivered again. Exclusive and failover subscriptions go
-        back to their first unacknowledged message, to keep the order.
+        On shared subscriptions the message's whole entry is delivered again, after a pause that grows with
+        ``nack_multiplier``. Exclusive and failover subscriptions go back to their first unacknowledged message, to keep
+        the order. A message that was delivered again ``max_redeliver`` times becomes a dead letter instead: when the
+        call returns, it is stored in the dead letter topic and acknowledged.
         """
         self._check_open()
-        message_id = message.message_id if isinstance(message, Message) else message
         part = self._part_of(message)
-        part.nack((message_id.ledger_id, message_id.entry_id))
-        if isinstance(message, Message) and message._delivery is not None:
-            for position in message._delivery.earlier_chunks:
-                part.nack(position)
+        is_last = isinstance(message, Message) and self._letters.is_last_delivery(message)
+        if not is_last or not await self._bury(message):  # type: ignore[arg-type]  # ``is_last`` is of messages only
+            self._nack(part, message)
+
+    async def reconsume_later(
+        self, message: Message, delay: float = 0, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish a message to the retry topic, from which this subscription receives it later, and acknowledge it.
+
+        Unlike ``nack``, it keeps nothing else back, and works for any delay. What comes from the retry topic has the
+        properties REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES and DELAY_TIME besides its own. After
+        ``max_redeliver`` retries, if that is set, the message goes to the dead letter topic instead.
+
+        Args:
+            message: One that this consumer received.
+            delay: Seconds before it is delivered again.
+            properties: Names and values to attach, besides those of the message.
+
+        Raises:
+            UnsupportedError: The consumer has no retry topic: it was made without ``retry=True``.
+            RequestTimeoutError, ...: As ``AsyncProducer.send`` and ``ack`` raise them. The message was not
+                acknowledged, and may be in the retry topic nevertheless.
+        """
+        self._check_open()
+        self._part_of(message)
+        if not isinstance(message, Message):
+            raise BadRequestError("reconsume_later takes a message, since its id has no payload", field="message")
+        await self._letters.retry(message, delay, properties)
+        await self.ack_many([message])
 
     async def seek(self, target: MessageId | str | int, *, inclusive: bool = False) -> None:
         """Move the subscription; acknowledging a message that was received before has no effect any more.
@@ -214,7 +261,11 @@ class AsyncConsumer(AsyncHandle):
         inbox = self._inbox
         deadline: float | None = None
         while True:
+            if len(self._burials) >= LETTERS_IN_FLIGHT_MAX:  # I15
+                await asyncio.wait(list(self._burials), return_when=asyncio.FIRST_COMPLETED)
             messages = inbox.take(limit)
+            if messages and self.options.max_redeliver is not None:
+                messages = self._without_dead(messages)
             if messages:
                 return messages
             if timeout is not None and deadline is None:
@@ -230,6 +281,30 @@ class AsyncConsumer(AsyncHandle):
             if not await inbox.wait(deadline):
                 return []
 
+    def _without_dead(self, messages: list[Message]) -> list[Message]:
+        """Return the messages that callers may receive; begin to publish the others as dead letters."""
+        for message in messages:
+            if self._letters.is_dead(message):
+                task = asyncio.get_running_loop().create_task(self._bury_or_keep(message))
+                self._burials.add(task)
+                task.add_done_callback(self._burials.discard)
+        return [message for message in messages if not self._letters.is_dead(message)]
+
+    async def _bury_or_keep(self, message: Message) -> None:
+        if not await self._bury(message) and self._state is _OPEN:
+            self._nack(self._part_of(message), message)
+
+    async def _bury(self, message: Message) -> bool:
+        """Publish a dead letter and acknowledge the message; return False if it must be delivered again."""
+        if not await self._letters.bury(message):
+            return False
+        try:
+            await self._ack([message])
+        except HeliographError as error:  # it may become a dead letter once more
+            log.warning("%s of %s is a dead letter, not acknowledged yet: %s", message.message_id, message.topic, error)
+            return False
+        return True
+
     # -- opening and closing
 
     def _subscribing(self) -> ConsumerOptions:
@@ -240,11 +315,14 @@ class AsyncConsumer(AsyncHandle):
         options = self._subscribing()
         session = await self.client.session()
         counts = {}
-        for topic in map(TopicName.parse, self.options.topics):
+        for topic in map(TopicName.parse, [*self.options.topics, *self._letters.retry_topics]):
             counts[topic] = await session.partitions(topic)
         names = [name for topic, count in counts.items() for name in topic.partitions(count)]
         self._inbox = Inbox(sources=len(names))
-        parts = self._new_parts(session, names, options, len(names))
+        retries = {name for name in names if name.partitioned_name in self._letters.retry_topics}
+        parts = self._new_parts(session, [name for name in names if name not in retries], options, len(names))
+        if retries:  # their messages are of this subscription, also those that are older than it
+            parts += self._new_parts(session, retries, replace(options, initial_position="earliest"), len(names))
         await open_all(parts)
         self._parts = {part.topic_name: part for part in parts}
         self._growth = GrowthWatch(session, counts, lambda names: self._grow(session, names))
@@ -252,7 +330,7 @@ class AsyncConsumer(AsyncHandle):
         self.client.adopt(self)
 
     def _new_parts(
-        self, session: ClientSession, names: Sequence[TopicName], options: ConsumerOptions, sharers: int
+        self, session: ClientSession, names: Collection[TopicName], options: ConsumerOptions, sharers: int
     ) -> list[PartitionConsumer]:
         queue = max(1, self.options.receiver_queue // sharers)
         bytes_max = max(1, self.options.receiver_bytes_max // sharers)
@@ -281,10 +359,21 @@ class AsyncConsumer(AsyncHandle):
         if self._growth is not None:
             await self._growth.stop()
         self._inbox.fail(AlreadyClosedError("the consumer was closed"))
+        if self._burials:
+            await asyncio.wait(list(self._burials))
+        await self._letters.close()
         await asyncio.gather(*(part.close() for part in self._parts.values()))
         self.client.release(self)
 
     # -- acknowledging
+
+    def _nack(self, part: PartitionConsumer, message: Message | MessageId) -> None:
+        message_id = message.message_id if isinstance(message, Message) else message
+        count = message.redelivery_count if isinstance(message, Message) else 0
+        part.redelivery.nack((message_id.ledger_id, message_id.entry_id), count)
+        if isinstance(message, Message) and message._delivery is not None:
+            for position in message._delivery.earlier_chunks:
+                part.redelivery.nack(position, count)
 
     def _check_open(self) -> None:
         if self._state is HandleState.CLOSED:
@@ -315,8 +404,11 @@ class AsyncConsumer(AsyncHandle):
         return f"{type(self).__name__}({', '.join(self.topics)}, {self.subscription!r}, {self.options.type})"
 
 
-def _acknowledge(message: Message | MessageId, entries: _Entries) -> None:
-    """Write into ``entries`` which messages of the entry stay unacknowledged when ``message`` is acknowledged."""
+def _acknowledge(message: Message | MessageId, entries: _Entries) -> _Position:
+    """Write into ``entries`` which messages of the entry stay unacknowledged when ``message`` is acknowledged.
+
+    Return the position of the entry.
+    """
     if isinstance(message, Message):
         message_id, delivery = message.message_id, message._delivery
     else:
@@ -334,3 +426,4 @@ def _acknowledge(message: Message | MessageId, entries: _Entries) -> None:
             raise BadRequestError(f"message id {message_id} lacks the size of its batch", field="messageId")
         all_messages = (1 << message_id.batch_size) - 1
         entries[position] = entries.get(position, all_messages) & ~(1 << message_id.batch_index)
+    return position

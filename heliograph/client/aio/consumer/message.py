@@ -44,6 +44,12 @@ class Message:
     producer_name: str = ""
     index: int | None = None
     broker_publish_time_ms: int | None = None
+
+    @property
+    def data(self) -> bytes:
+        """Return the payload as it was received."""
+        return self.value
+
     # The entry it came in, with what this process knows of its unacknowledged messages; not part of a pickle.
     _delivery: ReceivedEntry | None = field(default=None, repr=False, compare=False)
 

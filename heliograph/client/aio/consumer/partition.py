@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections.abc import Sequence
 
 from heliograph.base.errors import Advice, AlreadyClosedError, ConnectionLostError, ConsumerBusyError, HeliographError
 from heliograph.base.lifecycle import Lifecycle
@@ -13,6 +14,7 @@ from heliograph.client.aio.consumer.ack_group import AckSender
 from heliograph.client.aio.consumer.chunks import ChunkAssembler
 from heliograph.client.aio.consumer.delivery import ReceivedEntry
 from heliograph.client.aio.consumer.inbox import Inbox
+from heliograph.client.aio.consumer.redelivery import RedeliverySchedule
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.client.options import ConsumerOptions
@@ -72,6 +74,7 @@ class PartitionConsumer:
         epoch: Number of the current epoch; it only grows.
         held_bytes: Payload bytes of the deliveries of this epoch that wait in the inbox.
         start, start_inclusive: For a reader, where it starts, and whether with the message there.
+        redelivery: When entries that were handed out are requested again.
         last_taken: For a reader, the last message that its caller received; after a reconnect it resumes after it.
     """
 
@@ -108,8 +111,7 @@ class PartitionConsumer:
         )
         self._not_before_ms: int | None = None  # publish time at which a reader starts after a seek by time
         self._broker_epoch = 0
-        self._nacked: set[_Position] = set()
-        self._nack_timer: asyncio.TimerHandle | None = None
+        self.redelivery = RedeliverySchedule(options, session.loop, self._redeliver)
         self._chunks = ChunkAssembler()
         self.acks = AckSender(self._id, session.options.operation_timeout_ms, session.backoff().pause)
 
@@ -128,6 +130,7 @@ class PartitionConsumer:
     def on_delivery_taken(self, delivery: ReceivedEntry) -> None:
         """Grant the permits of a delivery again when the caller takes its first message."""
         self.held_bytes -= delivery.size
+        self.redelivery.handed_out((delivery.ledger_id, delivery.entry_id), delivery.earlier_chunks)
         self._grant(delivery.permits)
 
     def on_read(self, message_id: MessageId) -> None:
@@ -136,13 +139,6 @@ class PartitionConsumer:
         if previous is not None and previous.entry_id != message_id.entry_id and not self._read_ack_due:
             self._read_ack_due = True
             self._session.loop.call_later(READ_ACK_PAUSE_MS / 1000, self._acknowledge_read, self.epoch)
-
-    def nack(self, position: _Position) -> None:
-        """Request an entry again after ``nack_delay_ms``."""
-        self._nacked.add(position)
-        if self._nack_timer is None:
-            pause = self._options.nack_delay_ms / 1000
-            self._nack_timer = self._session.loop.call_later(pause, self._redeliver)
 
     async def seek(self, target: MessageId | int, *, inclusive: bool) -> None:
         """Move the subscription to a message id or a publish time in ms; errors are those of ``AsyncConsumer.seek``."""
@@ -230,11 +226,9 @@ class PartitionConsumer:
 
     # -- redelivery
 
-    def _redeliver(self) -> None:
-        self._nack_timer = None
-        positions, self._nacked = sorted(self._nacked), set()
+    def _redeliver(self, positions: Sequence[_Position]) -> None:
         connection = self._connection
-        if connection is None or self._state is not _READY or not positions:
+        if connection is None or self._state is not _READY:
             return  # subscribing again brings everything unacknowledged
         command = pb.CommandRedeliverUnack(consumer_id=self._id)
         if self._options.is_shared:
@@ -255,7 +249,7 @@ class PartitionConsumer:
         self.epoch += 1
         self.held_bytes = 0
         self._permits_due = 0
-        self._nacked.clear()
+        self.redelivery.clear()
         self._chunks.clear()
         self._inbox.purge()
 
@@ -402,8 +396,7 @@ class PartitionConsumer:
         connection, self._connection = self._connection, None
         if self._state is not ConsumerPartitionState.CLOSED:
             self._move(ConsumerPartitionState.CLOSED)
-        if self._nack_timer is not None:
-            self._nack_timer.cancel()
+        self.redelivery.clear()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
         self.acks.fail(AlreadyClosedError("the consumer was closed"))

@@ -484,6 +484,8 @@ class PartitionProducer:
         )
         if self.name:
             producer.producer_name = self.name
+        if self._options.initial_subscription is not None:
+            producer.initial_subscription_name = self._options.initial_subscription
         if self._topic_epoch is not None:
             producer.topic_epoch = self._topic_epoch
         return pb.BaseCommand(type=_T.PRODUCER, producer=producer)

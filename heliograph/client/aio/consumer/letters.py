@@ -1,0 +1,147 @@
+"""Dead letters and retries: messages that a consumer publishes to another topic instead of receiving them again.
+
+The names of the topics and of the properties are those of Pulsar's clients, which can receive what this one publishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from heliograph.base.errors import HeliographError, UnsupportedError
+from heliograph.client.aio.consumer.message import Message
+from heliograph.client.aio.producer.producer import AsyncProducer
+from heliograph.client.options import ConsumerOptions, ProducerOptions
+from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from heliograph.client.aio.owner import HandleOwner
+
+REAL_TOPIC = "REAL_TOPIC"  # the topic that the message was published to first
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"  # its id there
+ORIGIN_MESSAGE_ID_FORMERLY = "ORIGIN_MESSAGE_IDY_TIME"  # the name of the same in old clients, which new ones still set
+RECONSUME_TIMES = "RECONSUMETIMES"
+DELAY_TIME = "DELAY_TIME"  # ms
+DEAD_SUFFIX = "-DLQ"
+RETRY_SUFFIX = "-RETRY"
+
+log = logging.getLogger(__name__)
+
+
+class LetterTopics:
+    """The dead letter topic and the retry topics of one consumer, and the producers that publish to them."""
+
+    def __init__(self, client: HandleOwner, options: ConsumerOptions) -> None:
+        self._client = client
+        self._options = options
+        self._retry_topics: set[str] = set()
+        if options.retry:
+            self._retry_topics = set(map(self._retry_topic, options.topics))
+        self._producers: dict[str, AsyncProducer] = {}  # by topic: at most two for each topic of the consumer
+
+    @property
+    def retry_topics(self) -> Sequence[str]:
+        """Full names of the topics that the consumer receives from besides its own."""
+        return sorted(self._retry_topics)
+
+    def is_dead(self, message: Message) -> bool:
+        """Return whether a message was delivered too often, so that no caller receives it any more."""
+        limit = self._options.max_redeliver
+        return limit is not None and message.redelivery_count > limit
+
+    def is_last_delivery(self, message: Message) -> bool:
+        """Return whether a message becomes a dead letter if its caller does not acknowledge it."""
+        limit = self._options.max_redeliver
+        return limit is not None and message.redelivery_count >= limit
+
+    async def bury(self, message: Message) -> bool:
+        """Publish a dead letter; return False if that failed, which is logged, and the message must be kept."""
+        try:
+            await self._publish(self._dead_topic(message), message, self._properties(message))
+        except HeliographError as error:
+            log.warning("%s of %s cannot become a dead letter yet: %s", message.message_id, message.topic, error)
+            return False
+        return True
+
+    async def retry(self, message: Message, delay: float, properties: Mapping[str, str] | None) -> None:
+        """Publish a message to the retry topic, or as a dead letter if it was there often enough.
+
+        Raises:
+            UnsupportedError: The consumer has no retry topic.
+            HeliographError: Publishing failed.
+        """
+        if not self._options.retry:
+            raise UnsupportedError("reconsume_later needs a consumer with retry=True", field="retry")
+        noted = {**self._properties(message), **(properties or {})}
+        times = _number(noted.get(RECONSUME_TIMES)) + 1
+        noted |= {RECONSUME_TIMES: str(times), DELAY_TIME: str(round(max(delay, 0) * 1000))}
+        limit = self._options.max_redeliver
+        if limit is not None and times > limit:
+            await self._publish(self._dead_topic(message), message, noted)
+        else:
+            topic = self._retry_topic(self._origin(message))
+            await self._publish(topic, message, noted, delay)
+
+    async def close(self) -> None:
+        """Close the producers."""
+        producers, self._producers = self._producers, {}
+        await asyncio.gather(*(producer.close() for producer in producers.values()))
+
+    # -- publishing
+
+    async def _publish(
+        self, topic: str, message: Message, properties: Mapping[str, str], delay: float = 0
+    ) -> MessageId:
+        producer = self._producers.get(topic)
+        if producer is None:
+            is_dead = topic not in self._retry_topics
+            subscription = self._options.dead_letter_subscription if is_dead else None
+            options = ProducerOptions(topic, initial_subscription=subscription)
+            producer = self._producers[topic] = AsyncProducer(self._client, options)
+        return await producer.send(
+            message.data,
+            key=message.key,
+            properties=properties,
+            event_time_ms=message.event_time_ms,
+            deliver_after=delay if delay > 0 else None,
+        )
+
+    def _properties(self, message: Message) -> dict[str, str]:
+        """Return the properties of a message and where it came from, which a message keeps over several retries."""
+        origin = str(message.message_id)
+        noted = {
+            REAL_TOPIC: message.topic,
+            ORIGIN_MESSAGE_ID: origin,
+            ORIGIN_MESSAGE_ID_FORMERLY: origin,
+        }
+        return noted | dict(message.properties)
+
+    # -- names
+
+    def _origin(self, message: Message) -> str:
+        """Return the name, without partition, of the topic that a message was published to first."""
+        base = TopicName.parse(message.topic).partitioned_name
+        if base not in self._retry_topics:
+            return base
+        try:
+            return TopicName.parse(message.properties.get(REAL_TOPIC, "")).partitioned_name
+        except HeliographError:
+            return base  # another program published it there
+
+    def _dead_topic(self, message: Message) -> str:
+        named = self._options.dead_letter_topic
+        return str(TopicName.parse(named or f"{self._origin(message)}-{self._options.subscription}{DEAD_SUFFIX}"))
+
+    def _retry_topic(self, origin: str) -> str:
+        base = TopicName.parse(origin).partitioned_name
+        if base in self._retry_topics:
+            return base
+        named = self._options.retry_topic or f"{base}-{self._options.subscription}{RETRY_SUFFIX}"
+        return str(TopicName.parse(named))
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
