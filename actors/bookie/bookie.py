@@ -31,7 +31,7 @@ from heliograph.actors.bookie.server.reads import EntryReads
 from heliograph.actors.bookie.server.server import BookieServer
 from heliograph.actors.bookie.statistics import BookieStatistics
 from heliograph.actors.bookie.store.storage import BookieStorage
-from heliograph.actors.bookie.upkeep import ledger_listing
+from heliograph.actors.bookie.upkeep import ledger_listing, scrub_record
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.bookie.upkeep.gc import GarbageCollector
 from heliograph.actors.bookie.upkeep.scrub import Scrub
@@ -155,6 +155,7 @@ class Bookie:
         storage_thread = ThreadPoolExecutor(1, "bookie-storage")
         read_threads = ThreadPoolExecutor(config.read_threads, "bookie-read")
         reads = EntryReads(storage, read_threads)
+        scrubbed = await asyncio.to_thread(scrub_record.load, self._disk, storage.directories[0].path)
         checkpointer = Checkpointer(storage, storage_thread, config.flush_interval_ms, self.fail)
         running = self._running = Running(
             storage_thread,
@@ -169,7 +170,7 @@ class Bookie:
                 self.fail,
                 lambda: self._space.is_read_only,
             ),
-            Scrub(storage, read_threads, self._current_store, self.fail),
+            Scrub(storage, read_threads, self._current_store, self.fail, scrubbed),
             BookieServer(
                 config,
                 storage,

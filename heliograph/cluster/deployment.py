@@ -55,6 +55,7 @@ SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to e
 NEEDED = ("metadata", "bookie", "broker")  # kinds of which at least one part has to serve
 NODE_POLL_SECONDS = 0.5
 ADDRESS_SHARE = 0.001  # of a node's resource for its address; each of up to 1,000 actors holds as much
+REPAIR_NICENESS = "10"  # of the processes of auditor and replication workers, for the machine's scheduler
 CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
 
 Progress = Callable[[str], None]
@@ -291,7 +292,7 @@ def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url:
             scheduling_strategy="SPREAD" if part.kind == "broker" else None,  # else all on one node, which may be lost
             label_selector=dict(part.place.selector) or None,
             resources={f"{ADDRESS_RESOURCE}{part.place.address}": ADDRESS_SHARE} if part.place.address else None,
-            runtime_env={"env_vars": _environment()},
+            runtime_env={"env_vars": _environment(part.kind)},
         )
         .remote(*arguments)
     )
@@ -333,8 +334,9 @@ def _with_credentials(config: ClusterConfig, metadata_url: str) -> str:
     return with_password(metadata_url, config.metadata_password.get_secret_value())
 
 
-def _environment() -> dict[str, str]:
-    environment = {"RAY_worker_niceness": "0"}  # with Ray's default of 15, other programs starve a broker
+def _environment(kind: str) -> dict[str, str]:
+    # With Ray's default of 15, other programs starve a broker; audits and repair are to leave processor time to it.
+    environment = {"RAY_worker_niceness": REPAIR_NICENESS if kind in ("auditor", "replicator") else "0"}
     for name in ("RAY_AUTH_MODE", STUCK_SECONDS_VARIABLE):
         if value := os.environ.get(name):
             environment[name] = value

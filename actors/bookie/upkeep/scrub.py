@@ -6,25 +6,28 @@ ledger with damaged or missing entries a task is left in metadata: a replication
 the bad ones again from another bookie. Nothing is changed or removed here.
 
 The last segment of an open ledger cannot be repaired, so its task waits until the ledger is closed.
+
+Place and counts outlive the bookie's process: after a restart a pass goes on where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from heliograph.actors.bookie.disk.blocks import own_memory
-from heliograph.actors.bookie.store.data_directory import DataDirectory
-from heliograph.actors.bookie.store.entry_log import EntryRun
 from heliograph.actors.bookie.store.storage import ENTRY_ID_MAX, BookieStorage
+from heliograph.actors.bookie.upkeep import scrub_record
 from heliograph.actors.bookie.upkeep.limbo import is_complete
-from heliograph.actors.errors import BookieStorageError, DiskPoisonedError, EntryDamagedError
+from heliograph.actors.bookie.upkeep.scrub_record import ScrubRecord
+from heliograph.actors.bookie.upkeep.scrub_step import Place, verify_rows
+from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 from heliograph.base.backoff import Backoff
+from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.metadata import paths
 from heliograph.metadata.errors import MetadataError, NoNodeError, RecordError
@@ -33,26 +36,26 @@ from heliograph.metadata.recipes.repair_tasks import extend_task
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
-STEP_BYTES = 512 << 10  # most bytes that one step reads, except for one larger entry
-STEP_ROWS = 64  # most rows of the index that one step holds
 LEDGER_BYTES = 16 << 10  # counted for each ledger, so that many small ones do not flood the metadata store
-FIRST_PASS_SECONDS = 600.0  # after the start, unless the interval is shorter
+FIRST_PASS_SECONDS = 600.0  # after the start, at the earliest, unless the interval is shorter
+RESUME_SECONDS = 60.0  # after the start, for a pass that an earlier process began
+SAVE_SECONDS = 60.0  # time between two writes of the record; a crash loses as much of the place and the counts
 PAUSE_CHECK_SECONDS = 5.0  # time between two looks whether scrubs are paused, or whether there is room for tasks
-UNCLOSED_CHECK_SECONDS = 60.0  # time between two looks whether damaged open ledgers were closed
+UNCLOSED_CHECK_SECONDS = 60.0  # time between two looks whether damaged ledgers were closed, or mended
 TASKS_OUTSTANDING_MAX = 10_000  # tasks in metadata, above which a scrub waits before it marks more (I15)
 MARKS_BETWEEN_COUNTS = 100  # marks between two counts of the tasks
 RETRY_MS = 1_000  # first pause after the metadata store did not answer
 RETRY_MS_MAX = 60_000
 UNCLOSED_MAX = 1_000  # damaged open ledgers that are remembered; the next pass finds the others again (I15)
+MARKED_MAX = 1_000  # marked ledgers that are watched until they are mended; the others are not counted then (I15)
 LOGGED_ENTRIES_MAX = 5  # damaged entries of one ledger that its log line names
 
 log = logging.getLogger(__name__)
-Place = tuple[int, int, int]  # of a row: first entry id, log id, offset
 
 
 @dataclass(slots=True)
 class ScrubStatistics:
-    """Sums since the start, and the state of the running pass."""
+    """Sums of all passes of the bookie, also before its latest start, and the state of the running pass."""
 
     passes: int = 0
     entries: int = 0
@@ -60,18 +63,13 @@ class ScrubStatistics:
     damaged_entries: int = 0
     incomplete_ledgers: int = 0  # ledgers whose index lacks entries that metadata places here
     ledgers_marked: int = 0
+    ledgers_mended: int = 0  # of those that were marked
     ledgers_left: int = 0  # of the running pass
+    begun_ms: int = 0  # when the latest pass began, and the latest complete one ended: since the epoch, 0: never
+    ended_ms: int = 0
+    next_ledger: int = -1  # the running pass has read those below; -1: none is under way
+    entries_per_second: float = 0.0  # of the running pass in this process, or of the latest one
     is_paused: bool = False
-
-
-@dataclass(slots=True)
-class _StepResult:
-    """What one step on the thread found."""
-
-    place: Place | None  # of the last row that was read; None: the ledger has no further rows
-    entries: int = 0
-    size: int = 0
-    damaged: tuple[int, ...] = ()
 
 
 class Scrub:
@@ -83,12 +81,14 @@ class Scrub:
         threads: Executor,
         store: Callable[[], MetadataStore | None],
         on_failure: Callable[[BaseException], None],
+        record: ScrubRecord,
     ) -> None:
         """
         Args:
             threads: read the index and the entry logs.
             store: returns the current metadata session; None: damage is only logged and counted.
             on_failure: called after a failed sync, and for a bug.
+            record: of an earlier process of the bookie.
         """
         self._storage = storage
         self._threads = threads
@@ -96,11 +96,14 @@ class Scrub:
         self._on_failure = on_failure
         self._bookie_id = storage.config.bookie_id
         self._bytes_per_second = storage.config.scrub_bytes_per_second
-        self._unclosed: dict[int, None] = {}  # damaged ledgers that are still open; at most UNCLOSED_MAX (I15)
+        self._unclosed = dict.fromkeys(record.unclosed)  # damaged ledgers that are open; at most UNCLOSED_MAX (I15)
+        self._marked = dict.fromkeys(record.marked)  # ledgers that are not mended yet; at most MARKED_MAX (I15)
+        self._saved_at = float("-inf")  # seconds of the loop's clock
         self._paused_checked = self._unclosed_checked = float("-inf")  # seconds of the loop's clock
         self._marks_left = 0  # until the tasks are counted
         self._task: asyncio.Task[None] | None = None
-        self.statistics = ScrubStatistics()
+        kept = {name: value for name, value in asdict(record).items() if name not in ("marked", "unclosed")}
+        self.statistics = ScrubStatistics(**kept)
 
     def start(self) -> None:
         """Start the passes, unless the rate is 0."""
@@ -108,8 +111,11 @@ class Scrub:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="scrub")
 
     async def stop(self) -> None:
-        """Stop. A step that runs on a thread ends well."""
+        """Stop, and keep the place. A step that runs on a thread ends well."""
         await end_task(self._task)
+        if self._task is not None and self._saved_at > float("-inf"):
+            with contextlib.suppress(BookieStorageError):  # it serves people, and spares the next process some work
+                await self._save()
         self._task = None
 
     def figures(self) -> dict[str, Any]:
@@ -122,26 +128,81 @@ class Scrub:
             "scrub_damaged_entries": found.damaged_entries,
             "scrub_incomplete_ledgers": found.incomplete_ledgers,
             "scrub_ledgers_marked": found.ledgers_marked,
+            "scrub_ledgers_mended": found.ledgers_mended,
             "scrub_ledgers_left": found.ledgers_left,
+            "scrub_begun_ms": found.begun_ms,
+            "scrub_ended_ms": found.ended_ms,
+            "scrub_next_ledger": found.next_ledger,
+            "scrub_entries_per_second": found.entries_per_second,
             "is_scrub_paused": found.is_paused,
         }
 
     async def scrub(self) -> int:
-        """Run one pass. Return how many ledgers have damaged or missing entries.
+        """Run one pass, or the rest of the one that an earlier process began.
+
+        Returns:
+            how many of the ledgers read have damaged or missing entries.
 
         Raises:
             DiskPoisonedError: a sync failed before, so the state of the disk is unknown.
         """
-        found = 0
-        ledger_ids = sorted(self._storage.ledgers.ids())
+        found, statistics = 0, self.statistics
+        if statistics.next_ledger < 0:
+            statistics.begun_ms, statistics.next_ledger = wall_ms(), 0
+        clock = asyncio.get_running_loop().time
+        began, entries_before = clock(), statistics.entries
+        ledger_ids = [ledger_id for ledger_id in sorted(self._storage.ledgers.ids()) if ledger_id >= self._next]
         for number, ledger_id in enumerate(ledger_ids):
-            self.statistics.ledgers_left = len(ledger_ids) - number
+            statistics.ledgers_left = len(ledger_ids) - number
+            statistics.next_ledger = ledger_id
             found += await self._until_told(ledger_id)
             await self._look_if_due()
+            await self._save_if_due()
             await self._pace(LEDGER_BYTES)
-        self.statistics.ledgers_left = 0
-        self.statistics.passes += 1
+            statistics.entries_per_second = (statistics.entries - entries_before) / max(clock() - began, 1e-3)
+        statistics.ledgers_left, statistics.next_ledger = 0, -1
+        statistics.passes += 1
+        statistics.ended_ms = wall_ms()
+        await self._save()
         return found
+
+    @property
+    def _next(self) -> int:
+        return self.statistics.next_ledger
+
+    async def _save_if_due(self) -> None:
+        if asyncio.get_running_loop().time() - self._saved_at >= SAVE_SECONDS:
+            await self._save()
+
+    async def _save(self) -> None:
+        """Write the record; a disk that is full keeps the old one.
+
+        Raises:
+            DiskPoisonedError: the state of the disk is unknown.
+        """
+        loop, found = asyncio.get_running_loop(), self.statistics
+        self._saved_at = loop.time()
+        record = ScrubRecord(
+            found.passes,
+            found.entries,
+            found.bytes,
+            found.damaged_entries,
+            found.incomplete_ledgers,
+            found.ledgers_marked,
+            found.ledgers_mended,
+            found.begun_ms,
+            found.ended_ms,
+            found.next_ledger,
+            tuple(self._marked),
+            tuple(self._unclosed),
+        )
+        directory = self._storage.directories[0].path
+        try:
+            await loop.run_in_executor(self._threads, scrub_record.save, self._storage.disk, directory, record)
+        except DiskPoisonedError:
+            raise
+        except BookieStorageError as error:
+            log.warning("the place of the scrub is not stored: %s", error)
 
     async def look_at_unclosed(self) -> None:
         """Mark damaged ledgers that were closed since they were found.
@@ -159,20 +220,37 @@ class Scrub:
             if record is None or record.is_closed:
                 self._unclosed.pop(ledger_id, None)
 
+    async def look_at_marked(self) -> None:
+        """Count the marked ledgers whose tasks are done.
+
+        Raises:
+            MetadataError: the store did not answer; those left are looked at again.
+        """
+        store = self._store()
+        for ledger_id in list(self._marked) if store is not None else ():
+            assert store is not None, "there are ledgers to look at"
+            if await store.exists(paths.underreplicated(ledger_id)) is None:
+                self.statistics.ledgers_mended += ledger_id in self._storage.ledgers.ids()  # not if it was deleted
+                self._marked.pop(ledger_id, None)
+
     async def _look_if_due(self) -> None:
         now = asyncio.get_running_loop().time()
-        if not self._unclosed or now - self._unclosed_checked < UNCLOSED_CHECK_SECONDS:
+        if not (self._unclosed or self._marked) or now - self._unclosed_checked < UNCLOSED_CHECK_SECONDS:
             return
         self._unclosed_checked = now
+        before = (len(self._unclosed), len(self._marked))
         try:
             await self.look_at_unclosed()
+            await self.look_at_marked()
         except MetadataError as error:
-            log.warning("damaged open ledgers are looked at later: %s", error)
+            log.warning("damaged ledgers are looked at later: %s", error)
+        if before != (len(self._unclosed), len(self._marked)):
+            await self._save()
 
     async def _run(self) -> None:
         interval = self._storage.config.scrub_interval_ms / 1000
         clock = asyncio.get_running_loop().time
-        due = clock() + min(interval, FIRST_PASS_SECONDS)
+        due = clock() + self._first_pause(interval)
         while True:
             try:
                 while clock() < due:
@@ -183,6 +261,16 @@ class Scrub:
             except Exception as error:  # a sync failed, or a bug of ours
                 self._on_failure(error)
                 return
+
+    def _first_pause(self, interval: float) -> float:
+        """Return the seconds until the first pass of this process: at once one that was under way, else when it is due.
+
+        The wall clock may jump, so no pause is longer than the interval.
+        """
+        if self._next >= 0:
+            return min(interval, RESUME_SECONDS)
+        since_last = (wall_ms() - self.statistics.begun_ms) / 1000
+        return min(interval, max(FIRST_PASS_SECONDS, interval - since_last))
 
     async def _until_told(self, ledger_id: int) -> bool:
         """Read a ledger's entries, again while the metadata store does not answer, so that no damage stays untold."""
@@ -207,7 +295,7 @@ class Scrub:
         place: Place | None = (-1, -1, -1)
         while place is not None:
             await self._wait_while_paused()
-            step = await loop.run_in_executor(self._threads, _scrub_step, directory, ledger_id, place)
+            step = await loop.run_in_executor(self._threads, verify_rows, directory, ledger_id, place)
             damaged += [n for n in step.damaged if storage.write_cache.get(ledger_id, n) is None]
             self.statistics.entries += step.entries
             self.statistics.bytes += step.size
@@ -263,6 +351,8 @@ class Scrub:
         self._marks_left -= 1
         if await extend_task(store, ledger_id, (self._bookie_id,), (self._bookie_id,)):
             self.statistics.ledgers_marked += 1
+            if len(self._marked) < MARKED_MAX:
+                self._marked[ledger_id] = None
             log.info("ledger %d is marked for repair", ledger_id)
 
     async def _pace(self, size: int) -> None:
@@ -292,50 +382,3 @@ async def _record(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None
 
 def _bookies(record: LedgerMetadata) -> set[str]:
     return {bookie_id for segment in record.segments for bookie_id in segment.bookies}
-
-
-def _scrub_step(directory: DataDirectory, ledger_id: int, after: Place) -> _StepResult:
-    """Verify the rows of a ledger that follow ``after``, up to a number of bytes. Blocks."""
-    rows = (run for run in directory.index.runs(ledger_id, max(after[0], 0)) if _place(run) > after)
-    step, damaged = _StepResult(None), []
-    for run in islice(rows, STEP_ROWS):
-        damaged += _damaged_in(directory, run)
-        step.place = _place(run)
-        step.entries += len(run.sizes)
-        step.size += sum(run.sizes)
-        if step.size >= STEP_BYTES:
-            break
-    step.damaged = tuple(sorted(set(damaged)))
-    return step
-
-
-def _damaged_in(directory: DataDirectory, run: EntryRun) -> list[int]:
-    """Return the entries of a row of which no copy of this bookie can be read. Blocks."""
-    damaged: list[int] = []
-    first, end = run.first_entry_id, run.first_entry_id + len(run.sizes)
-    while first < end:
-        try:
-            sizes, _ = directory.reader.read_into(run, first, STEP_BYTES, own_memory)
-            first += len(sizes)
-        except DiskPoisonedError:
-            raise
-        except (EntryDamagedError, BookieStorageError, FileNotFoundError):
-            if not _is_readable(directory, run.ledger_id, first):
-                damaged.append(first)
-            first += 1
-    return damaged
-
-
-def _is_readable(directory: DataDirectory, ledger_id: int, entry_id: int) -> bool:
-    """Return whether a read of the entry succeeds by another copy, or the entry is gone."""
-    try:
-        directory.read(ledger_id, entry_id, entry_id, 1)
-    except DiskPoisonedError:
-        raise
-    except (EntryDamagedError, BookieStorageError):
-        return False
-    return True
-
-
-def _place(run: EntryRun) -> Place:
-    return run.first_entry_id, run.log_id, run.offset

@@ -18,7 +18,7 @@ import typer
 from heliograph.cli.operations import racks
 from heliograph.cli.operations.decommission import decommission
 from heliograph.cli.operations.disks import move, recover, replace
-from heliograph.cli.options import Json
+from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import EXIT_FAILED, Output
 
 if TYPE_CHECKING:
@@ -44,6 +44,21 @@ Directories = Annotated[
     list[Path],
     typer.Argument(help="The bookie's directory, or each of its journal and data directories.", metavar="DIRECTORY..."),
 ]
+
+
+@app.command("scrubs")
+def scrubs_(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+    """Show how far the search for damaged entries is.
+
+    Of each bookie: its last full pass, its place in the running one, and what it has found and what was mended since.
+    """
+    from heliograph.cluster.status import scrubs as work
+
+    output, target = Output(as_json), Target.of(namespace, home)
+    target.attach()
+    found = work.scrubs(target.namespace)
+    output.result({"scrubs": [asdict(one) for one in found]})
+    output.table("", work.COLUMNS, [one.row for one in found])
 
 
 @app.command("inspect")

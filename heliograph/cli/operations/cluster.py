@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heliograph.base.clock import iso_time
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
@@ -203,6 +204,7 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
         ("under-replicated ledgers", _count(found.underreplicated_ledgers)),
         *([("damaged ledgers", _damaged(found.ledgers_damaged))] if found.ledgers_damaged > 0 else []),
         *([("repair", "paused: helio ledgers resume --repair")] if found.is_repair_paused else []),
+        *([("restored metadata", _restored(found.restored_backup_ms))] if found.restored_backup_ms else []),
         *([("ledgers to be moved", _count(found.ledgers_moving))] if found.bookies_draining else []),
         ("topics in public/default", _count(found.topics)),
         *([("operator", found.operator)] if found.operator else []),
@@ -211,6 +213,10 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
         ("Ray dashboard", _dashboard(found.dashboard_url, auth_mode)),
     ]
     output.facts("", rows)
+
+
+def _restored(backup_ms: int) -> str:
+    return f"of {iso_time(backup_ms)}: bookies delete no ledger until helio backup accept"
 
 
 def _damaged(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -82,13 +83,16 @@ def describe(ledger: LedgerId, home: Home = None, namespace: Namespace = None, a
 
 @app.command("repair-status")
 def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
-    """Show the progress of repair.
+    """Show the progress of repair and of scrubs.
 
-    Ledgers, bytes, rate and time left. Sums are since the auditor's session began.
+    Ledgers, bytes, rate and time left; sums are since the auditor's session began. Scrubs: as `helio bookies scrubs`.
     """
+    from heliograph.cluster.status import scrubs
+
     output = Output(as_json)
     found = _ask(home, namespace, "repair_status")
-    output.result(found)
+    of_bookies = scrubs.scrubs(Target.of(namespace, home).namespace)
+    output.result({**found, "scrubs": [asdict(one) for one in of_bookies]})
     left = found["seconds_left"]
     output.facts(
         "",
@@ -105,6 +109,7 @@ def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json 
             ("latest failure", found["last_failure"] or "none"),
         ],
     )
+    output.table("scrubs", scrubs.COLUMNS, [one.row for one in of_bookies])
 
 
 @app.command()

@@ -41,3 +41,4 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
     yield answers
     if state is not None and not state.own_pid and not answers.way_out:
         yield from running.check_parts(namespace, state)
+        yield running.check_metadata(state.metadata_url, ClusterHome(home).secret())

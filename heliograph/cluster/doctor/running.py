@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heliograph.base.clock import wall_ms
+from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterState
 from heliograph.base.peer import NODE
@@ -16,6 +17,9 @@ from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
 from heliograph.cluster.doctor.machine import OPEN_FILES_LEAST
+from heliograph.cluster.status.registrations import restored_backup_ms
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.credentials import with_secrets
 
 ANSWER_SECONDS = 10.0
 SKEW_WARNING_MS = 500
@@ -75,6 +79,35 @@ def check_parts(namespace: str, state: ClusterState) -> Iterator[CheckResult]:
             "parts", f"no answer from {', '.join(sorted(silent))}", "see `helio status --ray` and `helio logs`"
         )
     yield from judged(facts)
+
+
+def check_metadata(url: str, secret: str | None) -> CheckResult:
+    """Check that the metadata store answers, and that it waits for no decision after a restore.
+
+    Args:
+        secret: the cluster's, which the embedded store asks for; None: that of the environment.
+    """
+    try:
+        backup_ms = asyncio.run(_restored_backup_ms(url, secret))
+    except (HeliographError, TimeoutError) as error:
+        found = str(error) or f"it does not answer within {ANSWER_SECONDS:.0f} s"
+        return problem("metadata", found, "see `helio status --ray` and `helio logs metadata`")
+    if not backup_ms:
+        return ok("metadata", "it answers")
+    return warning(
+        "metadata",
+        f"restored from a backup of {iso_time(backup_ms)}: no ledger is deleted, so disks fill up",
+        "check that nothing later is needed (`helio backup verify`), then `helio backup accept`",
+    )
+
+
+async def _restored_backup_ms(url: str, secret: str | None) -> int:
+    async with asyncio.timeout(ANSWER_SECONDS):
+        store = await connect_store(with_secrets(url, secret))
+        try:
+            return await restored_backup_ms(store)
+        finally:
+            await store.close()
 
 
 def judged(facts: Mapping[str, Facts]) -> Iterator[CheckResult]:

@@ -17,6 +17,7 @@ from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration, UnderReplicatedLedger
+from heliograph.metadata.operator_records import RestoredMark
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
@@ -45,6 +46,7 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
         status.bookies_draining = await store.children(paths.BOOKIES_DRAINING)
         status.is_repair_paused = await store.exists(paths.UNDERREPLICATION_DISABLED) is not None
         status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
+        status.restored_backup_ms = await restored_backup_ms(store)
         await _take_addresses(status, store)
         await _take_start_failures(status, store)
         await _take_report(status, store)
@@ -53,6 +55,14 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
             status.topics = await count_topics(store)
     finally:
         await store.close()
+
+
+async def restored_backup_ms(store: MetadataStore) -> int:
+    """Return when the backup was made that the metadata came out of, while nobody accepted it; 0: there is none."""
+    try:
+        return decode(RestoredMark, (await store.get(paths.RESTORED))[0]).backup_ms
+    except NoNodeError:
+        return 0
 
 
 async def _count_tasks(status: ClusterStatus, store: MetadataStore) -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.app import app
 from heliograph.cluster import decommission
+from heliograph.cluster.status import scrubs
 
 TASK = {
     "ledger_id": 7,
@@ -41,6 +42,17 @@ DESCRIBED = {
     },
     "task": TASK,
 }
+SCRUBBED = {
+    "scrub_ended_ms": 1_700_000_000_000,
+    "scrub_next_ledger": 4711,
+    "scrub_ledgers_left": 3,
+    "scrub_entries_per_second": 12.3,
+    "scrub_passes": 2,
+    "scrub_damaged_entries": 5,
+    "scrub_incomplete_ledgers": 0,
+    "scrub_ledgers_marked": 2,
+    "scrub_ledgers_mended": 1,
+}
 STATUS = {
     "is_paused": True,
     "are_scrubs_paused": False,
@@ -65,6 +77,7 @@ def helio(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> tupl
         return answer
 
     monkeypatch.setattr(decommission, "ask", ask)
+    monkeypatch.setattr(scrubs, "scrubs", lambda namespace: [scrubs.status_of("bookie-1", SCRUBBED)])
     monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)
     return CliRunner().invoke(app, ["ledgers", *arguments]), asked
 
@@ -91,8 +104,16 @@ def test_a_ledger_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_progress_of_repair_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, asked = helio(monkeypatch, STATUS, "repair-status")
     assert asked == [("repair_status",)]
-    for text in ("paused", "100 entries, 3.00 MiB", "1.50 MiB/s", "about 3 s"):
+    for text in ("paused", "100 entries, 3.00 MiB", "1.50 MiB/s", "about 3 s", "bookie-1", "ledger 4711, 3 left"):
         assert text in shown.output
+    as_json, _ = helio(monkeypatch, STATUS, "repair-status", "--json")
+    assert json.loads(as_json.stdout)["scrubs"][0]["ledgers_mended"] == 1
+
+
+def test_a_bookie_that_has_not_started_has_no_scrub() -> None:
+    found = scrubs.status_of("bookie-1", {})
+    assert "not started" in found.row[1]
+    assert len(found.row) == len(scrubs.COLUMNS) == len(scrubs.status_of("bookie-1", SCRUBBED).row)
 
 
 @pytest.mark.parametrize(

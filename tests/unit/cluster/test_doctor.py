@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import os
@@ -23,6 +24,11 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor import machine, running, secrecy
 from heliograph.cluster.doctor.finding import CheckResult, Severity
 from heliograph.cluster.hosting import own_facts
+from heliograph.metadata.codec import encode
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.operator_records import RestoredMark
+from heliograph.metadata.paths import RESTORED
+from heliograph.metadata.recipes.cluster_init import initialise
 
 OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
 
@@ -199,3 +205,26 @@ def test_wrong_settings_are_a_problem_with_exit_code_1(tmp_path: Path) -> None:
     assert shown.exit_code == 1
     last = json.loads(shown.output)["findings"][-1]
     assert (last["check"], last["severity"]) == ("settings", "problem")
+
+
+def test_metadata_that_was_restored_waits_for_a_decision() -> None:
+    url = "memory://doctor-of-restored"
+
+    async def mark() -> None:
+        store = await connect_store(url)
+        await initialise(store)
+        await store.create(RESTORED, encode(RestoredMark(1_700_000_000_000, 1_700_000_000_001)))
+        await store.close()
+
+    assert running.check_metadata(url, None).severity is Severity.OK
+    asyncio.run(mark())
+    found = running.check_metadata(url, None)
+    assert found.severity is Severity.WARNING
+    assert "2023-11-14" in found.found
+    assert "helio backup accept" in found.way_out
+
+
+def test_metadata_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "ANSWER_SECONDS", 0.2)
+    found = running.check_metadata("embedded://127.0.0.1:1", None)
+    assert found.severity is Severity.PROBLEM

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from heliograph.cli.operations.cluster import _show_status
+from heliograph.cli.output import Output
 from heliograph.cluster.status import registrations
 from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
 from heliograph.metadata import paths
@@ -13,6 +15,7 @@ from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.bookie_records import BookieStartFailure
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration, UnderReplicatedLedger
+from heliograph.metadata.operator_records import RestoredMark
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore
 
@@ -27,6 +30,7 @@ def seen(
     failed: tuple[BookieStartFailure, ...] = (),
     full: str = "",
     nearly_full: str = "",
+    restored_backup_ms: int = 0,
 ) -> ClusterStatus:
     """Return the status of a cluster in which every bookie's actor answers."""
     found = ClusterStatus("n", "ray", "", metadata_url="embedded://here")
@@ -54,6 +58,9 @@ def seen(
 
         for failure in failed:
             await store.create(paths.bookie_start_failure(failure.bookie_id), encode(failure), parents=True)
+
+        if restored_backup_ms:
+            await store.create(paths.RESTORED, encode(RestoredMark(restored_backup_ms, restored_backup_ms + 1)))
 
         async def connect(url: str) -> MetadataStore:
             return server.open_session()
@@ -121,3 +128,15 @@ def test_a_bookie_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) 
     assert found.actors[2].note == (
         "does not start: CookieMismatchError: b3 misses journal directory 1 of 1 (4 starts in a row)"
     )
+
+
+def test_restored_metadata_is_shown_with_the_command_that_ends_its_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert seen(monkeypatch, writable="bookie-1").restored_backup_ms == 0
+    found = seen(monkeypatch, writable="bookie-1", restored_backup_ms=1_700_000_000_000)
+    assert found.restored_backup_ms == 1_700_000_000_000
+    _show_status(Output(False), found, "")
+    shown = capsys.readouterr().out
+    assert "2023-11-14" in shown
+    assert "helio backup accept" in shown

@@ -10,9 +10,11 @@ import pytest
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.store.entry_log import HEADER_BYTES, log_path
 from heliograph.actors.bookie.store.index import IndexBatch
-from heliograph.actors.bookie.upkeep import scrub
+from heliograph.actors.bookie.upkeep import scrub, scrub_record
+from heliograph.actors.bookie.upkeep.scrub_record import ScrubRecord
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.actors.ledger.driver.writer import LedgerWriter
 from heliograph.actors.wire.messages import BookieOp, Status
@@ -190,5 +192,70 @@ def test_scrubs_run_by_themselves_again_and_again(tmp_path: Path) -> None:
             await until(lambda: int(str(scrubbed(bookie)["scrub_passes"])) >= 2)
         finally:
             await bookie.stop()
+
+    asyncio.run(scenario())
+
+
+def test_place_and_counts_of_a_scrub_outlive_the_bookie(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            writer = await filled(client, cluster)
+            await writer.close()
+            tasks = UnderReplication(await connect_store(cluster.url))
+            harm(tmp_path, "b2")
+            assert await cluster.bookies["b2"].scrub() == 1
+            before = scrubbed(cluster.bookies["b2"])
+            await cluster.stop_bookie("b2")
+            await cluster.start_bookie("b2")
+            bookie = cluster.bookies["b2"]
+            running = bookie._running
+            assert running is not None
+            after = scrubbed(bookie)
+            assert after["scrub_passes"] == before["scrub_passes"] == 1
+            assert after["scrub_damaged_entries"] == DAMAGES
+            assert after["scrub_ended_ms"] == before["scrub_ended_ms"] != 0
+            await running.scrub.look_at_marked()
+            assert scrubbed(bookie)["scrub_ledgers_mended"] == 0, "its task is not done"
+            found = await tasks.task(writer.ledger_id)
+            assert found is not None
+            await tasks.finish(writer.ledger_id, found.version)
+            await running.scrub.look_at_marked()
+            assert scrubbed(bookie)["scrub_ledgers_mended"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_pass_goes_on_where_an_earlier_process_of_the_bookie_was(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            first, second = await filled(client, cluster), await filled(client, cluster)
+            for writer in (first, second):
+                await writer.close()
+            await cluster.stop_bookie("b2")
+            kept = ScrubRecord(passes=7, entries=1_000, begun_ms=1, next_ledger=second.ledger_id)
+            scrub_record.save(RealDisk(), tmp_path / "b2" / "data", kept)
+            await cluster.start_bookie("b2")
+            bookie = cluster.bookies["b2"]
+            assert scrubbed(bookie)["scrub_next_ledger"] == second.ledger_id
+            assert await bookie.scrub() == 0
+            found = scrubbed(bookie)
+            assert (found["scrub_passes"], found["scrub_entries"]) == (8, 1_000 + len(PAYLOADS))
+            assert found["scrub_next_ledger"] == -1
+            assert await bookie.scrub() == 0
+            assert scrubbed(bookie)["scrub_entries"] == 1_000 + 3 * len(PAYLOADS), "the next pass reads all again"
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_record_of_scrubs_costs_a_pass_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / scrub_record.RECORD_NAME).write_bytes(b"not a record")
+
+    async def scenario() -> None:
+        bookie = Bookie(BookieConfig("b1", (tmp_path,), (tmp_path,)), None)
+        await bookie.start()
+        assert scrubbed(bookie)["scrub_passes"] == 0
+        assert await bookie.scrub() == 0
+        await bookie.stop()
+        assert scrub_record.load(RealDisk(), tmp_path).passes == 1
 
     asyncio.run(scenario())
