@@ -19,6 +19,7 @@ from tests.bench.broker import (
 )
 from tests.bench.metadata import store as metadata_store
 from tests.bench.peers import peer
+from tests.bench.tables import tables
 
 SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "disk": disk.report,
@@ -34,4 +35,5 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "topics": many_topics.report,
     "failover": failover.report,
     "repair": repair.report,
+    "tables": tables.report,
 }

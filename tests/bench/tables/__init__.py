@@ -1,0 +1,1 @@
+"""Tables: topics as record batches."""

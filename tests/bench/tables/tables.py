@@ -1,0 +1,116 @@
+"""Topics as tables, on one core: against the same rows in a Parquet file, and against a consumer of the topic."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import uvloop
+
+import heliograph
+from heliograph.pipelines.planning.plan import plan_topic
+from heliograph.pipelines.reading.columns import ALL_COLUMNS, VALUE, schema_of
+from heliograph.pipelines.reading.range_reader import read_ranges
+from tests.bench.bench import Bench
+from tests.bench.broker.consume import reader
+from tests.bench.broker.private_cluster import PrivateCluster
+from tests.bench.figure import Aim, Limit, at_least
+from tests.bench.process import Child
+
+SECTION = "tables"
+BATCH_ROWS = 1_000
+ROWS_AIM = 1_000_000  # value only, small messages, a second of one core
+BYTES_AIM_MB = 400  # value only, 1 KiB
+ALL_COLUMNS_SHARE = 1 / 3  # of the rows with the value alone
+PARQUET_SHARE = 1 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A topic: messages of equal or different sizes, with or without keys."""
+
+    name: str
+    topic: str
+    rows: int
+    sizes: Sequence[int]
+    has_keys: bool = False
+
+    @property
+    def mean_bytes(self) -> float:
+        """Return the mean size of a message."""
+        return sum(self.sizes) / len(self.sizes)
+
+
+CASES = (
+    Case("100 bytes", "tables-small", 3_000_000, (100,)),
+    Case("50 to 149 bytes, keys", "tables-varied", 3_000_000, tuple(range(50, 150)), has_keys=True),
+    Case("1 KiB", "tables-large", 600_000, (1 << 10,)),
+)
+
+
+def report(bench: Bench) -> None:
+    """Measure the rows of the section."""
+    cluster = bench.cluster()
+    for case in CASES:
+        bench.say(f"measuring tables of messages of {case.name}")
+        uvloop.run(_fill(cluster, case, bench.count(case.rows)))
+        _measure(bench, cluster, case)
+
+
+def _measure(bench: Bench, cluster: PrivateCluster, case: Case) -> None:
+    ranges = plan_topic(case.topic, namespace=cluster.namespace)
+    plan, parquet = bench.directory / f"{case.topic}.ranges", bench.directory / f"{case.topic}.parquet"
+    plan.write_text("\n".join(piece.to_json() for piece in ranges))
+    with pq.ParquetWriter(parquet, schema=schema_of(ALL_COLUMNS)) as writer:
+        for batch in read_ranges(ranges, ALL_COLUMNS):
+            writer.write_batch(batch)
+    with reader("ours", cluster, case.topic, "earliest", bench.seconds(4.0)) as child:
+        child.said()
+        consumed = json.loads(child.said())
+    consumer = Limit(consumed["messages"] / consumed["seconds"], "our client consumes")
+    values = _scan(plan, VALUE)
+    fast = ROWS_AIM if case.mean_bytes < 1000 else BYTES_AIM_MB * 1e6 / case.mean_bytes
+    _add(bench, f"value of {case.name}", values, consumer, at_least(fast))
+    every = _scan(plan, *ALL_COLUMNS)
+    alone = Limit(values["rows"] / values["seconds"], "value alone")
+    _add(bench, f"seven columns, {case.name}", every, alone, at_least(ALL_COLUMNS_SHARE * alone.value))
+    stored = _scan(parquet, *ALL_COLUMNS)
+    limit = Limit(stored["rows"] / stored["seconds"], "Parquet, page cache")
+    _add(bench, f"seven columns, {case.name}, again", every, limit, at_least(PARQUET_SHARE * limit.value))
+    parquet.unlink()
+
+
+def _scan(path: Path, *columns: str) -> dict[str, float]:
+    with Child("tests.bench.tables.scan", path, *columns) as child:
+        found: dict[str, float] = json.loads(child.said())
+    return found
+
+
+def _add(bench: Bench, name: str, found: dict[str, float], against: Limit, aim: Aim) -> None:
+    bench.add(
+        SECTION,
+        name,
+        found["rows"] / found["seconds"],
+        "rows/s",
+        against,
+        aim=aim,
+        mb_per_s=found["bytes"] / found["seconds"] / 1e6,
+        cpu_us_a_row=found["cpu_seconds"] / found["rows"] * 1e6,
+        peak_mb=found["peak_mb"],
+    )
+
+
+async def _fill(cluster: PrivateCluster, case: Case, rows: int) -> None:
+    client = await heliograph.connect_async(cluster.service_url)
+    try:
+        producer = await client.producer(case.topic)
+        values = [os.urandom(case.sizes[number % len(case.sizes)]) for number in range(BATCH_ROWS)]
+        keys = [f"key-{number % 317}" for number in range(BATCH_ROWS)] if case.has_keys else None
+        for _ in range(max(1, rows // BATCH_ROWS)):
+            await producer.send_many(values, keys=keys)
+    finally:
+        await client.close()
