@@ -67,6 +67,8 @@ class ClusterState:
         ray_temporary_directory: Directory of that Ray head's own files.
         own_pid, own_start_ticks: The process that has all parts of a cluster without Ray; both are 0 for one in Ray.
         admin_socket: Path of the Unix socket of that process for administrative calls; empty: none.
+        node_address: Address of this machine's node, if ``helio join`` brought it into a cluster that another machine
+            started; empty otherwise.
         boot_id: The boot of the machine within which ``ray_pid`` and ``own_pid`` are valid.
         version: Version of this file's format.
     """
@@ -90,6 +92,7 @@ class ClusterState:
     own_pid: int = 0
     own_start_ticks: int = 0
     admin_socket: str = ""
+    node_address: str = ""
     not_serving: Mapping[str, str] = field(default_factory=dict)  # of the last start: parts and reasons
     version: int = STATE_VERSION
 

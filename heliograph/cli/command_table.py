@@ -15,6 +15,8 @@ PURPOSES = (
             CommandEntry("dev", "heliograph.cli.dev:dev", "Run a cluster in this process, without Ray, until Ctrl-C."),
             CommandEntry("up", f"{_OPERATIONS}.cluster:up", "Start a cluster."),
             CommandEntry("down", f"{_OPERATIONS}.cluster:down", "Stop what `helio up` started."),
+            CommandEntry("join", "heliograph.cli.joining:join", "Bring this machine into a cluster."),
+            CommandEntry("leave", "heliograph.cli.joining:leave", "Take this machine out of its cluster."),
             CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs."),
             CommandEntry("scale", "heliograph.cli.scaling:scale", "Have more bookies or brokers, or fewer."),
             CommandEntry("restart", "heliograph.cli.scaling:restart", "Restart parts one by one while clients go on."),

@@ -86,10 +86,14 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
             raise ClusterNotFoundError(f"no Ray cluster is known to this process: {_HINT}")
         if "://" not in found and found not in ("auto", "local"):
             _probe(found)
-        _use_token_if_local(found)
-        _stay_on_loopback_if_noted(found, noted_state(namespace, home))
+        state = noted_state(namespace, home)
+        noted = state if state is not None and state.ray_address == found else None
+        _use_token_if_local(found, is_known=noted is not None and noted.ray_auth_mode == "token")
+        _stay_on_loopback_if_noted(found, state)
+        # Without its address, this process could be taken for one of another node whose files are on the same disk.
+        node = {"_node_ip_address": noted.node_address} if noted is not None and noted.node_address else {}
         try:
-            ray.init(address=found, namespace=namespace, log_to_driver=False, configure_logging=False)
+            ray.init(address=found, namespace=namespace, log_to_driver=False, configure_logging=False, **node)
         except Exception as error:  # Ray raises many classes here; all mean the same to a caller
             raise ClusterNotFoundError(f"Ray at {found} cannot be joined ({_first_line(error)}): {_HINT}") from error
 
@@ -263,16 +267,29 @@ def _stay_on_loopback_if_noted(address: str, state: ClusterState | None) -> None
     ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read its environment when it was imported
 
 
-def _use_token_if_local(address: str) -> None:
+def has_token() -> bool:
+    """Return whether this user has a token of Ray."""
+    token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+    return bool(os.environ.get("RAY_AUTH_TOKEN")) or token_file.exists()
+
+
+def _use_token_if_local(address: str, *, is_known: bool) -> None:
     """Present this user's Ray token, if there is one, to a Ray cluster on this machine, as ``ray start`` does.
 
     Ray itself presents it to a cluster that it discovered, never to a given address, which may belong to another user.
+
+    Args:
+        is_known: this machine has joined the cluster, and has shown the token then.
     """
-    token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
-    if os.environ.get("RAY_AUTH_MODE") or not (os.environ.get("RAY_AUTH_TOKEN") or token_file.exists()):
+    if os.environ.get("RAY_AUTH_MODE") or not has_token():
         return
-    if address.startswith("ray://") or not _is_this_machine(address.rpartition(":")[0]):
+    if address.startswith("ray://") or not (is_known or _is_this_machine(address.rpartition(":")[0])):
         return
+    present_token()
+
+
+def present_token() -> None:
+    """Have Ray present this user's token from now on."""
     os.environ["RAY_AUTH_MODE"] = "token"
     from ray._raylet import Config  # type: ignore[attr-defined]  # compiled
 

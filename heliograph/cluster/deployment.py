@@ -13,7 +13,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -204,7 +204,7 @@ def create_named(
         others: the parts that are not in the roster.
         metadata_url: with its password.
     """
-    parts = [*others, *(part for part in _rostered(roster, config))]
+    parts = [*others, *_rostered(roster, config), *rosters.replicator_parts(roster)]
     part = next(part for part in parts if part.name == name)
     _create(part, config, metadata_url, dashboard_url, others)
 
@@ -222,9 +222,14 @@ def _rostered(roster: Roster, config: ClusterConfig) -> list[Part]:
 
 
 def _on_roster(parts: Sequence[Part], roster: Roster, config: ClusterConfig) -> list[Part]:
-    """Return the parts with the bookies and brokers of the roster in place of those that the configuration numbers."""
-    others = [part for part in parts if part.kind not in rosters.KINDS]
-    return [*others, *_rostered(roster, config)]
+    """Return the parts with those of the roster in place of the ones that the configuration numbers."""
+    others = [part for part in parts if part.kind not in (*rosters.KINDS, "replicator")]
+    replicators = rosters.replicator_parts(roster) if _has_replicators(parts) else []
+    return [*others, *_rostered(roster, config), *replicators]
+
+
+def _has_replicators(parts: Sequence[Part]) -> bool:
+    return any(part.kind == "replicator" for part in parts)
 
 
 async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nodes: Sequence[Node]) -> Roster:
@@ -250,14 +255,15 @@ def _rules(config: ClusterConfig) -> OperatorRules:
 def _operator_arguments(
     config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part]
 ) -> OperatorArguments:
+    fixed = tuple(part for part in others if part.kind != "replicator")  # the operator keeps a worker at each place
     settings = OperatorSettings(
         identity=f"{OPERATOR} of {config.namespace}",
-        rules=_rules(config),
-        others=tuple(part.name for part in others),
+        rules=replace(_rules(config), has_replicators=_has_replicators(others)),
+        others=tuple(part.name for part in fixed),
         ensemble_size=config.ensemble_size,
         start_seconds=config.start_timeout_ms / 1000,
     )
-    create = PackedCall(partial(create_named, config, tuple(others), metadata_url, dashboard_url))
+    create = PackedCall(partial(create_named, config, fixed, metadata_url, dashboard_url))
     return OperatorArguments(config.namespace, metadata_url, config.session_timeout_ms, settings, create)
 
 

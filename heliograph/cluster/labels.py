@@ -7,11 +7,12 @@ the bookies are spread over those, and each stays at the address that it was giv
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from heliograph.base.errors import ResourceError
+from heliograph.base.errors import BadRequestError, ResourceError
 
 PREFIX = "heliograph.io/"
 BOOKIE = "heliograph.io/bookie"
@@ -24,6 +25,7 @@ ADDRESS_RESOURCE = "node:"  # and an address: a resource that Ray gives to the n
 METADATA_NAME = "metadata"  # of the actor
 FIRST_BOOKIE = "bookie-1"
 
+KNOWN = (BOOKIE, BROKER, METADATA, RACK, HOST)
 ONE_MACHINE = {BOOKIE: ANY, BROKER: ANY, METADATA: ANY}
 
 Selector = dict[str, str]
@@ -52,6 +54,45 @@ class Place:
     def __str__(self) -> str:
         text = describe(self.selector) if self.selector else "a node"
         return f"{text} at {self.address}" if self.address else text
+
+
+def read_labels(texts: Iterable[str]) -> dict[str, str]:
+    """Return the labels of a node that are given as ``name=value`` or as several of them with commas.
+
+    Ours may be given without ``heliograph.io/``, so a name without a ``/`` is one of ours.
+
+    Raises:
+        BadRequestError: one has another form, or means nothing; names the nearest that does.
+    """
+    found: dict[str, str] = {}
+    for text in (part for each in texts for part in each.split(",")):
+        name, separator, value = text.strip().partition("=")
+        if not separator or not name or not value:
+            raise BadRequestError(f"{text!r} is no label: give name=value", field="label")
+        key = name if "/" in name else PREFIX + name
+        if key.startswith(PREFIX) and key not in KNOWN:
+            near = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.0)[0]
+            raise BadRequestError(f"the label {name} means nothing; the nearest is {near}", field="label")
+        if wrong := what_is_wrong(key, value):
+            raise BadRequestError(f"the label {name}={value} is wrong: {wrong}", field="label")
+        found[key] = value
+    return found
+
+
+def what_is_wrong(key: str, value: str) -> str:
+    """Return the way out of a wrong label of ours; empty if nothing is wrong."""
+    if key.startswith(PREFIX) and key not in KNOWN:
+        return f"it means nothing; use {', '.join(KNOWN)}"
+    if key == BOOKIE and value not in (ANY, "false") and not _is_bookie(value):
+        return f"use {ANY} for any bookie, or the name of one such as bookie-4"
+    if key in (BROKER, METADATA) and value not in (ANY, "false"):
+        return f"use {ANY}, or leave it out"
+    return ""
+
+
+def _is_bookie(name: str) -> bool:
+    kind, _, number = name.partition("-")
+    return kind == "bookie" and number.isdecimal() and int(number) > 0
 
 
 def is_one_without_labels(nodes: Sequence[Node], known: Mapping[str, Place]) -> bool:
@@ -155,6 +196,6 @@ def matches(selector: Mapping[str, str], node: NodeLabels) -> bool:
 
 def _missing(label: str, part: str) -> str:
     return (
-        f"no node of this Ray cluster is labelled for {part}: start one with `ray start --labels {label}={ANY}`, "
+        f"no node of this Ray cluster is labelled for {part}: start one with `helio join --label {label}={ANY}`, "
         "or pass --no-require-labels to use any node"
     )

@@ -23,12 +23,14 @@ from heliograph.base.home import ClusterHome, ClusterState, boot_id, delete_tree
 from heliograph.base.peer import NODE, is_loopback
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
+from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.client.access import joined_address
 from heliograph.cluster import ports, setting_report
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch
 from heliograph.cluster.head.storage import RayStorage, is_wanted
+from heliograph.cluster.joining.record import load_record
 from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
 
 SECRET_BYTES = 32
@@ -169,14 +171,20 @@ def check_doors(config: ClusterConfig) -> None:
 def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = lambda _: None) -> None:
     """Stop what ``up`` started: the actors, and Ray if ``up`` started it. Data stays unless ``delete_data`` is set.
 
+    Of a cluster that this machine joined, only the node of this machine is stopped; it may join again.
+
     Raises:
         ClusterNotFoundError: ``home`` has no saved state.
-        ConflictError: another ``up`` or ``down`` of the same cluster is running.
+        ConflictError: another ``up`` or ``down`` of the same cluster is running, or ``delete_data`` is set for
+            the node of a cluster that another machine started.
     """
     if not home.directory.exists():
         raise ClusterNotFoundError(f"no cluster was started from {home.directory}: nothing to stop")
     with home.locked():
         state = home.load()
+        if load_record(home) is not None and (state is None or state.node_address):
+            _leave(home, progress, delete_data=delete_data)
+            return
         if state is None:
             raise ClusterNotFoundError(f"no cluster was started from {home.directory}: nothing to stop")
         if state.own_pid:
@@ -195,15 +203,31 @@ def down(home: ClusterHome, *, delete_data: bool = False, progress: Progress = l
         home.forget()
 
 
+def _leave(home: ClusterHome, progress: Progress, *, delete_data: bool) -> None:
+    """Stop the node of this machine: the rest of the cluster is not its own."""
+    from heliograph.cluster.joining.leave import stop
+
+    if delete_data:
+        raise ConflictError(
+            "this machine joined a cluster that another one started: helio leave empties its bookies",
+            field="delete_data",
+        )
+    stop(home, progress)
+
+
 def _deploy(
     config: ClusterConfig, home: ClusterHome, state: ClusterState, progress: Progress, *, is_first: bool
 ) -> ClusterState:
     from heliograph.cluster.deployment import deploy
+    from heliograph.cluster.joining.view import ClusterCard, ClusterView
 
     _attach(config, home, state)
     settings = setting_report.given(config)
     home.keep_secret(config.secrets)
     home.keep_started_with(settings)
+    card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator)
+    seen = ClusterView(state.ray_address)
+    seen.publish(card)  # before the parts start, because they may wait for other machines to join
     deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url)
     if state.ray_pid and is_wanted(config):
         RayStorage.of(home).keep_origin(settings, by_one_start=is_first)
@@ -214,6 +238,9 @@ def _deploy(
         gateway_url=deployed.addresses.get(discovery.GATEWAY, ""),
         data_root=str(config.data_root),
         not_serving=deployed.not_serving,
+    )
+    seen.publish(
+        replace(card, metadata_url=state.metadata_url, service_url=state.service_url, gateway_url=state.gateway_url)
     )
     state = _with_files(state, config)
     home.save(state)
@@ -347,6 +374,12 @@ def _still_valid(home: ClusterHome) -> ClusterState | None:
     state = home.load()
     if state is None:
         return None
+    if state.node_address:
+        raise ConflictError(
+            f"this machine joined the cluster at {state.ray_address}: run helio up where that was started, or give "
+            "another --home",
+            field="home",
+        )
     if state.own_pid:
         _require_no_process(state, home)
         return None

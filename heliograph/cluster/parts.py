@@ -65,9 +65,12 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
     brokers = [f"{BROKER_PREFIX}{number}" for number in range(1, config.brokers + 1)]
     parts += [part_named(name, config, anywhere) for name in brokers]
     if config.auditor:
-        replicators = _replicators({name: places[name] for name in bookies})
-        parts.append(Part(AUDITOR, "auditor", anywhere, duties="audit" if replicators else "all"))
-        parts += replicators
+        found = replicators({name: places[name] for name in bookies})
+        workers = (
+            found if len(found) > 1 else []
+        )  # for bookies in one place, the process of the auditor does their work
+        parts.append(Part(AUDITOR, "auditor", anywhere, duties="audit" if workers else "all"))
+        parts += workers
     if config.gateway:
         parts.append(Part(GATEWAY, "gateway", anywhere, config.gateway_port))
     if config.operator:
@@ -92,16 +95,13 @@ def rack_of(place: labels.Place, nodes: Sequence[labels.Node]) -> str:
     return racks[0] if racks else "default"
 
 
-def _replicators(bookies: Mapping[str, labels.Place]) -> list[Part]:
-    """Return a replication worker for each place of bookies, named after its first one.
-
-    Bookies that are all in one place have none: the process of the auditor does its work there.
-    """
+def replicators(bookies: Mapping[str, labels.Place]) -> list[Part]:
+    """Return a replication worker for each place of bookies, named after its first one."""
     first: dict[str, Part] = {}
     for name, place in bookies.items():
         replicator = f"{REPLICATOR_PREFIX}{name.removeprefix(BOOKIE_PREFIX)}"
         first.setdefault(str(place), Part(replicator, "replicator", place, duties="repair"))
-    return list(first.values()) if len(first) > 1 else []
+    return list(first.values())
 
 
 def _numbered(first: int, number: int, step: int) -> int:

@@ -1,4 +1,4 @@
-"""Supervision of the Ray head that ``helio up`` started: where it has ended, it is started again."""
+"""Supervision of the Ray node that ``helio up`` or ``helio join`` started: where it has ended, it is started again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from heliograph.base.errors import ConflictError, HeliographError, UnsupportedEr
 from heliograph.base.home import ClusterHome
 from heliograph.client import discovery
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.joining.join import JoinWishes, join
+from heliograph.cluster.joining.record import load_record
 from heliograph.cluster.lifecycle import Progress, up
 
 POLL_SECONDS = 1.0
@@ -48,6 +50,30 @@ def _start_again(config: ClusterConfig, progress: Progress, stopped: threading.E
         except ConflictError:
             return  # `helio down` may be at it
         except HeliographError as error:
+            progress(f"{error}; the next attempt follows")
+            stopped.wait(pauses.pause())
+        finally:
+            discovery.detach()
+
+
+def supervise_node(namespace: str, home: ClusterHome, progress: Progress, stopped: threading.Event) -> None:
+    """Have this machine join again whenever its node has ended, until it is stopped on request or ``stopped`` is set.
+
+    This process leaves Ray, which would end it together with the node.
+    """
+    discovery.detach()
+    pauses = Backoff(FIRST_PAUSE_MS, PAUSE_MS_MAX)
+    while not stopped.wait(POLL_SECONDS):
+        known = load_record(home)
+        if known is None or known.pid == 0:
+            return
+        if known.is_running:
+            continue
+        progress("the Ray node of this machine has ended; joining again")
+        try:
+            join(JoinWishes(), namespace, home, 0.0, progress)
+            pauses = Backoff(FIRST_PAUSE_MS, PAUSE_MS_MAX)
+        except HeliographError as error:  # the head may be away, or `helio down` at it
             progress(f"{error}; the next attempt follows")
             stopped.wait(pauses.pause())
         finally:

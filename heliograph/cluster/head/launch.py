@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -77,12 +78,19 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
     port = storage.port or config.ray_port
     if port:
         ports.require_free(port, _node_address(config) or "0.0.0.0", "ray_port")
-    temporary = _temporary_directory()
+    temporary = temporary_directory()
+    process = spawn(_command(config, temporary, dashboard_port, port), environment, home)
+    dashboard_url = "" if config.lean else f"http://127.0.0.1:{dashboard_port}"
+    return RayHead(process, "", dashboard_url, temporary, auth_mode)
+
+
+def spawn(command: Sequence[str], environment: Mapping[str, str], home: ClusterHome) -> ProcessName:
+    """Start a process of Ray in a session of its own, with its output in the log of a home."""
     home.ray_log.touch(mode=PRIVATE_FILE)
     home.ray_log.chmod(PRIVATE_FILE)
     with home.ray_log.open("wb") as log:
         child = subprocess.Popen(
-            _command(config, temporary, dashboard_port, port),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -94,8 +102,7 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
     _children[child.pid] = child
     process = ProcessName.of(child.pid)
     assert process is not None, "a child has a name until it is waited for"
-    dashboard_url = "" if config.lean else f"http://127.0.0.1:{dashboard_port}"
-    return RayHead(process, "", dashboard_url, temporary, auth_mode)
+    return process
 
 
 def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
@@ -107,11 +114,11 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     address_file = head.temporary_directory / "ray_current_cluster"  # written when the head can be joined
     wait_until(lambda: _has_text(address_file) or not head.process.is_alive(), START_TIMEOUT_SECONDS)
     if not head.process.is_alive():
-        raise ResourceError(f"Ray did not start: {_last_lines(home.ray_log)} (log: {home.ray_log})")
+        raise ResourceError(f"Ray did not start: {last_lines(home.ray_log)} (log: {home.ray_log})")
     if not _has_text(address_file):
         raise ResourceError(
             f"Ray was not ready in {START_TIMEOUT_SECONDS:.0f} s: is the machine overloaded? Its last lines: "
-            f"{_last_lines(home.ray_log)} (log: {home.ray_log})"
+            f"{last_lines(home.ray_log)} (log: {home.ray_log})"
         )
     return address_file.read_text().strip()
 
@@ -167,11 +174,17 @@ def _node_address(config: ClusterConfig) -> str | None:
 
 
 def _environment(auth_mode: str, config: ClusterConfig) -> dict[str, str]:
+    environment = node_environment(auth_mode)
+    if config.ray_on_loopback:
+        environment[discovery.LOOPBACK_VARIABLE] = "0"
+    return environment
+
+
+def node_environment(auth_mode: str) -> dict[str, str]:
+    """Return the environment of a Ray node, head or not."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment["RAY_AUTH_MODE"] = auth_mode
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
-    if config.ray_on_loopback:
-        environment[discovery.LOOPBACK_VARIABLE] = "0"
     environment["RAY_worker_niceness"] = "0"  # with Ray's default of 15, other programs starve a broker
     environment["RAY_prestart_worker_first_driver"] = "0"  # else one idle Python for each logical CPU at once
     with contextlib.suppress(ResourceError):  # an unsuitable JAVA_HOME concerns Spark alone, which reports it
@@ -188,7 +201,12 @@ def _dashboard_port(config: ClusterConfig) -> int:
     return port
 
 
-def _temporary_directory() -> Path:
+def temporary_directory() -> Path:
+    """Make a directory for the files of a Ray node, with a path that is short enough for its sockets.
+
+    Raises:
+        ResourceError: it cannot be made.
+    """
     root = tempfile.gettempdir()
     if len(root.encode()) + len("/hg-12345678") > TEMPORARY_PATH_BYTES_MAX:
         root = "/tmp"
@@ -201,12 +219,11 @@ def _temporary_directory() -> Path:
 def _make_token() -> None:
     """Have Ray write its token file if there is none: without it, anyone who reaches a port of Ray can run code."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
-    token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
-    if os.environ.get("RAY_AUTH_TOKEN") or token_file.exists():
+    if discovery.has_token():
         return
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise ResourceError(f"Ray cannot write its token file {token_file}: {_last_line(result.stderr)}")
+        raise ResourceError(f"Ray cannot write its token file: {_last_line(result.stderr)}")
 
 
 def _has_text(file: Path) -> bool:
@@ -216,7 +233,8 @@ def _has_text(file: Path) -> bool:
         return False
 
 
-def _last_lines(log: Path) -> str:
+def last_lines(log: Path) -> str:
+    """Return the end of a log of Ray in one line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-_LOG_LINES_SHOWN:]) or "it printed nothing"
 

@@ -82,9 +82,17 @@ class OperatorActor:
         """Take a part off the roster, as ``Operator.forget`` does."""
         await self._in_session().forget(name)
 
-    async def leave(self, address: str) -> dict[str, Any]:
-        """Take out what runs on a node, as ``Operator.leave`` does."""
-        return await self._in_session().leave(address)
+    async def leave(self, address: str, is_emptied: bool) -> dict[str, Any]:
+        """Take out what has its place on a node, as ``Operator.leave`` does."""
+        return await self._in_session().leave(address, is_emptied)
+
+    async def give_away(self, address: str) -> list[str]:
+        """Have the brokers of a node give their topics away, as ``Operator.give_away`` does."""
+        return await self._in_session().give_away(address)
+
+    async def welcome(self, address: str) -> None:
+        """Have a node that joins stay, as ``Operator.welcome`` does."""
+        await self._in_session().welcome(address)
 
     def _in_session(self) -> Operator:
         if self._operator is None:

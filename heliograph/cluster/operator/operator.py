@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
+from heliograph.client.discovery import METADATA
+from heliograph.cluster import labels
+from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.operator import roster as rosters
-from heliograph.cluster.operator.departure import Departure
+from heliograph.cluster.operator.departure import Departure, unload
 from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, plan
 from heliograph.cluster.operator.ports import ClusterPort, PartFacts
 from heliograph.cluster.operator.rolling import Rolling
@@ -37,7 +40,7 @@ class OperatorSettings:
 
     Attributes:
         identity: its name for people, with the node it runs on.
-        others: names of the parts that are not in the roster, which have to run, too.
+        others: names of the parts that do not follow from the roster, which have to run, too.
         ensemble_size: of namespaces that do not set their own.
         start_seconds: for a restarted part to serve and for the copies to be back.
     """
@@ -135,7 +138,7 @@ class Operator:
         """
         roster = await self._leading()
         known = [part.name for part in roster.parts if not part.is_leaving and not part.is_held]
-        known = sorted([*known, *self._settings.others], key=_restart_order)
+        known = sorted([*known, *self._settings.others, *self._replicators(roster)], key=_restart_order)
         for name in names:
             if name not in known:
                 raise NotFoundError(f"there is no part {name!r} to restart", field="part", limit=", ".join(known))
@@ -156,20 +159,67 @@ class Operator:
         await self._leading()
         await self._change(lambda now: rosters.without(now, name))
 
-    async def leave(self, address: str) -> dict[str, Any]:
-        """Take out what runs on a node, as if Ray drained it. Raises NotFoundError if no part has its place there."""
+    async def leave(self, address: str, is_emptied: bool = True) -> dict[str, Any]:
+        """Check that the cluster can do without a node, and take out what has its place there.
+
+        Args:
+            is_emptied: whether its bookies are decommissioned. Otherwise nothing is taken out: the node comes again.
+
+        Returns:
+            The same as ``progress``.
+
+        Raises:
+            NotFoundError: no part has its place on the node.
+            ConflictError: the cluster cannot do without the node; nothing was done.
+        """
         roster = await self._leading()
         if address not in roster.nodes:
             raise NotFoundError(f"no node {address} has parts", field="address", limit=", ".join(roster.nodes))
-        await self._change(lambda now: rosters.with_leaving_node(now, address))
-        await self._look(with_facts=False)
+        nodes = (await self._cluster.sight(self._homes())).nodes
+        self._require_other_nodes(address, nodes, roster)
+        at = [part.name for node in nodes if node.address == address for part in rosters.parts_at(roster, node)]
+        if bookies := [name for name in at if kind_of(name) == "bookie"]:
+            await require_others(self._store, bookies, self._settings.ensemble_size)
+        if is_emptied:
+            log.warning("%s is to leave, with %s", address, ", ".join(at) or "no part")
+            await self._change(lambda now: rosters.with_leaving_node(now, address))
+            await self._look(with_facts=False)
         return await self.progress()
+
+    async def give_away(self, address: str) -> list[str]:
+        """Have all brokers that run on a node give their topics to others; return their names."""
+        roster = await self._leading()
+        homes = self._homes()
+        brokers = [part.name for part in roster.parts if kind_of(part.name) == "broker"]
+        found = [name for name in brokers if homes.get(name) == address]
+        for name in found:
+            await unload(name, self._store, self._cluster)
+        return found
+
+    async def welcome(self, address: str) -> None:
+        """Have a node that joins stay, although it was asked to leave before."""
+        await self._leading()
+        await self._change(lambda now: rosters.without_leaving_node(now, address))
+
+    def _require_other_nodes(self, address: str, nodes: Sequence[Node], roster: Roster) -> None:
+        if METADATA in self._settings.others and self._homes().get(METADATA) == address:
+            raise ConflictError(
+                f"{address} has the metadata store, which is on its disk: it cannot leave", field="node"
+            )
+        leaving = {address, *roster.leaving_nodes}
+        brokers = {node.address for node in nodes if node.labels.get(labels.BROKER) == labels.ANY}
+        if address in brokers and brokers <= leaving:
+            raise ConflictError(
+                f"{address} is the only node labelled {labels.BROKER}={labels.ANY}: nothing would serve clients",
+                field="node",
+            )
 
     async def progress(self) -> dict[str, Any]:
         """Return what is wanted, there and under way.
 
         Returns:
             ``wanted_bookies``, ``wanted_brokers``; ``parts`` by name with ``address`` and ``is_serving``; ``leaving``;
+            ``places``: addresses of all parts with those that leave; ``wrong``: why parts do not start;
             ``restart_left``, ``restart_done`` and ``failure`` of the rolling restart; ``nodes``; and ``notes``.
         """
         roster = await self._leading()
@@ -187,6 +237,8 @@ class Operator:
                 if not part.is_leaving
             },
             "leaving": [part.name for part in roster.parts if part.is_leaving],
+            "places": {part.name: part.address or self._homes().get(part.name, "") for part in roster.parts},
+            "wrong": {name: wrong for name, facts in self._facts.items() if (wrong := _what_is_wrong(facts))},
             "restart_left": list(restart.left),
             "restart_done": list(restart.done),
             "failure": roster.failure,
@@ -212,6 +264,8 @@ class Operator:
         self._plan_notes = done.notes
         for name in (*done.create, *(name for name in self._settings.others if name not in sight.running)):
             await self._create(name, done.roster)
+        for name in done.surplus:
+            self._start(name, self._cluster.remove(name))
         for name in (*done.departures, *done.moves):
             self._start(name, self._departure(name).leave_node(is_pinned=name in done.departures))
         self._start_work(done.roster)
@@ -293,6 +347,9 @@ class Operator:
             leader = await self._election.leader()
             raise ServiceNotReadyError(f"this operator waits: {leader or 'none yet'} leads; try again")
         return self._roster
+
+    def _replicators(self, roster: Roster) -> list[str]:
+        return rosters.replicators(roster) if self._settings.rules.has_replicators else []
 
     def _homes(self) -> dict[str, str]:
         return {name: facts.home for name, facts in self._facts.items()}

@@ -38,10 +38,12 @@ class OperatorRules:
     Attributes:
         require_labels: parts run on labelled nodes only.
         is_local: listeners are on loopback, so that all parts have to be on one machine.
+        has_replicators: each place of bookies has a replication worker, because the auditor does no repairs.
     """
 
     require_labels: bool = True
     is_local: bool = False
+    has_replicators: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class OperatorPlan:
     Attributes:
         create: parts of the roster that Ray does not have.
         departures: parts on nodes that are to leave; taken out where the rest of the cluster can do without them.
-        moves: brokers without a place of their own that run on nodes that are to leave.
+        moves: brokers without a place of their own that run on nodes that Ray drains.
+        surplus: replication workers that run where no bookie is to be any more.
         notes: what is wrong, and what is waited for.
     """
 
@@ -59,6 +62,7 @@ class OperatorPlan:
     create: tuple[str, ...] = ()
     departures: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
+    surplus: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -79,15 +83,22 @@ def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     roster = _with_racks(roster, sight.nodes)
     notes += waits + _missing_nodes(roster, sight.nodes)
     there = [part for part in roster.parts if not part.is_leaving]
+    wanted = [part.name for part in there if not part.is_held]
+    replicators = rosters.replicators(roster) if rules.has_replicators else []
     return OperatorPlan(
         roster,
-        create=tuple(part.name for part in there if not part.is_held and part.name not in sight.running),
+        create=tuple(name for name in (*wanted, *replicators) if name not in sight.running),
         departures=tuple(part.name for part in there if part.address and part.address in leaving)
         + tuple(part.name for part in there if _is_named_by(part, sight.nodes, leaving)),
         moves=tuple(
             part.name
             for part in there
-            if kind_of(part.name) == "broker" and not part.address and sight.homes.get(part.name) in leaving
+            if kind_of(part.name) == "broker" and not part.address and sight.homes.get(part.name) in sight.draining
+        ),
+        surplus=tuple(
+            name
+            for name in sorted(sight.running)
+            if rules.has_replicators and kind_of(name) == "replicator" and name not in replicators
         ),
         notes=tuple(notes),
     )
@@ -139,7 +150,7 @@ def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tupl
         if node is None and rules.require_labels:
             notes.append(
                 f"{missing} more bookies are wanted, and no node labelled {labels.BOOKIE}={labels.ANY} has room: start "
-                "one with ray start --labels"
+                "one with helio join --label"
             )
             break
         place = Place() if node is None else Place({labels.BOOKIE: labels.ANY}, node.address)
@@ -148,7 +159,7 @@ def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tupl
     for _ in range(roster.wanted_brokers - len(rosters.staying(roster, "broker"))):
         roster = rosters.with_broker(roster, Place({labels.BROKER: labels.ANY} if rules.require_labels else {}))
     if rules.require_labels and not any(node.labels.get(labels.BROKER) == labels.ANY for node in nodes):
-        notes.append(f"no node is labelled {labels.BROKER}={labels.ANY}: start one with ray start --labels")
+        notes.append(f"no node is labelled {labels.BROKER}={labels.ANY}: start one with helio join --label")
     return roster, notes
 
 

@@ -12,6 +12,7 @@ from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.parts import Part
+from heliograph.cluster.parts import replicators as replicators_at
 from heliograph.metadata.operator_records import RollingRestart, Roster, RosterPart
 
 KINDS = ("bookie", "broker")
@@ -98,6 +99,16 @@ def with_leaving_node(roster: Roster, address: str) -> Roster:
     return replace(roster, leaving_nodes=tuple(sorted({*roster.leaving_nodes, address})))
 
 
+def without_leaving_node(roster: Roster, address: str) -> Roster:
+    """Return the roster with a node that joins again; without parts, it gets those of its labels."""
+    has_parts = any(part.address == address for part in roster.parts)
+    return replace(
+        roster,
+        leaving_nodes=tuple(each for each in roster.leaving_nodes if each != address),
+        nodes=tuple(each for each in roster.nodes if each != address or has_parts),
+    )
+
+
 def without(roster: Roster, name: str) -> Roster:
     """Return the roster without a part, which is gone for good; one that was not leaving is not wanted any more."""
     if all(part.name != name for part in roster.parts):
@@ -124,9 +135,29 @@ def with_broker(roster: Roster, place: Place) -> Roster:
     return _with_part(roster, RosterPart(name, dict(place.selector), place.address))
 
 
+def replicator_parts(roster: Roster) -> list[Part]:
+    """Return a replication worker for each place of bookies that stay."""
+    return replicators_at({part.name: place_of(part) for part in staying(roster, "bookie")})
+
+
+def replicators(roster: Roster) -> list[str]:
+    """Return the names of ``replicator_parts``."""
+    return [part.name for part in replicator_parts(roster)]
+
+
 def place_of(part: RosterPart) -> Place:
     """Return where a part may run."""
     return Place(part.selector, part.address)
+
+
+def parts_at(roster: Roster, node: Node) -> list[RosterPart]:
+    """Return the parts that can run on this node only, whether they are being taken out or not."""
+    return [
+        part
+        for part in roster.parts
+        if part.address == node.address
+        or (not part.address and part.selector.get(labels.BOOKIE) == part.name == node.labels.get(labels.BOOKIE))
+    ]
 
 
 def number_of(name: str) -> int:
@@ -137,25 +168,10 @@ def number_of(name: str) -> int:
 
 def what_is_wrong_with(node: Node) -> str:
     """Return what is wrong with the labels of a node, with the way out; empty if nothing is."""
-    known = (labels.BOOKIE, labels.BROKER, labels.METADATA, labels.RACK, labels.HOST)
-    prefix = labels.BOOKIE.partition("/")[0] + "/"
     for key, value in sorted(node.labels.items()):
-        if not key.startswith(prefix):
-            continue
-        if key not in known:
-            return f"node {node.address} has the label {key}, which means nothing: use {', '.join(known)}"
-        if key == labels.BOOKIE and value not in (labels.ANY, "false") and not _is_bookie(value):
-            return (
-                f"node {node.address} has the label {key}={value}: use {labels.ANY} for any bookie, or the name of one "
-                f"such as {BOOKIE_PREFIX}4"
-            )
-        if key in (labels.BROKER, labels.METADATA) and value not in (labels.ANY, "false"):
-            return f"node {node.address} has the label {key}={value}: use {labels.ANY}, or leave it out"
+        if wrong := labels.what_is_wrong(key, value):
+            return f"node {node.address} has the label {key}={value}: {wrong}"
     return ""
-
-
-def _is_bookie(name: str) -> bool:
-    return name.startswith(BOOKIE_PREFIX) and number_of(name) > 0
 
 
 def _with_part(roster: Roster, part: RosterPart) -> Roster:

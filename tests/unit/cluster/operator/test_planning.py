@@ -78,7 +78,7 @@ def test_more_bookies_take_nodes_with_room_and_then_wait() -> None:
     found = seen(rosters.scaled(roster, "bookie", 5, []), NODES[:4])
     assert found.create == ("bookie-5",)
     assert "1 more bookies are wanted" in found.notes[0]
-    assert "ray start --labels" in found.notes[0]
+    assert "helio join --label" in found.notes[0]
     assert found.roster.wanted_bookies == 5
     joined = seen(found.roster, NODES)
     assert joined.roster.wanted_bookies == 5, "the node that joins is the one that was waited for"
@@ -137,7 +137,7 @@ def test_a_node_that_is_away_is_named_with_its_parts() -> None:
     [
         (labels.BOOKIE, "maybe", "use true for any bookie"),
         (labels.BROKER, "yes", "use true, or leave it out"),
-        ("heliograph.io/boookie", "true", "which means nothing"),
+        ("heliograph.io/boookie", "true", "means nothing"),
     ],
 )
 def test_labels_that_nobody_understands_are_named_and_the_node_gets_nothing(key: str, value: str, said: str) -> None:

@@ -1,0 +1,120 @@
+"""``helio join`` and ``helio leave``: this machine comes into a cluster of another one, and goes out of it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from heliograph.base.home import ClusterHome, home_directory
+from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.output import EXIT_FAILED, Output
+
+
+def join(
+    address: Annotated[
+        str | None,
+        typer.Argument(
+            help="HOST:PORT where nodes join, the ray_port of the machine that ran helio up; without a port, 6379. "
+            "[default: the cluster that this machine joined before]"
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            help="Label of this machine, such as bookie=true, broker=true or rack=r2; several, or with commas. "
+            "[default: those of before, else bookie=true,broker=true]",
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address of this machine. [default: that of before, else the one that it sends from]"),
+    ] = None,
+    ray_port: Annotated[
+        int | None,
+        typer.Option(help="First of five ports of Ray on this machine, 0: free ones.", min=0, max=65_531),
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until its parts serve.", min=0)] = 300.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay, and join again when the node ends.")] = False,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Bring this machine into a cluster.
+
+    It gets the parts of its labels from the operator, and the command waits until they serve. The machine remembers
+    the cluster, its labels and its address: after a reboot, `helio join` brings the same node back. It needs the
+    versions of Python, Ray and heliograph of the cluster, and its token of Ray (~/.ray/auth_token). Exits with 1 if
+    parts do not serve in time; they keep trying.
+    """
+    from heliograph.client.discovery import namespace_or_noted
+    from heliograph.cluster.joining.join import JoinWishes
+    from heliograph.cluster.joining.join import join as start
+    from heliograph.cluster.labels import read_labels
+
+    output = Output(as_json)
+    wishes = JoinWishes(address, read_labels(label or ()), host, ray_port)
+    place = ClusterHome(home_directory(namespace, home))
+    named = namespace_or_noted(namespace)
+    begun = time.monotonic()
+    joined = start(wishes, named, place, wait, output.progress)
+    seconds = round(time.monotonic() - begun, 1)
+    output.result({**asdict(joined), "seconds": seconds})
+    if joined.missing:
+        output.progress(f"not serving yet: {', '.join(sorted(joined.missing))}; helio status tells more")
+    output.progress(f"joined in {seconds} s. helio leave takes this machine out, helio down only stops it")
+    if watch:
+        _watch(named, place, output)
+    elif joined.missing:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def leave(
+    keep_data: Annotated[
+        bool, typer.Option("--keep-data", help="Do not empty its bookies: the machine comes back with helio join.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Stop its node also where that is refused; its bookies are away then.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until its bookies are empty.", min=0)] = 3600.0,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Take this machine out of its cluster.
+
+    Its brokers give their topics away, its bookies are emptied (every copy is on other machines then), and its Ray node
+    ends. Refused, with nothing done, where topics need more bookies than would be left, or last copies would be lost.
+    Exits with 1 if the time was too short: the node runs on and is emptied, and another call waits again.
+    """
+    from heliograph.cluster.joining.leave import leave as stop
+
+    output, target = Output(as_json), Target.of(namespace, home)
+    gone = stop(
+        target.namespace,
+        ClusterHome(target.home),
+        keep_data=keep_data,
+        force=force,
+        timeout_seconds=timeout,
+        progress=output.progress,
+    )
+    output.result(asdict(gone))
+    if not gone.done:
+        output.progress(f"{gone.address} is still being emptied; run helio leave again to wait")
+        raise typer.Exit(EXIT_FAILED)
+    back = "; helio join brings it back" if gone.is_remembered else ""
+    output.progress(f"{gone.address} has left the cluster{back}")
+
+
+def _watch(namespace: str, home: ClusterHome, output: Output) -> None:
+    from heliograph.cluster.supervision import supervise_node
+
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    supervise_node(namespace, home, output.progress, stopped)

@@ -1,0 +1,261 @@
+"""``helio join``: this machine becomes a node of a cluster, and waits for the parts that the operator gives it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from heliograph.base.errors import (
+    ClusterNotFoundError,
+    ConflictError,
+    HeliographError,
+    InvalidConfigError,
+    NotPermittedError,
+)
+from heliograph.base.home import ClusterHome, ClusterState, boot_id, private_files
+from heliograph.client import discovery
+from heliograph.cluster import labels, ports
+from heliograph.cluster.joining import node, record, view
+from heliograph.cluster.joining.record import NodeRecord
+from heliograph.cluster.joining.view import ClusterCard, ClusterView
+from heliograph.cluster.operator.calls import ask_operator
+
+USUAL_PORT = 6379  # of Ray, where nodes join
+DEFAULT_LABELS = {labels.BOOKIE: labels.ANY, labels.BROKER: labels.ANY}
+NOTICED_SECONDS = 120.0  # for the cluster to notice that this node ended before; Ray asks nodes for half a minute
+POLL_SECONDS = 1.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWishes:
+    """What the caller gives; None or empty takes what this machine remembers, and then the default.
+
+    Attributes:
+        head: ``host:port`` where nodes join the cluster; port 6379 without one.
+        labels: of this node; by default, it may carry bookies and brokers.
+        host: address of this node; by default, the one that this machine sends from to the head.
+        ray_port: first of the ports of Ray on this machine; 0: free ones.
+    """
+
+    head: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    host: str | None = None
+    ray_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The outcome. ``missing`` has the parts of this node that do not serve yet, with reasons; they keep trying."""
+
+    address: str
+    labels: Mapping[str, str]
+    head: str
+    parts: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def join(
+    wishes: JoinWishes, namespace: str, home: ClusterHome, wait_seconds: float, progress: Progress = lambda _: None
+) -> Joined:
+    """Bring this machine into a cluster, unless it is in it, and wait until its parts serve.
+
+    This process has joined the cluster's Ray afterwards.
+
+    Args:
+        wait_seconds: longest wait for the cluster's card, and for the parts.
+
+    Raises:
+        ClusterNotFoundError: no cluster is named, or the named one cannot be reached or has no Heliograph.
+        NotPermittedError: the token of Ray is missing or wrong.
+        ConflictError: the machine is in another cluster, or its address is another node's; programs differ; or the
+            cluster listens on loopback.
+        InvalidConfigError: the address is none of this machine.
+        ResourceError: a port is taken, or the node does not start. Nothing of it runs.
+    """
+    begun = time.monotonic()
+
+    def say(line: str) -> None:
+        progress(f"{time.monotonic() - begun:4.0f} s  {line}")
+
+    with private_files(), home.locked():
+        wanted = _wanted(wishes, namespace, home)
+        head = view.resolved(wanted.head, USUAL_PORT)
+        wanted = replace(wanted, address=wanted.address or view.own_address_towards(head))
+        if not ports.is_free(0, wanted.address):
+            raise InvalidConfigError(
+                f"{wanted.address} is no address of this machine: choose one with --host; the bookies of a node are "
+                "pinned to its address, so give a machine that had another one its old address back",
+                field="host",
+            )
+        _use_token(wanted)
+        seen = ClusterView(head)
+        card = _card(seen, namespace, wait_seconds, say)
+        known = record.load_record(home)
+        if known is not None and known.is_running:
+            _require_same(known, wanted)
+            say(f"this machine has joined {wanted.head} already, as {known}")
+        else:
+            seen.require_same_programs(card)
+            view.require_reach(card)
+            _start(wanted, known, head, seen, home, say)
+        home.save(_state(wanted, head, card))
+    discovery.attach(namespace, home=home.directory, address=head)
+    if not card.has_operator:
+        return Joined(wanted.address, wanted.labels, wanted.head)
+    return _wait_for_parts(wanted, wait_seconds, say)
+
+
+def _wanted(wishes: JoinWishes, namespace: str, home: ClusterHome) -> NodeRecord:
+    known = record.load_record(home)
+    state = home.load()
+    if known is None and state is not None:
+        raise ConflictError(
+            f"{home.directory} is the home of a cluster that this machine started: give another --home, or stop it "
+            "with helio down",
+            field="home",
+        )
+    if known is not None and known.namespace != namespace:
+        raise ConflictError(
+            f"{home.directory} is the home of a node of the cluster {known.namespace!r}: give another --home",
+            field="home",
+        )
+    head = wishes.head or (known.head if known else None)
+    if head is None:
+        raise ClusterNotFoundError(
+            "this machine remembers no cluster: name it, helio join HOST:PORT (the ray_port of the machine that ran "
+            "helio up)",
+            field="address",
+        )
+    remembered = known if known is not None and known.head == head else None
+    return NodeRecord(
+        namespace,
+        head,
+        wishes.host or (remembered.address if remembered else ""),
+        dict(wishes.labels or (remembered.labels if remembered else DEFAULT_LABELS)),
+        wishes.ray_port if wishes.ray_port is not None else (remembered.ray_port if remembered else 0),
+        os.environ.get("RAY_AUTH_MODE") or (remembered.auth_mode if remembered else "token"),
+    )
+
+
+def _use_token(wanted: NodeRecord) -> None:
+    if wanted.auth_mode != "token":
+        os.environ["RAY_AUTH_MODE"] = wanted.auth_mode
+        return
+    if not discovery.has_token():
+        raise NotPermittedError(
+            "this machine has no token of Ray: copy ~/.ray/auth_token of the user who ran `helio up` to the same place "
+            "here (or set RAY_AUTH_MODE=disabled, if the cluster has none)",
+            field="token",
+        )
+    discovery.present_token()
+
+
+def _card(seen: ClusterView, namespace: str, wait_seconds: float, say: Progress) -> ClusterCard:
+    """Return the cluster's card; a cluster whose first machine is starting has none yet."""
+    deadline = time.monotonic() + wait_seconds
+    is_told = False
+    while (card := seen.card(namespace)) is None:
+        if time.monotonic() > deadline:
+            raise ClusterNotFoundError(
+                f"no Heliograph in Ray namespace {namespace!r} runs in the Ray at {seen.address}: run helio up there",
+                field="address",
+            )
+        if not is_told:
+            say(f"waiting for helio up at {seen.address}")
+        is_told = True
+        time.sleep(POLL_SECONDS)
+    return card
+
+
+def _require_same(known: NodeRecord, wanted: NodeRecord) -> None:
+    if known.identity != wanted.identity:
+        raise ConflictError(
+            f"this machine has joined {known.head} already, as {known}: to join {wanted.head} as {wanted}, run "
+            "helio leave first",
+            field="node",
+        )
+
+
+def _start(
+    wanted: NodeRecord, known: NodeRecord | None, head: str, seen: ClusterView, home: ClusterHome, say: Progress
+) -> None:
+    if known is not None:
+        node.stop_node(known)  # what is left of a node that ended
+    before = seen.nodes_at(wanted.address)
+    if before and known is not None and known.address == wanted.address:
+        say(f"waiting until the cluster has noticed that {wanted.address} ended before")
+        deadline = time.monotonic() + NOTICED_SECONDS
+        while before and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            before = seen.nodes_at(wanted.address)
+    if before:
+        raise ConflictError(
+            f"the cluster at {wanted.head} has a node at {wanted.address} already, which this home did not start: "
+            "choose another address of this machine with --host, or stop that node",
+            field="host",
+        )
+    say(f"starting a Ray node at {wanted}")
+    started = node.start_node(wanted, head, home)
+    record.save_record(home, started)  # from here on `down` can stop it, even if this process ends
+    try:
+        node.wait_for_node(started, seen, before, home)
+    except BaseException:
+        node.stop_node(started)  # the record stays as it is: it was not stopped on request
+        raise
+    say(f"{wanted.address} is a node of the cluster at {wanted.head}")
+
+
+def _state(wanted: NodeRecord, head: str, card: ClusterCard) -> ClusterState:
+    """Return what commands on this machine find the cluster by."""
+    return ClusterState(
+        namespace=wanted.namespace,
+        ray_address=head,
+        ray_auth_mode=wanted.auth_mode,
+        metadata_url=card.metadata_url,
+        service_url=card.service_url,
+        gateway_url=card.gateway_url,
+        node_address=wanted.address,
+        boot_id=boot_id(),
+    )
+
+
+def _wait_for_parts(wanted: NodeRecord, wait_seconds: float, say: Progress) -> Joined:
+    deadline = time.monotonic() + wait_seconds
+    said = ""
+    is_welcome = False
+    while True:
+        missing = {"operator": "it does not answer yet"}
+        parts: tuple[str, ...] = ()
+        try:
+            if not is_welcome:
+                ask_operator(wanted.namespace, "welcome", wanted.address)
+                is_welcome = True
+            parts, missing = _parts_of(wanted, ask_operator(wanted.namespace, "progress"))
+        except HeliographError as error:
+            missing = {"operator": str(error)}
+        if not missing:
+            say(f"{', '.join(parts)} serve here" if parts else "no part has its place here yet")
+        if not missing or time.monotonic() > deadline:
+            return Joined(wanted.address, wanted.labels, wanted.head, parts, missing)
+        if (line := "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))) != said:
+            say(f"waiting for {line}")
+        said = line
+        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+
+
+def _parts_of(wanted: NodeRecord, found: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the parts that have their place on the node, and those of them that do not serve, with reasons."""
+    if wanted.address not in found["nodes"]:
+        return (), {wanted.address: "the operator has not seen it yet"}
+    named = wanted.labels.get(labels.BOOKIE, "")
+    at = {name for name, part in found["parts"].items() if part["address"] == wanted.address or name == named}
+    serving = {name for name in at if found["parts"][name]["is_serving"]}
+    if "-" in named and named not in found["parts"]:
+        return tuple(sorted(at)), {named: "the operator has not made it yet"}
+    missing = {name: found["wrong"].get(name, "it is starting") for name in at - serving}
+    return tuple(sorted(at)), missing

@@ -1,0 +1,144 @@
+"""``helio leave``: a machine goes out of a cluster, or away for some time, without a loss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError
+from heliograph.base.home import ClusterHome
+from heliograph.client import discovery
+from heliograph.cluster.joining import node, record
+from heliograph.cluster.joining.record import NodeRecord
+from heliograph.cluster.operator.calls import ask_operator, has_operator
+
+POLL_SECONDS = 1.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """The outcome. If it is not ``done``, the node runs on and is being emptied; another call waits again.
+
+    Attributes:
+        left: parts that are still on the node, with what is known of them.
+        is_remembered: whether ``helio join`` brings the same node back.
+    """
+
+    address: str
+    done: bool
+    is_remembered: bool
+    left: Mapping[str, str] = field(default_factory=dict)
+
+
+def leave(
+    namespace: str,
+    home: ClusterHome,
+    *,
+    keep_data: bool = False,
+    force: bool = False,
+    timeout_seconds: float = 3_600.0,
+    progress: Progress = lambda _: None,
+) -> Departed:
+    """Take this machine out of its cluster: brokers give their topics away, bookies are emptied, its Ray node ends.
+
+    Args:
+        keep_data: the bookies keep what they store and come back with ``helio join``.
+        force: end the node also where that was refused or took too long. Its bookies stay in the cluster, away.
+        timeout_seconds: longest wait for the bookies to be empty.
+
+    Raises:
+        ClusterNotFoundError: this machine joined no cluster, its node does not run, or the cluster does not answer.
+        ConflictError: the cluster cannot do without the node; nothing was done.
+    """
+    begun = time.monotonic()
+
+    def say(line: str) -> None:
+        progress(f"{time.monotonic() - begun:4.0f} s  {line}")
+
+    known = _known(home)
+    left: dict[str, str] = {}
+    if known.is_running:
+        try:
+            left = _give_up(known, namespace, home, not keep_data, begun + timeout_seconds, say)
+        except HeliographError as error:
+            if not force:
+                raise
+            say(f"{error}; the node ends all the same")
+            keep_data = True
+    elif not force:
+        raise ClusterNotFoundError(
+            "the node of this machine does not run, so its parts cannot be taken out: run helio join first, or empty "
+            "its bookies with helio bookies decommission; --force only forgets the node",
+            field="node",
+        )
+    if left and not force:
+        return Departed(known.address, done=False, is_remembered=True, left=left)
+    discovery.detach()
+    is_remembered = known.is_running and (keep_data or bool(left))
+    with home.locked():
+        stop(home, say, is_remembered=is_remembered)
+    return Departed(known.address, done=True, is_remembered=is_remembered, left=left)
+
+
+def stop(home: ClusterHome, progress: Progress, *, is_remembered: bool = True) -> None:
+    """End the Ray node of this machine, with what runs on it. The caller holds the lock of the home.
+
+    Args:
+        is_remembered: keep what ``helio join`` needs to bring the same node back.
+
+    Raises:
+        ClusterNotFoundError: this machine joined no cluster.
+    """
+    known = _known(home)
+    stopped = node.stop_node(known)
+    if is_remembered:
+        record.save_record(home, stopped)
+    else:
+        record.forget_record(home)
+    home.forget()
+    progress(f"the Ray node at {known.address} has ended")
+
+
+def _known(home: ClusterHome) -> NodeRecord:
+    if (known := record.load_record(home)) is not None:
+        return known
+    if (state := home.load()) is not None and not state.node_address:
+        raise ConflictError("this machine started the cluster, with helio up: helio down ends it", field="node")
+    raise ClusterNotFoundError(f"this machine joined no cluster from {home.directory}", field="node")
+
+
+def _give_up(
+    known: NodeRecord, namespace: str, home: ClusterHome, is_emptied: bool, deadline: float, say: Progress
+) -> dict[str, str]:
+    """Take the parts off the node; return those that are left when the time is over, with what is known of them."""
+    discovery.attach(namespace, home=home.directory)
+    if not has_operator(namespace):
+        raise ConflictError(
+            "the cluster has no operator, which would take the parts of this node out: empty its bookies with helio "
+            "bookies decommission, then give --force",
+            field="operator",
+        )
+    found = ask_operator(namespace, "leave", known.address, is_emptied)
+    at = {name for name, address in found["places"].items() if address == known.address}
+    at |= {value for value in known.labels.values() if value in found["places"]}  # bookies by their names
+    said = ""
+    while left := _left(found, at) if is_emptied else {}:
+        if (line := "; ".join(sorted(left.values()))) != said:
+            say(line)
+        said = line
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(POLL_SECONDS)
+        found = ask_operator(namespace, "progress")
+    if brokers := ask_operator(namespace, "give_away", known.address):
+        say(f"{', '.join(brokers)} gave all topics away")
+    return {}
+
+
+def _left(found: Mapping[str, Any], at: set[str]) -> dict[str, str]:
+    notes = {name: note for name in at for note in found["notes"] if note.startswith(f"{name} ")}
+    return {name: notes.get(name, f"{name} is still there") for name in at if name in found["places"]}

@@ -1,0 +1,169 @@
+"""What a cluster says to a machine that has not joined it yet, through the key-value store of Ray's GCS.
+
+``helio up`` leaves a card there. A machine that is to join reads it first, so that what does not fit is refused before
+anything is started. The card holds no secret: whoever has Ray's token can read it.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import ray
+import ray.exceptions
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, NotPermittedError
+from heliograph.base.peer import is_loopback
+from heliograph.base.version import heliograph_version
+from heliograph.client import discovery
+
+CALL_SECONDS = 10.0
+_ALIVE = 0  # of a node, in Ray's numbers
+_SPACE = b"heliograph"  # of keys
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCard:
+    """What a machine has to know of a cluster before it joins.
+
+    Attributes:
+        namespace: Ray namespace of the actors.
+        release: of heliograph, which all nodes have.
+        host: the address that listeners bind to, as the configuration has it.
+        has_operator: whether nodes that join are given parts.
+        metadata_url, service_url, gateway_url: where parts are reached, without secrets; empty until they serve.
+    """
+
+    namespace: str
+    release: str
+    host: str
+    has_operator: bool
+    metadata_url: str = ""
+    service_url: str = ""
+    gateway_url: str = ""
+
+
+class ClusterView:
+    """A cluster, seen from a machine that need not be a node of it. Calls block.
+
+    Args:
+        address: ``host:port`` where nodes join Ray.
+
+    Raises:
+        ClusterNotFoundError: nothing answers there.
+        NotPermittedError: the token of Ray is not that of the cluster.
+    """
+
+    def __init__(self, address: str) -> None:
+        if not discovery.can_reach(address):
+            raise ClusterNotFoundError(
+                f"no Ray answers at {address}: is the cluster up, is this its ray_port, and does no firewall "
+                "forbid it?",
+                field="address",
+            )
+        self.address = address
+        try:
+            self._gcs = self._asked(lambda: GcsClient(address=address))
+        except ray.exceptions.AuthenticationError:
+            raise NotPermittedError(
+                f"the cluster at {address} refuses this machine's token of Ray: copy ~/.ray/auth_token of the user who "
+                "ran helio up to the same place here",
+                field="token",
+            ) from None
+
+    def require_same_programs(self, card: ClusterCard) -> None:
+        """Check that this machine has the programs of the cluster.
+
+        Raises:
+            ConflictError: it has not; names all that differ.
+        """
+        found = self._value(b"CLUSTER_METADATA", b"cluster") or {}
+        theirs = (found.get("python_version"), found.get("ray_version"), card.release)
+        ours = (platform.python_version(), ray.__version__, heliograph_version())
+        names = ("Python", "Ray", "heliograph")
+        differing = [
+            f"{name} {there}, and this machine {here}"
+            for name, there, here in zip(names, theirs, ours, strict=True)
+            if there is not None and there != here
+        ]
+        if differing:
+            raise ConflictError(
+                f"the cluster at {self.address} has {'; '.join(differing)}: install the same on this machine",
+                field="version",
+            )
+
+    def card(self, namespace: str) -> ClusterCard | None:
+        """Return the card of a cluster; None if ``helio up`` has left none."""
+        found = self._value(namespace.encode(), _SPACE)
+        return None if found is None else ClusterCard(**found)
+
+    def publish(self, card: ClusterCard) -> None:
+        """Leave the card of a cluster, in place of an older one."""
+        value = json.dumps(asdict(card)).encode()
+        self._asked(
+            lambda: self._gcs.internal_kv_put(card.namespace.encode(), value, True, _SPACE, timeout=CALL_SECONDS)
+        )
+
+    def nodes_at(self, address: str) -> frozenset[str]:
+        """Return the ids of the living nodes at an address."""
+        nodes = self._asked(lambda: self._gcs.get_all_node_info(timeout=CALL_SECONDS)).values()
+        return frozenset(
+            node.node_id.hex() for node in nodes if node.node_manager_address == address and node.state == _ALIVE
+        )
+
+    def _value(self, key: bytes, space: bytes) -> dict[str, Any] | None:
+        value = self._asked(lambda: self._gcs.internal_kv_get(key, space, timeout=CALL_SECONDS))
+        return None if value is None else dict(json.loads(value))
+
+    def _asked(self, call: Callable[[], _T]) -> _T:
+        try:
+            return call()
+        except ray.exceptions.AuthenticationError:
+            raise
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+            raise ClusterNotFoundError(f"Ray at {self.address} does not answer: {error}", field="address") from error
+
+
+def resolved(address: str, default_port: int) -> str:
+    """Return ``host:port`` with the address of the host, and with the usual port if none is given.
+
+    Raises:
+        ClusterNotFoundError: the host has no address, or the port is none.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator:
+        host, port = address, str(default_port)
+    try:
+        if not 0 < int(port) < 1 << 16:
+            raise ValueError(port)
+        return f"{socket.gethostbyname(host)}:{port}"
+    except (OSError, ValueError):
+        raise ClusterNotFoundError(f"{address!r} is no host:port that this machine knows", field="address") from None
+
+
+def own_address_towards(address: str) -> str:
+    """Return the address that this machine sends from to ``host:port``; nothing is sent."""
+    host, _, port = address.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
+
+
+def require_reach(card: ClusterCard) -> None:
+    """Check that parts on several machines would reach each other.
+
+    Raises:
+        ConflictError: they would not.
+    """
+    if is_loopback(card.host):
+        raise ConflictError(
+            f"the parts of the cluster listen on {card.host}, where no other machine reaches them: on its first "
+            "machine, helio config set host node, then helio down and helio up",
+            field="host",
+        )
