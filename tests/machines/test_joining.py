@@ -1,0 +1,155 @@
+"""A machine that comes into a running cluster by ``helio join``, and goes out of it by ``helio leave``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.machines.network import Machine, network, wait_for
+from tests.patience import START_SECONDS, patience
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.full]
+
+ROOT = Path(__file__).parents[2]
+HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main; sys.exit(main())")
+TOKEN = "a" * 64
+PORT = 6379
+TAKE = """
+import socket, sys, time
+taken = socket.socket()
+taken.bind((sys.argv[1], int(sys.argv[2])))
+taken.listen()
+print("taken", flush=True)
+time.sleep(900)
+"""
+
+
+@dataclass
+class Site:
+    """Machines with a user and a home each; the first one started a cluster."""
+
+    machines: list[Machine]
+    directory: Path
+
+    def run(self, on: int, *arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ``helio`` on a machine as its user."""
+        user = self.directory / f"user-{on}"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
+        mine = {"HOME": str(user), "PYTHONPATH": str(ROOT), "HELIOGRAPH_HOME": str(user / "home")}
+        return subprocess.run(
+            self.machines[on].command([*HELIO, *arguments]),
+            env=kept | mine | {"RAY_USAGE_STATS_ENABLED": "0"} | environment,
+            cwd=self.directory,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=2 * START_SECONDS,
+            check=False,
+        )
+
+    def helio(self, on: int, *arguments: str, given: str = "") -> str:
+        """Run ``helio`` to its good end and return what it printed."""
+        done = self.run(on, *arguments, given=given)
+        assert done.returncode == 0, f"helio {' '.join(arguments)}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+        print(done.stdout)
+        return done.stdout
+
+    def refused(self, on: int, *arguments: str, **environment: str) -> str:
+        """Run ``helio``, which has to fail; return the reason."""
+        done = self.run(on, *arguments, **environment)
+        assert done.returncode != 0, done.stdout
+        print(done.stderr)
+        return done.stderr
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``helio status`` shows on the first machine, healthy or not."""
+        found: dict[str, Any] = json.loads(self.run(0, "status", "--json").stdout)
+        return found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = Path(tmp_path_factory.mktemp("j"))
+    directory.chmod(0o755)
+    with patience(), network(2) as machines:
+        made = Site(machines, directory)
+        for number in range(2):
+            token = directory / f"user-{number}" / ".ray" / "auth_token"
+            token.parent.mkdir(parents=True)
+            token.write_text(TOKEN)
+        made.helio(
+            0, "up", "--host=node", "--insecure", f"--ray-port={PORT}", "--bookies=2", "--brokers=1",
+            "--ensemble-size=2", "--write-quorum=2", "--ack-quorum=2", "--no-gateway", "--lean",
+        )  # fmt: skip
+        yield made
+
+
+def test_a_machine_joins_serves_and_leaves_without_a_loss(site: Site) -> None:
+    head, other = site.machines
+    at = f"{head.address}:{PORT}"
+    sent = [f"line {number}" for number in range(200)]
+    site.helio(0, "produce", "before", given="\n".join(sent))
+    assert "nearest is heliograph.io/broker" in site.refused(1, "join", at, "--label", "brokr=true")
+    assert "no Ray answers" in site.refused(1, "join", f"{head.address}:6378")
+    assert "refuses this machine's token" in site.refused(1, "join", at, RAY_AUTH_TOKEN="b" * 64)
+    assert "has a node at" in site.refused(0, "join", at, "--home", str(site.directory / "second"))
+    with subprocess.Popen(
+        other.command([sys.executable, "-c", TAKE, other.address, "6401"]), stdout=subprocess.PIPE
+    ) as blocking:
+        assert blocking.stdout is not None
+        blocking.stdout.readline()
+        assert f"port 6401 on {other.address}" in site.refused(1, "join", at, "--ray-port", "6400")
+        blocking.kill()
+
+    site.helio(1, "join", at, "--label", "bookie=true", "--label", "broker=true,rack=r2")
+    status = site.status()
+    assert status["healthy"]
+    addresses = {actor["name"]: actor["address"] for actor in status["actors"]}
+    assert addresses["bookie-3"].startswith(f"{other.address}:")
+    assert addresses["broker-2"].startswith(f"pulsar://{other.address}:")
+    assert "has joined" in site.helio(1, "join")
+    assert "helio leave first" in site.refused(1, "join", "--label", "broker=true")
+    site.helio(1, "produce", "while", given="\n".join(sent))
+    assert site.helio(1, "consume", "before", "--from", "earliest", "-n", "200").splitlines() == sent
+
+    other.power_off()  # a reboot: the same node comes back
+    assert "bookie-3 serve here" in site.helio(1, "join").replace("bookie-3, broker-2", "bookie-3")
+    names = {actor["name"] for actor in site.status()["actors"]}
+    assert {"bookie-3", "broker-2"} <= names
+    assert not {"bookie-4", "broker-3"} & names, "it is the same node"
+    wait_for(lambda: bool(site.status()["healthy"]), "all serve again", START_SECONDS)
+
+    site.helio(1, "leave")
+    assert not other._pids(), "nothing runs there any more"
+    status = site.status()
+    assert {actor["name"] for actor in status["actors"]}.isdisjoint({"bookie-3", "broker-2"})
+    shutil.rmtree(site.directory / "user-0" / "home" / "data" / "bookie-3")  # its disk is gone
+    for topic in ("before", "while"):
+        assert site.helio(0, "consume", topic, "--from", "earliest", "-n", "200").splitlines() == sent
+    wait_for(lambda: bool(site.status()["healthy"]), "the rest is healthy", START_SECONDS)
+    assert status["bookies_available"] == ["bookie-1", "bookie-2"]
+
+
+def test_a_machine_goes_away_for_some_time_and_comes_back(site: Site) -> None:
+    other = site.machines[1]
+    at = f"{site.machines[0].address}:{PORT}"
+    site.helio(1, "join", at, "--label", "bookie=true,broker=true")
+    site.helio(1, "leave", "--keep-data")
+    assert not other._pids()
+    site.helio(1, "join")
+    assert "bookie-4" in site.status()["bookies_available"]
+    site.helio(1, "down")
+    assert not other._pids()
+    assert "run helio join first" in site.refused(1, "leave")
+    site.helio(1, "join")
+    site.helio(1, "leave")
+    assert "joined no cluster" in site.refused(1, "leave")

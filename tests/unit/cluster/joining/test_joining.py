@@ -1,0 +1,254 @@
+"""``helio join``: what a machine remembers, what is refused before anything starts, and the watch over its node."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from heliograph.base.errors import (
+    BadRequestError,
+    ClusterNotFoundError,
+    ConflictError,
+    HeliographError,
+    InvalidConfigError,
+    ResourceError,
+)
+from heliograph.base.home import ClusterHome, ClusterState, boot_id
+from heliograph.base.processes import ProcessName
+from heliograph.base.version import heliograph_version
+from heliograph.client import discovery
+from heliograph.cluster import labels, lifecycle, supervision
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.joining import join as joining
+from heliograph.cluster.joining import leave, node, record, view
+from heliograph.cluster.joining.join import JoinWishes, join
+from heliograph.cluster.joining.record import NodeRecord, load_record, save_record
+from heliograph.cluster.joining.view import ClusterCard, ClusterView
+
+HEAD = "127.0.0.1:6379"
+CARD = ClusterCard("n", heliograph_version(), "node", has_operator=False, service_url="pulsar://a:6650")
+VERSIONS = {"python_version": platform.python_version(), "ray_version": ray.__version__}
+
+
+class FakeView(ClusterView):
+    """A cluster whose node at 127.0.0.1 is there as soon as it was started."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.there: frozenset[str] = frozenset()
+        self.found = CARD
+        self.versions = VERSIONS
+
+    def card(self, namespace: str) -> ClusterCard | None:
+        return self.found if namespace == self.found.namespace else None
+
+    def nodes_at(self, address: str) -> frozenset[str]:
+        return self.there
+
+    def _value(self, key: bytes, space: bytes) -> dict[str, Any] | None:
+        return self.versions
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> ClusterHome:
+    made = ClusterHome(tmp_path / "home")
+    made.prepare()
+    return made
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeView:
+    """A cluster at ``HEAD``; a Ray node that is started is this process."""
+    made = FakeView(HEAD)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setattr(joining, "ClusterView", lambda address: made)
+    monkeypatch.setattr(discovery, "attach", lambda *_, **__: None)
+
+    def start(wanted: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
+        made.there = made.there | {"new"}
+        return running(wanted)
+
+    monkeypatch.setattr(node, "start_node", start)
+    monkeypatch.setattr(node, "stop_node", lambda known: replace(known, pid=0, start_ticks=0, boot=""))
+    return made
+
+
+def running(known: NodeRecord) -> NodeRecord:
+    name = ProcessName.of(os.getpid())
+    assert name is not None
+    return replace(known, pid=name.pid, start_ticks=name.start_ticks, boot=boot_id())
+
+
+def joined(home: ClusterHome, **wishes: Any) -> joining.Joined:
+    return join(JoinWishes(**wishes), "n", home, 0.0)
+
+
+def test_labels_are_given_short_or_in_full_and_together() -> None:
+    found = labels.read_labels(["bookie=true,rack=r2", "heliograph.io/broker=true", "acme.com/room=7"])
+    assert found == {labels.BOOKIE: "true", labels.RACK: "r2", labels.BROKER: "true", "acme.com/room": "7"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("brokr=true", "nearest is heliograph.io/broker"),
+        ("heliograph.io/boookie=true", "nearest is heliograph.io/bookie"),
+        ("broker=yes", "use true"),
+        ("bookie=4", "bookie-4"),
+        ("rack", "name=value"),
+        ("rack=", "name=value"),
+    ],
+)
+def test_labels_that_mean_nothing_are_refused_with_the_way_out(text: str, why: str) -> None:
+    with pytest.raises(BadRequestError, match=why):
+        labels.read_labels([text])
+
+
+def test_a_machine_that_joins_again_takes_the_same_address_and_labels(home: ClusterHome, cluster: FakeView) -> None:
+    first = joined(home, head=HEAD, labels={labels.BOOKIE: "true"}, host="127.0.0.1")
+    assert (first.address, first.labels) == ("127.0.0.1", {labels.BOOKIE: "true"})
+    known = load_record(home)
+    assert known is not None
+    save_record(home, replace(known, boot="another"))  # a reboot
+    cluster.there = frozenset()
+    assert joined(home) == first
+
+
+def test_without_labels_a_node_may_carry_bookies_and_brokers(home: ClusterHome, cluster: FakeView) -> None:
+    assert joined(home, head=HEAD).labels == {labels.BOOKIE: "true", labels.BROKER: "true"}
+
+
+def test_commands_on_the_machine_find_the_cluster(home: ClusterHome, cluster: FakeView) -> None:
+    joined(home, head=HEAD)
+    state = home.load()
+    assert state is not None
+    assert (state.ray_address, state.service_url, state.node_address) == (HEAD, "pulsar://a:6650", "127.0.0.1")
+
+
+def test_joining_twice_is_the_same_as_once_unless_it_would_be_another_node(
+    home: ClusterHome, cluster: FakeView
+) -> None:
+    first = joined(home, head=HEAD)
+    assert joined(home, head=HEAD) == first
+    with pytest.raises(ConflictError, match="helio leave first"):
+        joined(home, labels={labels.BROKER: "true"})
+
+
+def refused(home: ClusterHome, error: type[HeliographError], why: str, **wishes: Any) -> None:
+    with pytest.raises(error, match=why):
+        joined(home, **wishes)
+    assert load_record(home) is None, "nothing was started"
+
+
+def test_another_release_is_refused_with_all_that_differs(home: ClusterHome, cluster: FakeView) -> None:
+    cluster.found = replace(CARD, release="9.9")
+    cluster.versions = {**VERSIONS, "python_version": "3.8.1"}
+    refused(home, ConflictError, r"Python 3\.8\.1, .*heliograph 9\.9, ", head=HEAD)
+
+
+def test_what_could_not_work_is_refused_before_anything_starts(home: ClusterHome, cluster: FakeView) -> None:
+    refused(home, ClusterNotFoundError, "remembers no cluster")
+    refused(home, ClusterNotFoundError, "no host:port", head="127.0.0.1:none")
+    refused(home, InvalidConfigError, "no address of this machine", head=HEAD, host="192.0.2.1")
+    cluster.found = replace(CARD, namespace="other")
+    refused(home, ClusterNotFoundError, "run helio up there", head=HEAD)
+    cluster.found = replace(CARD, host="127.0.0.1")
+    refused(home, ConflictError, "config set host node", head=HEAD)
+    cluster.found = CARD
+    cluster.there = frozenset({"another"})
+    refused(home, ConflictError, "has a node at 127.0.0.1 already", head=HEAD)
+
+
+def test_a_cluster_that_does_not_listen_is_refused() -> None:
+    with pytest.raises(ClusterNotFoundError, match=r"no Ray answers at 127\.0\.0\.1:1"):
+        ClusterView("127.0.0.1:1")
+
+
+def test_the_home_of_a_cluster_of_its_own_does_not_join(home: ClusterHome, cluster: FakeView) -> None:
+    home.save(ClusterState("n", HEAD, ""))
+    refused(home, ConflictError, "this machine started", head=HEAD)
+    with pytest.raises(ConflictError, match="helio down ends it"):
+        leave.leave("n", home)
+
+
+def test_a_machine_that_joined_starts_and_deletes_no_cluster(home: ClusterHome, cluster: FakeView) -> None:
+    joined(home, head=HEAD)
+    with pytest.raises(ConflictError, match="joined the cluster at"):
+        lifecycle.up(ClusterConfig(home=home.directory, namespace="n"))
+    with pytest.raises(ConflictError, match="helio leave"):
+        lifecycle.down(home, delete_data=True)
+    lifecycle.down(home)
+    known = load_record(home)
+    assert known is not None
+    assert (known.pid, known.labels, home.load()) == (0, joining.DEFAULT_LABELS, None)
+
+
+def test_a_node_that_does_not_run_is_left_with_force_only(home: ClusterHome, cluster: FakeView) -> None:
+    joined(home, head=HEAD)
+    lifecycle.down(home)
+    with pytest.raises(ClusterNotFoundError, match="run helio join first"):
+        leave.leave("n", home)
+    assert leave.leave("n", home, force=True).done
+    assert load_record(home) is None
+
+
+def test_a_taken_port_is_refused_with_node_and_port(home: ClusterHome) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=rf"port {port} on 127\.0\.0\.1"):
+            node.start_node(NodeRecord("n", HEAD, "127.0.0.1", ray_port=port), HEAD, home)
+
+
+def test_a_damaged_record_is_refused_by_its_name(home: ClusterHome) -> None:
+    (home.directory / record.FILE).write_text("{")
+    with pytest.raises(ResourceError, match=r"node\.json"):
+        load_record(home)
+
+
+def watched(home: ClusterHome, monkeypatch: pytest.MonkeyPatch, again: Callable[[int], None]) -> int:
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        again(calls)
+
+    monkeypatch.setattr(supervision, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_MS", 1)
+    monkeypatch.setattr(supervision, "join", count)
+    supervision.supervise_node("n", home, lambda _: None, threading.Event())
+    return calls
+
+
+def test_a_node_that_has_ended_joins_again_until_it_is_stopped(
+    home: ClusterHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = replace(running(NodeRecord("n", HEAD, "127.0.0.1")), start_ticks=1)
+    save_record(home, ended)
+
+    def again(call: int) -> None:
+        if call == 3:
+            save_record(home, replace(ended, pid=0))  # as helio down does
+        raise ClusterNotFoundError("the head is away")
+
+    assert watched(home, monkeypatch, again) == 3
+
+
+def test_a_node_that_left_is_not_watched(home: ClusterHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert watched(home, monkeypatch, lambda _: pytest.fail("it joined")) == 0
+
+
+def test_addresses_have_a_usual_port() -> None:
+    assert view.resolved("127.0.0.1", 6379) == HEAD
+    assert view.own_address_towards(HEAD) == "127.0.0.1"
