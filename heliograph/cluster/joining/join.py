@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ray
+import ray.exceptions
+
 from heliograph.base.errors import (
     ClusterNotFoundError,
     ConflictError,
@@ -27,6 +30,7 @@ USUAL_PORT = 6379  # of Ray, where nodes join
 DEFAULT_LABELS = {labels.BOOKIE: labels.ANY, labels.BROKER: labels.ANY}
 NOTICED_SECONDS = 120.0  # for the cluster to notice that this node ended before; Ray asks nodes for half a minute
 POLL_SECONDS = 1.0
+STARTED_SECONDS = 3.0  # for a part that serves to say so
 
 Progress = Callable[[str], None]
 
@@ -257,5 +261,15 @@ def _parts_of(wanted: NodeRecord, found: Mapping[str, Any]) -> tuple[tuple[str, 
     serving = {name for name in at if found["parts"][name]["is_serving"]}
     if "-" in named and named not in found["parts"]:
         return tuple(sorted(at)), {named: "the operator has not made it yet"}
+    serving = {name for name in serving if _has_started(name, wanted.namespace)}
     missing = {name: found["wrong"].get(name, "it is starting") for name in at - serving}
     return tuple(sorted(at)), missing
+
+
+def _has_started(name: str, namespace: str) -> bool:
+    """Return whether a part serves now: the registration of a process that ended lasts as long as its session."""
+    try:
+        ray.get(discovery.actor(name, namespace).start.remote(), timeout=STARTED_SECONDS)
+    except (ray.exceptions.RayError, HeliographError):
+        return False
+    return True

@@ -134,8 +134,8 @@ def _give_up(
             return left
         time.sleep(POLL_SECONDS)
         found = ask_operator(namespace, "progress")
-    if brokers := ask_operator(namespace, "give_away", known.address):
-        say(f"{', '.join(brokers)} gave all topics away")
+    if stopped := ask_operator(namespace, "give_away", known.address):
+        say(f"{', '.join(stopped)} stopped in good order")
     return {}
 
 

@@ -87,7 +87,7 @@ class OperatorActor:
         return await self._in_session().leave(address, is_emptied)
 
     async def give_away(self, address: str) -> list[str]:
-        """Have the brokers of a node give their topics away, as ``Operator.give_away`` does."""
+        """Have what runs on a node stop in good order, as ``Operator.give_away`` does."""
         return await self._in_session().give_away(address)
 
     async def welcome(self, address: str) -> None:

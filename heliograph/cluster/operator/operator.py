@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -187,13 +188,19 @@ class Operator:
         return await self.progress()
 
     async def give_away(self, address: str) -> list[str]:
-        """Have all brokers that run on a node give their topics to others; return their names."""
+        """Have what runs on a node that is about to end stop in good order: brokers give their topics to others first.
+
+        Returns:
+            the names of the bookies and brokers there.
+        """
         roster = await self._leading()
         homes = self._homes()
-        brokers = [part.name for part in roster.parts if kind_of(part.name) == "broker"]
-        found = [name for name in brokers if homes.get(name) == address]
-        for name in found:
-            await unload(name, self._store, self._cluster)
+        found = sorted((part.name for part in roster.parts if homes.get(part.name) == address), key=sort_key)
+        for name in reversed(found):
+            if kind_of(name) == "broker":
+                await unload(name, self._store, self._cluster)
+            with contextlib.suppress(HeliographError):  # else it ends with the node, as in a failure
+                await self._cluster.ask(name, "stop")
         return found
 
     async def welcome(self, address: str) -> None:

@@ -64,7 +64,7 @@ def test_each_node_with_bookies_has_a_replication_worker() -> None:
 
 
 def test_a_missing_label_is_named_with_the_command_that_sets_it() -> None:
-    with pytest.raises(ResourceError, match=r"ray start --labels heliograph\.io/bookie=true"):
+    with pytest.raises(ResourceError, match=r"helio join --label heliograph\.io/bookie=true"):
         parts(ClusterConfig(), [Node("10.0.0.1", {}), Node("10.0.0.2", {})])
     with pytest.raises(ResourceError, match=r"heliograph\.io/broker"):
         parts(ClusterConfig(), [Node("10.0.0.1", ANY)])
