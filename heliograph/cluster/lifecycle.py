@@ -219,14 +219,14 @@ def _deploy(
     config: ClusterConfig, home: ClusterHome, state: ClusterState, progress: Progress, *, is_first: bool
 ) -> ClusterState:
     from heliograph.cluster.deployment import deploy
-    from heliograph.cluster.joining.view import ClusterCard, ClusterView
+    from heliograph.cluster.joining.view import ClusterCard, OutsideView
 
     _attach(config, home, state)
     settings = setting_report.given(config)
     home.keep_secret(config.secrets)
     home.keep_started_with(settings)
     card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator)
-    seen = ClusterView(state.ray_address)
+    seen = OutsideView(state.ray_address)
     seen.publish(card)  # before the parts start, because they may wait for other machines to join
     deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url)
     if state.ray_pid and is_wanted(config):

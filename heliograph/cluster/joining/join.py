@@ -23,7 +23,7 @@ from heliograph.client import discovery
 from heliograph.cluster import labels, ports
 from heliograph.cluster.joining import node, record, view
 from heliograph.cluster.joining.record import NodeRecord
-from heliograph.cluster.joining.view import ClusterCard, ClusterView
+from heliograph.cluster.joining.view import ClusterCard, OutsideView
 from heliograph.cluster.operator.calls import ask_operator
 
 USUAL_PORT = 6379  # of Ray, where nodes join
@@ -53,7 +53,7 @@ class JoinWishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinOutcome:
     """The outcome. ``missing`` has the parts of this node that do not serve yet, with reasons; they keep trying."""
 
     address: str
@@ -65,7 +65,7 @@ class Joined:
 
 def join(
     wishes: JoinWishes, namespace: str, home: ClusterHome, wait_seconds: float, progress: Progress = lambda _: None
-) -> Joined:
+) -> JoinOutcome:
     """Bring this machine into a cluster, unless it is in it, and wait until its parts serve.
 
     This process has joined the cluster's Ray afterwards.
@@ -97,7 +97,7 @@ def join(
                 field="host",
             )
         _use_token(wanted)
-        seen = ClusterView(head)
+        seen = OutsideView(head)
         card = _card(seen, namespace, wait_seconds, say)
         known = record.load_record(home)
         if known is not None and known.is_running:
@@ -110,7 +110,7 @@ def join(
         home.save(_state(wanted, head, card))
     discovery.attach(namespace, home=home.directory, address=head)
     if not card.has_operator:
-        return Joined(wanted.address, wanted.labels, wanted.head)
+        return JoinOutcome(wanted.address, wanted.labels, wanted.head)
     return _wait_for_parts(wanted, wait_seconds, say)
 
 
@@ -159,7 +159,7 @@ def _use_token(wanted: NodeRecord) -> None:
     discovery.present_token()
 
 
-def _card(seen: ClusterView, namespace: str, wait_seconds: float, say: Progress) -> ClusterCard:
+def _card(seen: OutsideView, namespace: str, wait_seconds: float, say: Progress) -> ClusterCard:
     """Return the cluster's card; a cluster whose first machine is starting has none yet."""
     deadline = time.monotonic() + wait_seconds
     is_told = False
@@ -186,7 +186,7 @@ def _require_same(known: NodeRecord, wanted: NodeRecord) -> None:
 
 
 def _start(
-    wanted: NodeRecord, known: NodeRecord | None, head: str, seen: ClusterView, home: ClusterHome, say: Progress
+    wanted: NodeRecord, known: NodeRecord | None, head: str, seen: OutsideView, home: ClusterHome, say: Progress
 ) -> None:
     if known is not None:
         node.stop_node(known)  # what is left of a node that ended
@@ -228,7 +228,7 @@ def _state(wanted: NodeRecord, head: str, card: ClusterCard) -> ClusterState:
     )
 
 
-def _wait_for_parts(wanted: NodeRecord, wait_seconds: float, say: Progress) -> Joined:
+def _wait_for_parts(wanted: NodeRecord, wait_seconds: float, say: Progress) -> JoinOutcome:
     deadline = time.monotonic() + wait_seconds
     said = ""
     is_welcome = False
@@ -245,7 +245,7 @@ def _wait_for_parts(wanted: NodeRecord, wait_seconds: float, say: Progress) -> J
         if not missing:
             say(f"{', '.join(parts)} serve here" if parts else "no part has its place here yet")
         if not missing or time.monotonic() > deadline:
-            return Joined(wanted.address, wanted.labels, wanted.head, parts, missing)
+            return JoinOutcome(wanted.address, wanted.labels, wanted.head, parts, missing)
         if (line := "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))) != said:
             say(f"waiting for {line}")
         said = line

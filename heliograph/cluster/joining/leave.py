@@ -20,7 +20,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Departed:
+class LeaveOutcome:
     """The outcome. If it is not ``done``, the node runs on and is being emptied; another call waits again.
 
     Attributes:
@@ -42,7 +42,7 @@ def leave(
     force: bool = False,
     timeout_seconds: float = 3_600.0,
     progress: Progress = lambda _: None,
-) -> Departed:
+) -> LeaveOutcome:
     """Take this machine out of its cluster: brokers give their topics away, bookies are emptied, its Ray node ends.
 
     Args:
@@ -76,12 +76,12 @@ def leave(
             field="node",
         )
     if left and not force:
-        return Departed(known.address, done=False, is_remembered=True, left=left)
+        return LeaveOutcome(known.address, done=False, is_remembered=True, left=left)
     discovery.detach()
     is_remembered = known.is_running and (keep_data or bool(left))
     with home.locked():
         stop(home, say, is_remembered=is_remembered)
-    return Departed(known.address, done=True, is_remembered=is_remembered, left=left)
+    return LeaveOutcome(known.address, done=True, is_remembered=is_remembered, left=left)
 
 
 def stop(home: ClusterHome, progress: Progress, *, is_remembered: bool = True) -> None:

@@ -16,7 +16,7 @@ from heliograph.cluster import ports
 from heliograph.cluster.head import launch
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
 from heliograph.cluster.joining.record import NodeRecord
-from heliograph.cluster.joining.view import ClusterView
+from heliograph.cluster.joining.view import OutsideView
 
 LEFT_SECONDS = 15.0  # for the raylet to tell the cluster that it ends
 POLL_SECONDS = 0.25
@@ -62,7 +62,7 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
     )
 
 
-def wait_for_node(record: NodeRecord, view: ClusterView, before: frozenset[str], home: ClusterHome) -> None:
+def wait_for_node(record: NodeRecord, view: OutsideView, before: frozenset[str], home: ClusterHome) -> None:
     """Wait until the cluster has the node.
 
     Args:

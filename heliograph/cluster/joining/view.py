@@ -1,7 +1,7 @@
 """What a cluster says to a machine that has not joined it yet, through the key-value store of Ray's GCS.
 
 ``helio up`` leaves a card there. A machine that is to join reads it first, so that what does not fit is refused before
-anything is started. The card holds no secret: whoever has Ray's token can read it.
+anything is started. The card holds no secret: every program with the token of Ray can read it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ClusterCard:
     gateway_url: str = ""
 
 
-class ClusterView:
+class OutsideView:
     """A cluster, seen from a machine that need not be a node of it. Calls block.
 
     Args:

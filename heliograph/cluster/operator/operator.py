@@ -63,6 +63,7 @@ class Operator:
         self._election = Election(store, ELECTION, settings.identity)
         self._roster: Roster | None = None  # None until this operator leads
         self._changing = asyncio.Lock()
+        self._looking = asyncio.Lock()
         self._facts: dict[str, PartFacts] = {}
         self._attempts: dict[str, tuple[float, Backoff]] = {}  # at most one a part: when the next may be, and pauses
         self._work: dict[str, asyncio.Task[None]] = {}  # by part, or "restart"; at most one each (I15)
@@ -256,6 +257,10 @@ class Operator:
     # -- one look
 
     async def _look(self, *, with_facts: bool) -> None:
+        async with self._looking:  # callers have it look, too
+            await self._look_alone(with_facts=with_facts)
+
+    async def _look_alone(self, *, with_facts: bool) -> None:
         sight = await self._cluster.sight(self._homes())
         if with_facts:
             found = await self._cluster.facts(sight.running)

@@ -32,14 +32,14 @@ from heliograph.cluster.joining import join as joining
 from heliograph.cluster.joining import leave, node, record, view
 from heliograph.cluster.joining.join import JoinWishes, join
 from heliograph.cluster.joining.record import NodeRecord, load_record, save_record
-from heliograph.cluster.joining.view import ClusterCard, ClusterView
+from heliograph.cluster.joining.view import ClusterCard, OutsideView
 
 HEAD = "127.0.0.1:6379"
 CARD = ClusterCard("n", heliograph_version(), "node", has_operator=False, service_url="pulsar://a:6650")
 VERSIONS = {"python_version": platform.python_version(), "ray_version": ray.__version__}
 
 
-class FakeView(ClusterView):
+class FakeView(OutsideView):
     """A cluster whose node at 127.0.0.1 is there as soon as it was started."""
 
     def __init__(self, address: str) -> None:
@@ -70,7 +70,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeView:
     """A cluster at ``HEAD``; a Ray node that is started is this process."""
     made = FakeView(HEAD)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setattr(joining, "ClusterView", lambda address: made)
+    monkeypatch.setattr(joining, "OutsideView", lambda address: made)
     monkeypatch.setattr(discovery, "attach", lambda *_, **__: None)
 
     def start(wanted: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
@@ -88,7 +88,7 @@ def running(known: NodeRecord) -> NodeRecord:
     return replace(known, pid=name.pid, start_ticks=name.start_ticks, boot=boot_id())
 
 
-def joined(home: ClusterHome, **wishes: Any) -> joining.Joined:
+def joined(home: ClusterHome, **wishes: Any) -> joining.JoinOutcome:
     return join(JoinWishes(**wishes), "n", home, 0.0)
 
 
@@ -170,7 +170,7 @@ def test_what_could_not_work_is_refused_before_anything_starts(home: ClusterHome
 
 def test_a_cluster_that_does_not_listen_is_refused() -> None:
     with pytest.raises(ClusterNotFoundError, match=r"no Ray answers at 127\.0\.0\.1:1"):
-        ClusterView("127.0.0.1:1")
+        OutsideView("127.0.0.1:1")
 
 
 def test_the_home_of_a_cluster_of_its_own_does_not_join(home: ClusterHome, cluster: FakeView) -> None:

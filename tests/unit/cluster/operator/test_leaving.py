@@ -1,0 +1,183 @@
+"""Nodes that leave and come again: what the operator refuses, takes out and keeps, with Ray and the parts played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from heliograph.base.errors import ConflictError, NotFoundError
+from heliograph.cluster import labels
+from heliograph.cluster.labels import Node, Place
+from heliograph.cluster.operator import operator as operators
+from heliograph.cluster.operator import roster as rosters
+from heliograph.cluster.operator.operator import Operator, OperatorSettings
+from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
+from heliograph.cluster.operator.ports import PartFacts
+from heliograph.cluster.operator.storage import save_roster
+from heliograph.metadata import paths
+from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.model import Persistence
+from heliograph.metadata.operator_records import Roster
+from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
+
+BOTH = {labels.BOOKIE: "true", labels.BROKER: "true"}
+NODES = [Node(f"10.0.0.{number}", BOTH) for number in (1, 2, 3)]
+OTHER = "10.0.0.3"
+
+
+class PlayedCluster:
+    """Ray with three nodes; bookie-n and broker-n are on the n-th, metadata on the first."""
+
+    def __init__(self) -> None:
+        self.nodes = list(NODES)
+        self.running = {"metadata", *(f"{kind}-{n}" for kind in ("bookie", "broker") for n in (1, 2, 3))}
+        self.asked: list[tuple[str, str]] = []
+
+    async def sight(self, homes: Mapping[str, str]) -> Sight:
+        return Sight(self.nodes, running=frozenset(self.running), homes=homes)
+
+    async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
+        return {name: PartFacts("1", f"10.0.0.{name[-1] if name[-1].isdigit() else 1}") for name in names}
+
+    async def create(self, name: str, roster: Roster) -> None:
+        self.running.add(name)
+
+    async def started(self, name: str, seconds: float) -> str:
+        return ""
+
+    async def remove(self, name: str) -> None:
+        self.running.discard(name)
+
+    async def replace_process(self, name: str) -> None:
+        raise AssertionError("nothing is to be started elsewhere")
+
+    async def ask(self, name: str, method: str, *arguments: Any) -> Any:
+        self.asked.append((name, method))
+        return {"is_drained": True, "ledgers_left": 0}
+
+
+def first() -> Roster:
+    roster = Roster(nodes=tuple(node.address for node in NODES))
+    for node in NODES:
+        roster = rosters.with_bookie(roster, Place({labels.BOOKIE: "true"}, node.address), "default")
+        roster = rosters.with_broker(roster, Place({labels.BROKER: "true"}, node.address))
+    return roster
+
+
+@contextmanager
+def fast() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operators, "POLL_SECONDS", 0.001)
+        yield
+
+
+def operated(
+    scenario: Callable[[Operator, PlayedCluster, MemoryStore], Awaitable[None]], ensemble_size: int = 2
+) -> None:
+    """Play a scenario with an operator that leads, and bookies and brokers that serve."""
+
+    async def play() -> None:
+        store, cluster = MemoryServer().open_session(), PlayedCluster()
+        await initialise(store)
+        await set_default_copies(store, Persistence(ensemble_size, 2, 2))
+        for number in (1, 2, 3):
+            for parent, kind in ((paths.BOOKIES_AVAILABLE, "bookie"), (paths.BROKERS_AVAILABLE, "broker")):
+                await store.create(f"{parent}/{kind}-{number}", b"", ephemeral=True, parents=True)
+        await save_roster(store, first())
+        settings = OperatorSettings("one", OperatorRules(), ("metadata",), ensemble_size, 1.0)
+        operator = Operator(store, cluster, settings)
+        running = asyncio.create_task(operator.run())
+        await until(lambda: operator._roster is not None)
+        await operator._look(with_facts=True)
+        try:
+            await scenario(operator, cluster, store)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await store.close()
+
+    with fast():
+        asyncio.run(asyncio.wait_for(play(), 60))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while True:
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+
+
+def test_a_node_that_leaves_is_emptied_and_gets_nothing_again_until_it_joins() -> None:
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        found = await operator.leave(OTHER)
+        while {"bookie-3", "broker-3"} & found["places"].keys():
+            await asyncio.sleep(0.001)
+            found = await operator.progress()
+        assert ("broker-3", "asked") in cluster.asked, "it gave its topics away"
+        assert ("auditor", "decommission") in cluster.asked
+        assert not {"bookie-3", "broker-3"} & cluster.running
+        assert (found["wanted_bookies"], found["wanted_brokers"]) == (2, 2)
+        await operator.welcome(OTHER)
+        await until(lambda: "bookie-4" in cluster.running)
+        assert (await operator.progress())["places"]["bookie-4"] == OTHER
+
+    operated(scenario)
+
+
+def test_a_node_that_comes_again_keeps_its_parts() -> None:
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        before = (await operator.progress())["places"]
+        await operator.leave(OTHER, is_emptied=False)
+        assert await operator.give_away(OTHER) == ["bookie-3", "broker-3"]
+        assert cluster.asked[-3:] == [("broker-3", "asked"), ("broker-3", "stop"), ("bookie-3", "stop")]
+        await operator.welcome(OTHER)
+        assert (await operator.progress())["places"] == before
+
+    operated(scenario)
+
+
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_a_node_that_topics_need_stays(is_emptied: bool) -> None:
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        with pytest.raises(ConflictError, match="ensemble of 3"):
+            await operator.leave(OTHER, is_emptied)
+        assert (await operator.progress())["leaving"] == []
+        assert "bookie-3" in cluster.running
+
+    operated(scenario, ensemble_size=3)
+
+
+def test_the_node_of_the_metadata_store_and_the_last_one_for_brokers_stay() -> None:
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        with pytest.raises(ConflictError, match="metadata store"):
+            await operator.leave("10.0.0.1")
+        with pytest.raises(NotFoundError, match=r"10\.0\.0\.9"):
+            await operator.leave("10.0.0.9")
+        cluster.nodes[:2] = [replace(node, labels={labels.BOOKIE: "true"}) for node in NODES[:2]]
+        with pytest.raises(ConflictError, match="nothing would serve clients"):
+            await operator.leave(OTHER)
+
+    operated(scenario)
+
+
+def test_replication_workers_follow_the_bookies() -> None:
+    roster = first()
+    rules = OperatorRules(has_replicators=True)
+    running = {part.name for part in roster.parts} | {"replicator-1", "replicator-2", "replicator-9"}
+    found = plan(roster, Sight(NODES, running=frozenset(running)), rules)
+    assert (found.create, found.surplus) == (("replicator-3",), ("replicator-9",))
+    found = plan(rosters.with_leaving(roster, ["bookie-2"]), Sight(NODES, running=frozenset(running)), rules)
+    assert (found.create, found.surplus) == (("replicator-3",), ("replicator-2", "replicator-9"))
+    without = plan(roster, Sight(NODES, running=frozenset(running)), OperatorRules())
+    assert (without.create, without.surplus) == ((), ()), "the auditor does the work of all"
+
+
+def test_a_bookie_that_is_named_on_the_label_of_a_node_is_at_that_node() -> None:
+    roster = rosters.with_bookie(first(), Place({labels.BOOKIE: "bookie-7"}), "r1", "bookie-7")
+    at = rosters.parts_at(roster, Node("10.0.0.9", {labels.BOOKIE: "bookie-7"}))
+    assert [part.name for part in at] == ["bookie-7"]
