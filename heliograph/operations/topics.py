@@ -244,7 +244,7 @@ class TopicOperations(OperationGroup, group=""):
         """Return all entries acknowledged by now, ledger by ledger in publish order.
 
         Returns:
-            ``ledger_id``, ``first_entry_id`` and ``last_entry_id`` of each ledger that has entries.
+            Of each ledger that has entries: ``ledger_id``, ``first_entry_id``, ``last_entry_id``, and their ``bytes``.
 
         Raises:
             BadRequestError: the topic is partitioned; ask for each partition.

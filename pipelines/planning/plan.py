@@ -10,7 +10,7 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from heliograph.base.errors import BadRequestError, NotFoundError, TopicNotFoundError, UnsupportedError
 from heliograph.client import discovery
@@ -28,7 +28,16 @@ R = TypeVar("R")
 
 PLAN_ATTEMPTS_MAX = 5  # a ledger that is trimmed during an attempt makes it fail
 
-_Span = tuple[str, int, int, int, int]  # topic, partition, ledger id, first and last entry id
+
+class _Span(NamedTuple):
+    """The acknowledged entries of a ledger."""
+
+    topic: str
+    partition: int
+    ledger_id: int
+    first: int
+    last: int
+    size: int = 0  # bytes; 0: not known
 
 
 def plan_topic(
@@ -155,7 +164,7 @@ async def _plan_one_compacted(name: TopicName, admin: Admin) -> list[LedgerRange
     rest = await _acknowledged(admin, [name])
     if compacted is None:
         return await _ranges(admin, rest)
-    kept = (str(name), name.partition, compacted["ledger_id"], 0, compacted["entries"] - 1)
+    kept = _Span(str(name), name.partition, compacted["ledger_id"], 0, compacted["entries"] - 1)
     ledger_id, entry_id = compacted["horizon"]
     start = {name.partition: (ledger_id, entry_id + 1)}
     first, *others = await _ranges(admin, [kept, *(span for span in rest if _is_wanted(span, start, None))])
@@ -165,7 +174,14 @@ async def _plan_one_compacted(name: TopicName, admin: Admin) -> list[LedgerRange
 async def _acknowledged(admin: Admin, names: Sequence[TopicName]) -> list[_Span]:
     found = await asyncio.gather(*(admin.ledger_ranges(str(name)) for name in names))
     return [
-        (str(name), name.partition, span["ledger_id"], span["first_entry_id"], span["last_entry_id"])
+        _Span(
+            str(name),
+            name.partition,
+            span["ledger_id"],
+            span["first_entry_id"],
+            span["last_entry_id"],
+            span.get("bytes", 0),  # brokers of 0.1 before it did not tell them
+        )
         for name, ranges in zip(names, found, strict=True)
         for span in ranges
         if span["first_entry_id"] <= span["last_entry_id"]
@@ -178,7 +194,7 @@ async def _holdings(
     """Return what the partitions hold whose start is in none of the ledgers that have entries."""
     doubtful = []
     for name in names:
-        ledgers = [ledger_id for topic, _, ledger_id, _, _ in spans if topic == str(name)]
+        ledgers = [span.ledger_id for span in spans if span.topic == str(name)]
         wanted = (start or {}).get(name.partition)
         if wanted is not None and wanted[0] not in ledgers:
             doubtful.append((name, ledgers))
@@ -194,7 +210,7 @@ async def _holdings(
 
 def _is_wanted(span: _Span, start: Mapping[int, Position] | None, end: Mapping[int, Position] | None) -> bool:
     """Return whether a ledger may hold entries between the bounds; the records of others are not read."""
-    _, partition, ledger_id, _, _ = span
+    partition, ledger_id = span.partition, span.ledger_id
     is_before = partition in (start or {}) and ledger_id < (start or {})[partition][0]
     is_behind = partition in (end or {}) and ledger_id > (end or {})[partition][0]
     return not is_before and not is_behind
@@ -202,28 +218,30 @@ def _is_wanted(span: _Span, start: Mapping[int, Position] | None, end: Mapping[i
 
 async def _ranges(admin: Admin, spans: Sequence[_Span]) -> list[LedgerRange]:
     wanted: dict[str, list[int]] = {}
-    for name, _, ledger_id, _, _ in spans:
-        wanted.setdefault(name, []).append(ledger_id)
+    for span in spans:
+        wanted.setdefault(span.topic, []).append(span.ledger_id)
     # Asked after the brokers told what is acknowledged: the records name the segments that hold it. # I8
     found = dict(zip(wanted, await asyncio.gather(*(_access(admin, *one) for one in wanted.items())), strict=True))
     return [
         range_of(
-            name,
-            partition,
-            found[name].records[ledger_id],
-            first,
-            last,
-            found[name].addresses,
-            found[name].grants.get(ledger_id, ""),
-            found[name].authority,
+            span.topic,
+            span.partition,
+            found[span.topic].records[span.ledger_id],
+            span.first,
+            span.last,
+            found[span.topic].addresses,
+            found[span.topic].grants.get(span.ledger_id, ""),
+            found[span.topic].authority,
+            span.size,
         )
-        for name, partition, ledger_id, first, last in spans
+        for span in spans
     ]
 
 
 async def _refresh(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRange]:
     spans = [
-        (piece.topic, piece.partition, piece.ledger_id, piece.first_entry_id, piece.last_entry_id) for piece in ranges
+        _Span(piece.topic, piece.partition, piece.ledger_id, piece.first_entry_id, piece.last_entry_id, piece.size)
+        for piece in ranges
     ]
     fresh = await _ranges(admin, spans)
     fresh = [replace(new, compacted=old.compacted) for old, new in zip(ranges, fresh, strict=True)]

@@ -17,9 +17,13 @@ from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 
 Position = tuple[int, int]  # ledger id, entry id
 
-PIECE_ENTRIES_MAX = 4096  # entries of one piece of work: bounds what a failed task reads again (I15)
-_FORMAT = 3
-_FORMATS_READ = (1, 2, 3)  # 1 had no grant, 2 no compacted ledgers
+# Of the work of one task: bounds what a failed one reads again. (I15)
+TASK_BYTES_MAX = 128 << 20
+TASK_ENTRIES_MAX = 65_536
+TASK_BYTES_MIN = 8 << 20  # below it, starting a task costs more than reading
+ENTRY_BYTES_GUESS = 64 << 10  # an entry of many small messages, where the plan does not know sizes
+_FORMAT = 4
+_FORMATS_READ = (1, 2, 3, 4)  # 1 had no grant, 2 no compacted ledgers, 3 no sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class LedgerRange:
     range, in the same ledger. ``addresses`` are the data-plane addresses of
     their bookies when the range was planned, without the bookies that were not registered. ``grant`` is the right to
     read the ledger from bookies that ask for one, good for any holder until it ends. A ``compacted`` ledger holds
-    entries of the topic that compaction kept, each after its original position.
+    entries of the topic that compaction kept, each after its original position. ``size`` is that of the entries in
+    bytes, as if all of their ledger had the same; 0: not known.
     """
 
     topic: str
@@ -45,6 +50,7 @@ class LedgerRange:
     grant: str = field(default="", repr=False)
     authority: str = field(default="", repr=False)  # who signs the certificates of bookies, in PEM
     compacted: bool = False
+    size: int = 0
 
     def __post_init__(self) -> None:
         assert 0 <= self.first_entry_id <= self.last_entry_id, "a range holds at least one entry"
@@ -55,6 +61,11 @@ class LedgerRange:
     def entries(self) -> int:
         """Return the number of entries."""
         return self.last_entry_id - self.first_entry_id + 1
+
+    @property
+    def entry_bytes(self) -> int:
+        """Return the mean size of an entry in bytes, at least 1."""
+        return max(1, self.size // self.entries) if self.size else ENTRY_BYTES_GUESS
 
     def record(self) -> LedgerMetadata:
         """Return the part of the ledger's metadata that the readers of ``actors/ledger`` need for this range.
@@ -93,6 +104,7 @@ class LedgerRange:
                 "grant": self.grant,
                 "authority": self.authority,
                 "compacted": self.compacted,
+                "size": self.size,
             }
         )
 
@@ -123,6 +135,7 @@ def range_of(
     addresses: Mapping[str, str],
     grant: str = "",
     authority: str = "",
+    size: int = 0,
 ) -> LedgerRange:
     """Return a range of a ledger whose record was read **after** ``last_entry_id`` was known to be acknowledged.
 
@@ -143,6 +156,7 @@ def range_of(
         addresses=known,
         grant=grant,
         authority=authority,
+        size=size,
     )
 
 
@@ -191,33 +205,34 @@ def narrow(piece: LedgerRange, first_entry_id: int, last_entry_id: int) -> Ledge
         last_entry_id=last_entry_id,
         segments=segments,
         addresses=tuple(pair for pair in piece.addresses if pair[0] in bookies),
+        size=piece.size * (last_entry_id - first_entry_id + 1) // piece.entries,
     )
 
 
 def split(
-    ranges: Sequence[LedgerRange], tasks: int, piece_entries_max: int = PIECE_ENTRIES_MAX
+    ranges: Sequence[LedgerRange], tasks: int, task_bytes_min: int = 1, task_entries_max: int = TASK_ENTRIES_MAX
 ) -> list[list[LedgerRange]]:
-    """Split ranges into work for at least about ``tasks`` parallel tasks: lists of pieces, in the order of ``ranges``.
+    """Split ranges into work for about ``tasks`` parallel tasks: lists of pieces, in the order of ``ranges``.
 
-    Every entry is in exactly one piece, and a task gets at most ``piece_entries_max`` entries.
+    Every entry is in exactly one piece. A task gets at most ``TASK_BYTES_MAX`` and ``task_entries_max``, so there may
+    be more of them, and at least ``task_bytes_min``, so there may be less. It always gets one entry.
     """
     assert tasks >= 1, "at least one task"
-    assert piece_entries_max >= 1, "a piece holds at least one entry"
-    total = sum(piece.entries for piece in ranges)
-    if total == 0:
-        return []
-    share = min(piece_entries_max, -(-total // tasks))
+    assert task_entries_max >= 1, "a task reads at least one entry"
+    total = sum(piece.entry_bytes * piece.entries for piece in ranges)
+    share = min(TASK_BYTES_MAX, max(task_bytes_min, -(-total // tasks)))
     work: list[list[LedgerRange]] = []
-    room = 0
+    bytes_left = entries_left = 0
     for whole in ranges:
-        first = whole.first_entry_id
+        first, mean = whole.first_entry_id, whole.entry_bytes
         while first <= whole.last_entry_id:
-            if room == 0:
+            if bytes_left <= 0 or entries_left == 0:
                 work.append([])
-                room = share
-            last = min(whole.last_entry_id, first + room - 1)
+                bytes_left, entries_left = share, task_entries_max
+            last = min(whole.last_entry_id, first + min(entries_left, -(-bytes_left // mean)) - 1)
             work[-1].append(narrow(whole, first, last))
-            room -= last - first + 1
+            bytes_left -= (last - first + 1) * mean
+            entries_left -= last - first + 1
             first = last + 1
     return work
 

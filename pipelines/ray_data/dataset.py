@@ -16,15 +16,12 @@ from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
-from heliograph.pipelines.planning.ranges import LedgerRange, Position, split
+from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, split
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns, schema_of
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
 from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity
-
-TASK_ENTRIES_MIN = 128  # of a read task, about 8 MiB, unless the caller names how many tasks there are
-ENTRY_BYTES_GUESS = 64 << 10  # size of an entry of many small messages, only for Ray's estimates
 
 
 def read_topic(
@@ -97,7 +94,7 @@ def ranges_dataset(
 ) -> Dataset:
     """Return the rows of planned ranges; arguments and errors are those of ``read_topic``."""
     source = TopicDatasource(
-        ranges, check_columns(columns, on_unreadable), on_unreadable, schemas, 1 if parallelism else TASK_ENTRIES_MIN
+        ranges, check_columns(columns, on_unreadable), on_unreadable, schemas, 1 if parallelism else TASK_BYTES_MIN
     )
     dataset: Dataset = ray.data.read_datasource(source, override_num_blocks=parallelism)
     return dataset
@@ -156,12 +153,12 @@ class TopicDatasource(Datasource):
         columns: tuple[str, ...],
         on_unreadable: OnUnreadable = "fail",
         schemas: TopicSchemas | None = None,
-        task_entries_min: int = TASK_ENTRIES_MIN,
+        task_bytes_min: int = TASK_BYTES_MIN,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._on_unreadable: OnUnreadable = on_unreadable
         self._schemas = schemas
-        self._task_entries_min = task_entries_min
+        self._task_bytes_min = task_bytes_min
         self._ranges = list(ranges)
         self._columns = columns
 
@@ -171,7 +168,7 @@ class TopicDatasource(Datasource):
 
     @override
     def estimate_inmemory_data_size(self) -> int | None:
-        return sum(piece.entries for piece in self._ranges) * ENTRY_BYTES_GUESS
+        return _bytes_of(self._ranges)
 
     @override
     def get_read_tasks(
@@ -181,12 +178,8 @@ class TopicDatasource(Datasource):
         if self._schemas is not None:
             schema = ValueDecoder(self._schemas, self._columns, self._on_unreadable).schema
         tasks = []
-        total = sum(piece.entries for piece in self._ranges)
-        for pieces in split(self._ranges, max(1, min(parallelism, total // self._task_entries_min))):
-            entries = sum(piece.entries for piece in pieces)
-            metadata = BlockMetadata(
-                num_rows=None, size_bytes=entries * ENTRY_BYTES_GUESS, input_files=None, exec_stats=None
-            )
+        for pieces in split(self._ranges, max(1, parallelism), self._task_bytes_min):
+            metadata = BlockMetadata(num_rows=None, size_bytes=_bytes_of(pieces), input_files=None, exec_stats=None)
             tasks.append(
                 ReadTask(
                     _read_function(pieces, self._columns, self._on_unreadable, self._schemas),
@@ -196,6 +189,10 @@ class TopicDatasource(Datasource):
                 )
             )
         return tasks
+
+
+def _bytes_of(ranges: Iterable[LedgerRange]) -> int:
+    return sum(piece.entry_bytes * piece.entries for piece in ranges)
 
 
 def _read_function(

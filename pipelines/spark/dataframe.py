@@ -16,7 +16,7 @@ from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
-from heliograph.pipelines.planning.ranges import LedgerRange, Position, range_from_json, split
+from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, range_from_json, split
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, OnUnreadable, check_columns
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
@@ -126,7 +126,7 @@ def ranges_dataframe(
     if schema is not None and VALUE not in wanted:
         raise BadRequestError("a schema decodes the column 'value', which columns does not name", field="columns")
     tasks = parallelism or 2 * spark.sparkContext.defaultParallelism
-    work = split(ranges, tasks)
+    work = split(ranges, tasks, 1 if parallelism else TASK_BYTES_MIN)
     rows = [("\n".join(piece.to_json() for piece in pieces),) for pieces in work]
     plan = spark.createDataFrame(spark.sparkContext.parallelize(rows, max(1, len(rows))), f"{_RANGE_COLUMN} string")
     shape: StructType | str = ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in wanted)

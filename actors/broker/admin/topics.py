@@ -114,12 +114,17 @@ class OwnedTopics:
         await self._context.topics.get(name)
 
     async def _ledger_ranges(self, name: TopicName) -> list[Json]:
-        chain = (await self._context.topics.get(name)).ledger.chain
-        counts = [(ledger_id, chain.entries_in(ledger_id)) for ledger_id in chain.ledger_ids]
+        ledger = (await self._context.topics.get(name)).ledger
+        sizes = {info.ledger_id: info.size for info in ledger.record.ledgers if info.closed_ms}
         return [
-            {"ledger_id": ledger_id, "first_entry_id": 0, "last_entry_id": count - 1}
-            for ledger_id, count in counts
-            if count
+            {
+                "ledger_id": ledger_id,
+                "first_entry_id": 0,
+                "last_entry_id": count - 1,
+                "bytes": sizes.get(ledger_id, ledger.writer.length),
+            }
+            for ledger_id in ledger.chain.ledger_ids
+            if (count := ledger.chain.entries_in(ledger_id))
         ]
 
     async def _change_properties(self, name: TopicName, changes: Mapping[str, str | None]) -> None:

@@ -94,6 +94,7 @@ def test_publish_and_ranges_through_any_broker(cluster: BrokerCluster) -> None:
         assert [one.split(":")[2:] for one in ids] == [["-1", "0"], ["-1", "1"], ["-1", "2"]]
     ranges = cluster.run(cluster.admin.ledger_ranges("raw"))
     assert sum(one["last_entry_id"] - one["first_entry_id"] + 1 for one in ranges) == 2
+    assert all(one["bytes"] > 0 for one in ranges)
     with cluster.client() as client:
         reader = client.create_reader("raw", pulsar.MessageId.earliest)
         messages = [reader.read_next(RECEIVE_MS) for _ in range(6)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.model import LedgerMetadata, Segment
-from heliograph.pipelines.planning.ranges import LedgerRange, cut, narrow, range_from_json, range_of, split
+from heliograph.pipelines.planning.ranges import (
+    ENTRY_BYTES_GUESS,
+    TASK_BYTES_MAX,
+    LedgerRange,
+    cut,
+    narrow,
+    range_from_json,
+    range_of,
+    split,
+)
 
 ADDRESSES = {"b1": "10.0.0.1:1", "b2": "10.0.0.2:1", "b3": "10.0.0.3:1"}
 
@@ -67,21 +77,42 @@ def test_other_text_is_no_range(text: str) -> None:
 
 
 @given(
-    spans=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 300)), max_size=6),
+    spans=st.lists(
+        st.tuples(st.integers(0, 50), st.integers(0, 300), st.sampled_from([0, 9_000, 1 << 30])), max_size=6
+    ),
     tasks=st.integers(1, 40),
-    piece_entries_max=st.integers(1, 100),
+    task_bytes_min=st.sampled_from([1, 1 << 20, TASK_BYTES_MAX]),
+    entries_max=st.integers(1, 100),
 )
 def test_splitting_keeps_every_entry_once_and_in_order(
-    spans: list[tuple[int, int]], tasks: int, piece_entries_max: int
+    spans: list[tuple[int, int, int]], tasks: int, task_bytes_min: int, entries_max: int
 ) -> None:
-    ranges = [a_range(first, first + length, ledger_id) for ledger_id, (first, length) in enumerate(spans)]
-    work = split(ranges, tasks, piece_entries_max)
+    ranges = [
+        replace(a_range(first, first + length, ledger_id), size=size)
+        for ledger_id, (first, length, size) in enumerate(spans)
+    ]
+    work = split(ranges, tasks, task_bytes_min, entries_max)
     assert entries_of([piece for pieces in work for piece in pieces]) == entries_of(ranges)
     sizes = [sum(piece.entries for piece in pieces) for pieces in work]
-    assert all(0 < size <= piece_entries_max for size in sizes)  # I15
-    total = sum(sizes)
-    assert len(work) <= max(tasks, -(-total // piece_entries_max)) + 1
-    assert len(work) >= min(tasks, total) // 2  # rounding up the share may save a few tasks
+    assert all(0 < size <= entries_max for size in sizes)  # I15
+    for pieces in work:
+        but_one = sum(piece.entry_bytes * piece.entries for piece in pieces) - pieces[-1].entry_bytes
+        assert but_one < TASK_BYTES_MAX  # I15
+    for pieces in work[:-1]:
+        is_full = sum(piece.entries for piece in pieces) == entries_max
+        assert is_full or sum(piece.entry_bytes * piece.entries for piece in pieces) >= task_bytes_min
+
+
+def test_a_part_of_a_range_has_its_share_of_the_bytes() -> None:
+    whole = replace(a_range(0, 99), size=1_000_000)
+    part = narrow(whole, 10, 19)
+    assert (part.size, part.entry_bytes) == (100_000, 10_000)
+    assert range_from_json(part.to_json()) == part
+    unknown = replace(part, size=0)
+    assert unknown.entry_bytes == ENTRY_BYTES_GUESS
+    before = json.loads(unknown.to_json()) | {"format": 3}
+    del before["size"]
+    assert range_from_json(json.dumps(before)) == unknown
 
 
 def test_cutting_takes_from_the_start_up_to_the_end() -> None:
