@@ -74,6 +74,7 @@ class Roster:
         wanted_bookies, wanted_brokers: how many; those for which no node has room are not in ``parts``.
         last_bookie: the highest number that a bookie was given; numbers are not given again.
         nodes: addresses of nodes that have been given parts for their labels.
+        first_nodes: those of the first start. They have no brokers of their own: these run on any labelled node.
         leaving_nodes: addresses of nodes that were asked to leave.
         failure: why the latest rolling restart stopped before its end; empty if it did not.
     """
@@ -83,6 +84,7 @@ class Roster:
     wanted_brokers: int = 0
     last_bookie: int = 0
     nodes: tuple[str, ...] = ()
+    first_nodes: tuple[str, ...] = ()
     leaving_nodes: tuple[str, ...] = ()
     restart: RollingRestart | None = None
     failure: str = ""

@@ -16,6 +16,7 @@ from typing import Any
 
 from heliograph.base.home import ClusterHome
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
+from heliograph.cluster.labels import ANY, BOOKIE, BROKER
 from heliograph.metadata.credentials import with_secrets
 from tests.machines.network import Machine, network, wait_for
 from tests.patience import START_SECONDS
@@ -32,9 +33,14 @@ _HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main
 
 @dataclass
 class MachineCluster:
-    """A running cluster; bookie-n is pinned to the n-th machine, and brokers run on ``BROKER_MACHINES``."""
+    """A running cluster; bookie-n is pinned to the n-th machine, and brokers run on ``BROKER_MACHINES``.
+
+    Attributes:
+        spare: a machine that is no part of it; one that joins by ``join_spare`` may have any bookie.
+    """
 
     machines: list[Machine]
+    spare: Machine
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)  # options of ``helio up``
 
@@ -104,16 +110,22 @@ class MachineCluster:
 
     def join(self, number: int) -> None:
         """Start the raylet of a machine other than the first."""
-        machine = self.machines[number]
+        self._join(self.machines[number], str(number + 1), _labels(number))
+
+    def join_spare(self) -> None:
+        """Start the raylet of the spare machine, whose label offers room for a bookie."""
+        self._join(self.spare, "spare", f"{BOOKIE}={ANY}")
+
+    def _join(self, machine: Machine, name: str, labels: str) -> None:
         command = [
             *(*_RAY, "start", f"--address={self.head}", f"--node-ip-address={machine.address}"),
             # The default is the directory of the head, which `helio up` deletes once that has ended.
-            *(f"--temp-dir={self.directory / f'r{number + 1}'}", f"--labels={_labels(number)}"),
+            *(f"--temp-dir={self.directory / f'r{name}'}", f"--labels={labels}"),
             *("--num-cpus=4", f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"),
         ]
         wait_for(self._is_joinable, "the head's GCS listens", START_SECONDS)
         for attempt in range(1, STARTS_MAX + 1):
-            log = self.directory / f"ray-{number + 1}.log"
+            log = self.directory / f"ray-{name}.log"
             with log.open("wb") as output:
                 done = subprocess.run(
                     machine.command(command),
@@ -128,7 +140,7 @@ class MachineCluster:
             if done.returncode == 0:
                 return
             machine.power_off()
-            assert attempt < STARTS_MAX, f"no raylet on machine {number + 1}: {log.read_text(errors='replace')[-2000:]}"
+            assert attempt < STARTS_MAX, f"no raylet on machine {name}: {log.read_text(errors='replace')[-2000:]}"
 
     def start(self) -> None:
         """Start the cluster: the head and, as soon as they can join it, all other nodes."""
@@ -186,13 +198,13 @@ class MachineCluster:
 @contextmanager
 def machine_cluster(directory: Path, count: int, **settings: str) -> Iterator[MachineCluster]:
     """Run a cluster over so many machines for the length of the block, with a bookie on each."""
-    with network(count) as machines:
-        cluster = MachineCluster(machines, directory, settings)
+    with network(count + 1) as machines:
+        cluster = MachineCluster(machines[:count], machines[count], directory, settings)
         (directory / "user").mkdir()
         cluster.start()
         yield cluster
 
 
 def _labels(number: int) -> str:
-    bookie = f"heliograph.io/bookie=bookie-{number + 1}"
-    return f"{bookie},heliograph.io/broker=true" if number in BROKER_MACHINES else bookie
+    bookie = f"{BOOKIE}=bookie-{number + 1}"
+    return f"{bookie},{BROKER}={ANY}" if number in BROKER_MACHINES else bookie

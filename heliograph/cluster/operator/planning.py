@@ -69,8 +69,8 @@ class OperatorPlan:
 def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     """Return the roster with parts for joining nodes and for what is wanted, and what is to be done."""
     notes = [wrong for node in sight.nodes if (wrong := rosters.what_is_wrong_with(node))]
-    roster = _without_gone_nodes(roster, sight)
     leaving = sight.draining | {*roster.leaving_nodes}
+    roster = _without_gone_nodes(roster, sight, leaving)
     usable = [node for node in sight.nodes if node.address not in leaving and not rosters.what_is_wrong_with(node)]
     if rules.is_local:
         usable, unreachable = _on_one_machine(roster, usable)
@@ -104,11 +104,18 @@ def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     )
 
 
-def _without_gone_nodes(roster: Roster, sight: Sight) -> Roster:
-    """A node that is away and has no part left is new when it comes again."""
+def _without_gone_nodes(roster: Roster, sight: Sight, leaving: frozenset[str]) -> Roster:
+    """A node that is away and has no part left is new when it comes again.
+
+    One of the first start is not, for brokers that may run on any node were made for it, unless it was to leave.
+    """
+    first_nodes = tuple(address for address in roster.first_nodes if address not in leaving)
     kept = {node.address for node in sight.nodes} | {part.address for part in roster.parts}
+    if any(not part.address for part in rosters.staying(roster, "broker")):
+        kept.update(first_nodes)
     return replace(
         roster,
+        first_nodes=first_nodes,
         nodes=tuple(address for address in roster.nodes if address in kept),
         leaving_nodes=tuple(address for address in roster.leaving_nodes if address in kept),
     )

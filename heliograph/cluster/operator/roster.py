@@ -22,7 +22,8 @@ PARTS_MAX = 1_000  # of each kind  # I15
 
 def first_roster(parts: Iterable[Part], nodes: Sequence[Node]) -> Roster:
     """Return the roster of a cluster that is started for the first time; the nodes that are there have their parts."""
-    roster = Roster(nodes=tuple(sorted({node.address for node in nodes})))
+    addresses = tuple(sorted({node.address for node in nodes}))
+    roster = Roster(nodes=addresses, first_nodes=addresses)
     for part in parts:
         if part.kind == "bookie":
             roster = with_bookie(roster, part.place, part.rack, part.name)

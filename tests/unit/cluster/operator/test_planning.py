@@ -73,6 +73,26 @@ def test_a_node_whose_bookie_was_taken_out_gets_no_other_unless_it_left() -> Non
     assert seen(gone, NODES[:4]).create == ("bookie-5", "broker-3")
 
 
+@pytest.mark.parametrize("label", [labels.BROKER, labels.BOOKIE])
+def test_a_node_of_the_first_start_that_was_away_gets_no_further_parts(label: str) -> None:
+    """Its parts have no address: a broker runs on any labelled node, and a bookie may be pinned by its name."""
+    own = Node("10.0.0.9", {labels.BROKER: "true"} | ({label: "bookie-4"} if label == labels.BOOKIE else {}))
+    nodes = [*THREE, own]
+    started = rosters.first_roster(
+        [
+            Part("bookie-1", "bookie", Place({labels.BOOKIE: "true"}, "10.0.0.1")),
+            Part("bookie-4", "bookie", Place({labels.BOOKIE: "bookie-4"})),
+            Part("broker-1", "broker", Place({labels.BROKER: "true"})),
+        ],
+        nodes,
+    )
+    before = seen(started, nodes).roster
+    away = seen(before, THREE).roster
+    assert seen(away, nodes).roster == before
+    left = plan(before, Sight(nodes, frozenset({own.address})), OperatorRules()).roster
+    assert "broker-2" in names(seen(seen(left, THREE).roster, nodes).roster, "broker"), "it left: it is new"
+
+
 def test_more_bookies_take_nodes_with_room_and_then_wait() -> None:
     roster = rosters.without(seen(first(THREE), NODES[:4]).roster, "bookie-4")
     found = seen(rosters.scaled(roster, "bookie", 5, []), NODES[:4])
