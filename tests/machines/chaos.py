@@ -25,6 +25,8 @@ from tests.machines.scenarios import SCENARIOS
 from tests.machines.scenarios.stage import Stage
 from tests.patience import patience
 
+Played = tuple[str, float]  # name of a scenario, and for how long publishing stood still at most, in seconds
+
 MACHINES = 4
 SETTINGS = """
 lost_bookie_delay_ms = 5000
@@ -41,7 +43,10 @@ recovery_headroom_bytes = 8388608
 
 @contextmanager
 def machines(directory: Path) -> Iterator[MachineCluster]:
-    """Run a cluster for scenarios, with a small disk for each bookie, for the length of the block."""
+    """Run a cluster for scenarios, with a small disk for each bookie, for the length of the block.
+
+    The test is skipped where disks cannot be mounted.
+    """
     directory.chmod(0o755)  # raylets look into it
     config = directory / "settings.toml"
     config.write_text(SETTINGS)
@@ -53,17 +58,19 @@ def machines(directory: Path) -> Iterator[MachineCluster]:
         yield made
 
 
-def play(cluster: MachineCluster, name: str, seed: int, say: Callable[[str], None]) -> None:
-    """Play one scenario by a seed.
+def play(cluster: MachineCluster, name: str, seed: int, say: Callable[[str], None]) -> float:
+    """Play one scenario by a seed, and return for how long publishing stood still at most, in seconds.
 
     Raises:
         AssertionError: a promise was broken; names the command that plays it again.
     """
     say(f"{name}, seed {seed}")
+    stage = Stage(cluster, random.Random(seed), say)
     try:
-        SCENARIOS[name](Stage(cluster, random.Random(seed), say, has_disks=True))
+        SCENARIOS[name](stage)
     except AssertionError as error:
         raise AssertionError(f"{error}\nto play it again: {command([name], seed)}") from error
+    return max(stage.pauses)
 
 
 def command(names: Sequence[str], seed: int) -> str:
@@ -71,20 +78,22 @@ def command(names: Sequence[str], seed: int) -> str:
     return f"python -m tests.machines.chaos --seed {seed} --only {' '.join(names)}"
 
 
-def run(directory: Path, seed: int, seconds: float, only: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Play ``only``, or scenarios that the seed draws until so much time has passed; return their names."""
-    chance = random.Random(seed)
-    played: list[str] = []
-    with machines(directory) as cluster:
-        begun = time.monotonic()
-        while len(played) < len(only) or (not only and time.monotonic() < begun + seconds):
-            name = only[len(played)] if only else chance.choice(sorted(SCENARIOS))
-            played.append(name)
-            try:
-                play(cluster, name, seed if only else chance.randrange(1 << 32), say)
-            except pytest.skip.Exception as skipped:
-                say(f"{name} is skipped: {skipped}")
+def play_for(cluster: MachineCluster, seed: int, seconds: float, say: Callable[[str], None]) -> list[Played]:
+    """Play scenarios that a seed draws until so much time has passed; return their names and pauses."""
+    chance, played, begun = random.Random(seed), list[Played](), time.monotonic()
+    while time.monotonic() < begun + seconds:
+        name, own = chance.choice(sorted(SCENARIOS)), chance.randrange(1 << 32)
+        played.append((name, play(cluster, name, own, say)))
     return played
+
+
+def run(directory: Path, seed: int, seconds: float, only: Sequence[str], say: Callable[[str], None]) -> list[Played]:
+    """Play ``only``, or scenarios that the seed draws, on machines of their own."""
+    with machines(directory) as cluster:
+        say(f"{MACHINES} machines serve")
+        if not only:
+            return play_for(cluster, seed, seconds, say)
+        return [(name, play(cluster, name, seed + number, say)) for number, name in enumerate(only)]
 
 
 def main() -> int:
@@ -114,6 +123,8 @@ def main() -> int:
         print(f"BROKEN, see {folder}; all of it again: {again}", flush=True)
         return 1
     shutil.rmtree(folder)
+    for name, pause in played:
+        print(f"{name:24} publishing stood still for {pause:5.1f} s at most")
     print(f"{len(played)} scenarios: nothing confirmed was lost, invented, out of order or delivered again")
     return 0
 

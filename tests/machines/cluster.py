@@ -29,6 +29,11 @@ BROKER_PORTS = (6650, 6652)
 OBJECT_STORE_BYTES = 100_000_000
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 _HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main; sys.exit(main())")
+_NODE_ID = """
+import sys, ray
+ray.init(address=sys.argv[1], logging_level="error")
+print(next(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] == sys.argv[2]))
+"""
 
 
 @dataclass
@@ -115,6 +120,15 @@ class MachineCluster:
     def join_spare(self) -> None:
         """Start the raylet of the spare machine, whose label offers room for a bookie."""
         self._join(self.spare, "spare", f"{BOOKIE}={ANY}")
+
+    def drain_spare(self) -> None:
+        """Have Ray drain the node of the spare machine."""
+        found = self.run([sys.executable, "-c", _NODE_ID, self.head, self.spare.address])
+        assert found.returncode == 0, f"no node at {self.spare.address}: {found.stderr[-2000:]}"
+        command = [*_RAY, "drain-node", f"--address={self.head}", f"--node-id={found.stdout.split()[-1]}"]
+        reason = ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=it leaves"]
+        done = self.run([*command, *reason])
+        assert done.returncode == 0, f"ray drain-node: {done.stderr[-2000:]}"
 
     def _join(self, machine: Machine, name: str, labels: str) -> None:
         command = [

@@ -10,15 +10,21 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from tests.machines import forwarder as forwarding
+
 END_SECONDS = 20.0
 NOBODY = "02:00:00:00:00:fe"  # a hardware address that no device has
+_BRIDGE = "02:00:00:00:00:fd"
+_ANSWER_NOTHING = "8"
 _POLL_SECONDS = 0.1
 
 
@@ -49,21 +55,6 @@ class Machine:
     def send_again_to(self, other: Machine) -> None:
         """Undo ``stop_sending_to``."""
         _run(*self._ip, "neigh", "del", other.address, "dev", "eth0")
-
-    def disturb(self, disturbance: str) -> str:
-        """Have the kernel delay or lose packets that the machine sends; return why it cannot, or nothing.
-
-        Args:
-            disturbance: in the words of ``tc netem``, such as ``delay 20ms 10ms loss 1%``.
-        """
-        command = ["tc", "-n", self.namespace, "qdisc", "replace", "dev", "eth0", "root", "netem", *disturbance.split()]
-        if shutil.which("tc") is None:
-            return "there is no `tc` (package iproute2)"
-        return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
-
-    def calm(self) -> None:
-        """Undo ``disturb``."""
-        _run("tc", "-n", self.namespace, "qdisc", "del", "dev", "eth0", "root")
 
     def pids(self, title: str) -> list[int]:
         """Return the processes with that in their title, such as ``ray::BookieActor``."""
@@ -107,6 +98,42 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
 
 
 @contextmanager
+def disturbed(machines: Sequence[Machine], seed: int) -> Iterator[None]:
+    """Delay and lose frames that the machines send, by ``forwarder``, for the length of the block."""
+    cables = [(machine.device, f"{machine.device}x", f"{machine.device}y") for machine in machines]
+    bridges = [_bridge_of(machine) for machine in machines]
+    pairs = [f"{device}:{inner}" for device, inner, _ in cables]
+    try:
+        for device, inner, outer in cables:
+            _run("ip", "link", "add", inner, "type", "veth", "peer", "name", outer)
+            _run("ip", "link", "set", inner, "up")
+            # Else this computer answers in the bridge's place, with the address of this device.
+            Path(f"/proc/sys/net/ipv4/conf/{device}/arp_ignore").write_text(_ANSWER_NOTHING)
+        forwarder = subprocess.Popen(
+            [sys.executable, "-m", forwarding.__name__, str(seed), *pairs],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with forwarder:
+            try:
+                assert forwarder.stdout is not None, "it is a pipe"
+                assert forwarder.stdout.readline().strip() == forwarding.READY, "the forwarder has opened the devices"
+                for (device, _, outer), bridge in zip(cables, bridges, strict=True):
+                    _run("ip", "link", "set", device, "nomaster")
+                    _run("ip", "link", "set", outer, "master", bridge, "up")
+                yield
+                assert forwarder.poll() is None, "the forwarder goes on"
+            finally:
+                forwarder.terminate()
+    finally:
+        for (device, inner, _), bridge in zip(cables, bridges, strict=True):
+            subprocess.run(["ip", "link", "delete", inner], capture_output=True, check=False)
+            _run("ip", "link", "set", device, "master", bridge)
+            Path(f"/proc/sys/net/ipv4/conf/{device}/arp_ignore").write_text("0")
+
+
+@contextmanager
 def network(count: int) -> Iterator[list[Machine]]:
     """Make so many machines on one bridge; at the end nothing of them is left."""
     _require()
@@ -115,7 +142,8 @@ def network(count: int) -> Iterator[list[Machine]]:
     bridge = f"hb{own}"
     machines = [Machine(f"hg{own}-{n}", f"hv{own}-{n}", f"{prefix}.{n}") for n in range(1, count + 1)]
     try:
-        _run("ip", "link", "add", bridge, "type", "bridge")
+        # With an address of its own; that of a bridge without one changes with the devices on it.
+        _run("ip", "link", "add", bridge, "address", _BRIDGE, "type", "bridge")
         _run("ip", "address", "add", f"{prefix}.254/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         for machine in machines:
@@ -151,6 +179,10 @@ def _require() -> None:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
+
+
+def _bridge_of(machine: Machine) -> str:
+    return os.path.basename(os.readlink(f"/sys/class/net/{machine.device}/master"))
 
 
 def _is_running(pid: int) -> bool:

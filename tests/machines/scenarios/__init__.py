@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.machines.scenarios import cuts, disk, power
+from tests.machines.scenarios import cuts, disk, power, scale
 from tests.machines.scenarios.stage import Stage
 
 SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
@@ -14,6 +14,9 @@ SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
         power.head_lost,
         power.head_killed,
         power.reboot,
+        scale.scale_out,
+        scale.scale_in,
+        scale.operator_killed,
         disk.disk_lost,
         disk.disk_full,
         disk.disk_overrun,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-import pytest
-
-from tests.machines.network import Machine
+from tests.machines.forwarder import DELAY_SECONDS, LOST_SHARE
+from tests.machines.network import Machine, disturbed
 from tests.machines.scenarios.stage import Stage
 
 # Longer than a session of the metadata store, shorter than Ray takes to give a node up.
 CUT_SECONDS = 8.0
-DISTURBANCE = "delay 20ms 10ms loss 1%"
 
 
 def cut_off(stage: Stage) -> None:
@@ -49,18 +47,12 @@ def broker_cut_from_bookies(stage: Stage) -> None:
 
 
 def delay_and_loss(stage: Stage) -> None:
-    """All machines delay their packets and lose some of them."""
-    machines = stage.cluster.machines
-    if why := machines[0].disturb(DISTURBANCE):
-        pytest.skip(f"this kernel delays no packets: {why}")
+    """All machines delay their frames and lose some of them."""
     with stage.load() as load:
-        stage.say(f"all machines: {DISTURBANCE}")
-        for machine in machines[1:]:
-            machine.disturb(DISTURBANCE)
-        time.sleep(CUT_SECONDS)
-        load.wait_for_more()
-        for machine in machines:
-            machine.calm()
+        stage.say(f"all machines: {DELAY_SECONDS} s of delay, {LOST_SHARE:.0%} is lost")
+        with disturbed(stage.cluster.machines, stage.chance.randrange(1 << 32)):
+            time.sleep(CUT_SECONDS)
+            load.wait_for_more()
         stage.settle()
 
 

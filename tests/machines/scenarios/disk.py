@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-
-import pytest
+import time
 
 import heliograph
 from heliograph.base.errors import HeliographError, StorageFullError
@@ -35,56 +34,48 @@ def disk_lost(stage: Stage) -> None:
 
 def disk_full(stage: Stage) -> None:
     """The disks of all bookies are full: publishing is refused with the reason, and goes on when there is room."""
-    if not stage.has_disks:
-        pytest.skip("the bookies have no disks of their own")
-    places = [stage.cluster.data / f"bookie-{number + 1}" for number in range(len(stage.cluster.machines))]
-    topic = f"full-{stage.chance.randrange(1 << 32)}"
-    confirmed: list[bytes] = []
-    with (
-        heliograph.connect(stage.cluster.service_url) as client,
-        client.producer(topic, send_timeout_ms=SEND_MS) as producer,
-    ):
-        _send(producer, confirmed)
-        stage.say("all disks are full")
-        why: list[str] = []
-        try:
-            for place in places:
-                disks.fill(place, FULL_BYTES)
-            wait_for(lambda: _is_full(producer, confirmed, why), "a publish is refused", SETTLE_SECONDS)
-        finally:
-            for place in places:
-                disks.make_room(place)
-        stage.say(f"refused: {why[-1]}")
-        assert "bookie-" in why[-1], f"the refusal names no bookie: {why}"
-        assert "%" in why[-1], f"the refusal has no used shares: {why}"
-        wait_for(lambda: not _send(producer, confirmed), "publishing goes on", SETTLE_SECONDS)
-        _check_stored(client, topic, confirmed)
-    stage.settle()
+    error = _published_around(stage, FULL_BYTES, StorageFullError)
+    assert "bookie-" in str(error), f"the refusal names no bookie: {error}"
+    assert "%" in str(error), f"the refusal has no used shares: {error}"
 
 
 def disk_overrun(stage: Stage) -> None:
     """Another program fills the disks of all bookies, with their reserve; publishing goes on when it is gone."""
-    if not stage.has_disks:
-        pytest.skip("the bookies have no disks of their own")
+    _published_around(stage, OVERRUN_BYTES, HeliographError)
+
+
+def _published_around(stage: Stage, left: int, refusal: type[HeliographError]) -> HeliographError:
+    """Leave so many bytes free on all disks until a publish is refused in this way, and return why it was."""
     places = [stage.cluster.data / f"bookie-{number + 1}" for number in range(len(stage.cluster.machines))]
-    topic = f"overrun-{stage.chance.randrange(1 << 32)}"
+    topic = f"full-{stage.chance.randrange(1 << 32)}"
     confirmed: list[bytes] = []
+    refusals: list[HeliographError] = []
+
+    def is_refused() -> bool:
+        if (error := _send(producer, confirmed)) is not None:
+            refusals.append(error)
+        return isinstance(error, refusal)
+
     with (
         heliograph.connect(stage.cluster.service_url) as client,
         client.producer(topic, send_timeout_ms=SEND_MS) as producer,
     ):
         _send(producer, confirmed)
-        stage.say("another program leaves no space on any disk")
+        stage.say(f"all disks are filled; {left >> 20} MiB are left")
         try:
             for place in places:
-                disks.fill(place, OVERRUN_BYTES)
-            wait_for(lambda: _send(producer, confirmed) is not None, "a publish fails", SETTLE_SECONDS)
+                disks.fill(place, left)
+            wait_for(is_refused, "a publish is refused", SETTLE_SECONDS)
         finally:
             for place in places:
                 disks.make_room(place)
+        stage.say(f"refused: {refusals[-1]}")
+        has_room = time.monotonic()
         wait_for(lambda: not _send(producer, confirmed), "publishing goes on", SETTLE_SECONDS)
+        stage.note_pause(time.monotonic() - has_room, "after there was room")
         _check_stored(client, topic, confirmed)
     stage.settle()
+    return refusals[-1]
 
 
 def _check_stored(client: heliograph.Client, topic: str, confirmed: list[bytes]) -> None:
@@ -94,13 +85,6 @@ def _check_stored(client: heliograph.Client, topic: str, confirmed: list[bytes])
         while stored[-1] != confirmed[-1]:
             stored.append(reader.receive(60).value)
     assert [value for value in stored if value in set(confirmed)] == confirmed  # I1, I12
-
-
-def _is_full(producer: heliograph.Producer, confirmed: list[bytes], why: list[str]) -> bool:
-    """Publish the next number; return whether it was refused because disks are full, and note what was said."""
-    error = _send(producer, confirmed)
-    why.append(str(error or ""))
-    return isinstance(error, StorageFullError)
 
 
 def _send(producer: heliograph.Producer, confirmed: list[bytes]) -> HeliographError | None:

@@ -6,19 +6,24 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.connect import connect_store
+from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.store import MetadataStore
 from tests.machines.cluster import MachineCluster
 from tests.machines.load import Load, load
 from tests.machines.network import wait_for
 
 SETTLE_SECONDS = 300.0
 SCANS_AT_ONCE = 16
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -27,13 +32,13 @@ class Stage:
 
     Attributes:
         say: is told what happens.
-        has_disks: whether each bookie has a small disk of its own.
+        pauses: the longest time without a receipt of each load so far, in seconds.
     """
 
     cluster: MachineCluster
     chance: random.Random
     say: Callable[[str], None]
-    has_disks: bool = False
+    pauses: list[float] = field(default_factory=list)
 
     @contextmanager
     def load(self) -> Iterator[Load]:
@@ -42,19 +47,25 @@ class Stage:
             made.begin_fault()
             yield made
             made.wait_for_more()
-            self.say(f"publishing stood still for {made.unavailable_seconds():.1f} s at most")
+            self.note_pause(made.unavailable_seconds(), "at most")
 
-    def settle(self, *, without: int | None = None) -> None:
+    def note_pause(self, seconds: float, when: str) -> None:
+        """Say and keep for how long publishing stood still."""
+        self.pauses.append(seconds)
+        self.say(f"publishing stood still for {seconds:.1f} s {when}")
+
+    def settle(self, *, without: int | None = None, also: str = "") -> None:
         """Wait until everything serves and each ledger has all of its copies again.
 
         Args:
             without: number of a machine that stays away.
+            also: a bookie that serves besides those of the machines.
         """
         begun = time.monotonic()
         found: list[str] = []
 
         def is_settled() -> bool:
-            found[:] = self._troubles(without)
+            found[:] = self._troubles(without, also)
             return not found
 
         try:
@@ -63,35 +74,47 @@ class Stage:
             raise AssertionError(f"{error}: {found}") from None
         self.say(f"everything serves and every ledger has all copies, {time.monotonic() - begun:.0f} s after the end")
 
-    def _troubles(self, without: int | None) -> list[str]:
+    def metadata(self, asked: Callable[[MetadataStore], Coroutine[Any, Any, T]]) -> T:
+        """Ask the metadata store. Raises HeliographError if it does not answer."""
+        return asyncio.run(_asked(self.cluster.metadata_url(), asked))
+
+    def ledgers(self) -> list[LedgerMetadata]:
+        """Return every ledger. Raises HeliographError if the metadata store does not answer."""
+        return self.metadata(lambda store: scan_ledgers(store, SCANS_AT_ONCE))
+
+    def ledgers_elsewhere(self, bookies: set[str]) -> list[str]:
+        """Return the ledgers that name another bookie than these, or one bookie twice."""
+        return [
+            f"ledger {ledger.ledger_id} is on {', '.join(part.bookies)}"
+            for ledger in self.ledgers()
+            for part in ledger.segments
+            if (not set(part.bookies) <= bookies or len(set(part.bookies)) < ledger.write_quorum)
+            and (not ledger.is_closed or part.first_entry_id <= ledger.last_entry_id)
+        ]
+
+    def _troubles(self, without: int | None, also: str) -> list[str]:
         try:
             status = self.cluster.status()
         except (json.JSONDecodeError, AssertionError) as error:
             return [f"no status: {error}"]
-        expected = {f"bookie-{n + 1}" for n in range(len(self.cluster.machines)) if n != without}
+        expected = {f"bookie-{n + 1}" for n in range(len(self.cluster.machines)) if n != without} | {also} - {""}
+        found = {*status["bookies_available"], *status["bookies_readonly"]}
         troubles = [f"{name} is away" for name in expected - set(status["bookies_available"])]
+        troubles += [f"{name} is still there" for name in found - expected]
         if without is None and not status["healthy"]:
             troubles.append("not healthy: " + ", ".join(a["name"] for a in status["actors"] if a["state"] != "ALIVE"))
         if status["underreplicated_ledgers"]:
             troubles.append(f"{status['underreplicated_ledgers']} ledgers lack copies")
         if not troubles:
             with suppress(HeliographError, OSError):
-                return asyncio.run(_ledgers_elsewhere(self.cluster.metadata_url(), expected))
+                return self.ledgers_elsewhere(expected)
             return ["the metadata store does not answer"]
         return troubles
 
 
-async def _ledgers_elsewhere(metadata_url: str, bookies: set[str]) -> list[str]:
-    """Return the ledgers that name a bookie that is not there, or one bookie twice."""
+async def _asked(metadata_url: str, asked: Callable[[MetadataStore], Coroutine[Any, Any, T]]) -> T:
     store = await connect_store(metadata_url)
     try:
-        ledgers = await scan_ledgers(store, SCANS_AT_ONCE)
+        return await asked(store)
     finally:
         await store.close()
-    return [
-        f"ledger {ledger.ledger_id} is on {', '.join(part.bookies)}"
-        for ledger in ledgers
-        for part in ledger.segments
-        if (not set(part.bookies) <= bookies or len(set(part.bookies)) < ledger.write_quorum)
-        and (not ledger.is_closed or part.first_entry_id <= ledger.last_entry_id)
-    ]

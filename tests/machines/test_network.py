@@ -1,0 +1,80 @@
+"""Networks of machines: what delays and loses frames leaves connections intact."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.machines.forwarder import DELAY_SECONDS
+from tests.machines.network import Machine, disturbed, network
+
+pytestmark = pytest.mark.timeout(300)
+
+SENT_BYTES = 1 << 19
+ROUNDS = 40
+# Sends bytes and has them sent back, then bounces single bytes and prints the shortest time of a round, in seconds.
+CLIENT = f"""
+import socket, sys, time
+peer = socket.create_connection((sys.argv[1], 9000), 60)
+sent = bytes(range(256)) * {SENT_BYTES // 256}
+peer.sendall(sent)
+got = b""
+while len(got) < len(sent):
+    got += peer.recv(1 << 20)
+assert got == sent
+times = []
+for _ in range({ROUNDS}):
+    begun = time.monotonic()
+    peer.sendall(b"x")
+    assert peer.recv(1) == b"x"
+    times.append(time.monotonic() - begun)
+print(min(times))
+"""
+SERVER = f"""
+import socket
+listener = socket.create_server(("", 9000))
+print("ready", flush=True)
+peer, _ = listener.accept()
+got = b""
+while len(got) < {SENT_BYTES}:
+    got += peer.recv(1 << 20)
+peer.sendall(got)
+while data := peer.recv(1):
+    peer.sendall(data)
+"""
+
+
+@pytest.fixture
+def two_machines() -> Iterator[list[Machine]]:
+    with network(2) as machines:
+        yield machines
+
+
+def shortest_round(machines: list[Machine]) -> float:
+    """Send both ways over one connection, and return the shortest time there and back, in seconds."""
+    client, server = machines
+    command = server.command([sys.executable, "-c", SERVER])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        try:
+            assert serving.stdout.readline() == "ready\n"
+            told = subprocess.run(
+                client.command([sys.executable, "-c", CLIENT, server.address]),
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+        finally:
+            serving.kill()
+    assert told.returncode == 0, told.stderr
+    return float(told.stdout)
+
+
+def test_frames_are_delayed_and_lost_and_connections_stay_whole(two_machines: list[Machine]) -> None:
+    with disturbed(two_machines, seed=1):
+        assert shortest_round(two_machines) >= 2 * DELAY_SECONDS[0], "each way has its delay"
+    assert shortest_round(two_machines) > 0, "the network is as before"
