@@ -76,6 +76,7 @@ class MachineCluster:
             RECONNECT_VARIABLE: str(RECONNECT_SECONDS),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
+            "RAY_agent_register_timeout_ms": str(START_SECONDS * 1000),  # else a raylet with a slow agent ends
         }
 
     def up(self) -> str:
@@ -107,7 +108,8 @@ class MachineCluster:
     @property
     def _up(self) -> list[str]:
         options = [
-            *("--host=node", "--insecure", f"--ray-port={GCS_PORT}", f"--ray-labels={_labels(0)}"),
+            # Lean: nothing here asks the dashboard, whose processes take as long to start as all bookies.
+            *("--lean", "--host=node", "--insecure", f"--ray-port={GCS_PORT}", f"--ray-labels={_labels(0)}"),
             f"--bookies={len(self.machines)}",
             *(f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()),
         ]
@@ -136,6 +138,7 @@ class MachineCluster:
             # The default is the directory of the head, which `helio up` deletes once that has ended.
             *(f"--temp-dir={self.directory / f'r{name}'}", f"--labels={labels}"),
             *("--num-cpus=4", f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"),
+            "--include-log-monitor=false",
         ]
         wait_for(self._is_joinable, "the head's GCS listens", START_SECONDS)
         for attempt in range(1, STARTS_MAX + 1):
@@ -157,14 +160,13 @@ class MachineCluster:
             assert attempt < STARTS_MAX, f"no raylet on machine {name}: {log.read_text(errors='replace')[-2000:]}"
 
     def start(self) -> None:
-        """Start the cluster: the head and, as soon as they can join it, all other nodes."""
-        with ThreadPoolExecutor(1) as pool:
+        """Start the cluster: the head and, as soon as they can join it, all other nodes at once."""
+        with ThreadPoolExecutor(len(self.machines)) as pool:
             up = pool.submit(self.up)
-            for number in range(1, len(self.machines)):
-                # One after the other: a raylet ends whose agent takes longer than 15 s to start, as several do at once.
-                wait_for(lambda: up.done() or self._is_joinable(), "the head's GCS listens", START_SECONDS)
-                if not up.done() or up.exception() is None:
-                    self.join(number)
+            wait_for(lambda: up.done() or self._has_head(), "the head is started", START_SECONDS)
+            if not up.done() or up.exception() is None:
+                for joined in [pool.submit(self.join, number) for number in range(1, len(self.machines))]:
+                    joined.result()
             up.result()
 
     def run(self, command: Sequence[str], *, on: int = 0, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -198,6 +200,13 @@ class MachineCluster:
         done = self.run([*_HELIO, "status", "--json", *self._home], on=on)
         found: dict[str, Any] = json.loads(done.stdout)
         return found
+
+    def _has_head(self) -> bool:
+        """Return whether the head has its own raylet. Others that start before compete with it for the processors."""
+        state = ClusterHome(self.directory / "home").load()
+        if state is None or not state.ray_address or state.ray_process is None:
+            return False
+        return state.ray_process.is_alive()
 
     def _is_joinable(self) -> bool:
         with suppress(OSError), socket.create_connection((self.machines[0].address, GCS_PORT), 1):

@@ -77,18 +77,20 @@ def load(service_url: str, seed: int) -> Iterator[Load]:
         operation_timeout_seconds=60,
         logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )
-    with heliograph.connect(service_url) as client:
-        made = Load(client, stock, begun_at=monotonic())
-        for kind in ("stock", "own"):
-            topic, history = f"load-{seed}-{kind}", History()
-            publisher: Publisher | OwnPublisher = (
-                Publisher(stock, topic, history, burst=BURST)
-                if kind == "stock"
-                else OwnPublisher(client, topic, history, burst=BURST)
-            )
-            made.streams.append(Stream(topic, publisher, Acknowledger(service_url, topic, history, seed), history))
-        made.wait_for_more()
-        made.begun_at = max(stream.history.confirmed_at[0] for stream in made.streams)
-        yield made
-        made.finish()
+    client = heliograph.connect(service_url)
+    made = Load(client, stock, begun_at=monotonic())
+    for kind in ("stock", "own"):
+        topic, history = f"load-{seed}-{kind}", History()
+        publisher: Publisher | OwnPublisher = (
+            Publisher(stock, topic, history, burst=BURST)
+            if kind == "stock"
+            else OwnPublisher(client, topic, history, burst=BURST)
+        )
+        made.streams.append(Stream(topic, publisher, Acknowledger(service_url, topic, history, seed), history))
+    made.wait_for_more()
+    made.begun_at = max(stream.history.confirmed_at[0] for stream in made.streams)
+    yield made
+    made.finish()
+    # After a failure they stay open: to close them waits for receipts, and nobody may send these any more.
+    client.close()
     stock.close()

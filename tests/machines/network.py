@@ -60,11 +60,11 @@ class Machine:
         """Return the processes with that in their title, such as ``ray::BookieActor``."""
         return [pid for pid in self._pids() if title in _title(pid)]
 
-    def kill(self, title: str) -> None:
-        """Send SIGKILL to the processes with that in their title."""
+    def kill(self, title: str, *, by: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to the processes with that in their title."""
         for pid in self.pids(title):
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, by)
 
     @property
     def _ip(self) -> list[str]:

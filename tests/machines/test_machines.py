@@ -7,14 +7,14 @@ import random
 import pytest
 
 import heliograph
-from tests.machines.chaos import command, play
+from tests.machines.chaos import command, play, play_for
 from tests.machines.cluster import BROKER_MACHINES, MachineCluster
 from tests.machines.scenarios import SCENARIOS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 MESSAGES = 50
-ALWAYS = ("head_lost",)
+SEED_SECONDS = 120.0
 
 
 def test_each_part_tells_the_address_of_its_own_machine(machine_set: MachineCluster) -> None:
@@ -41,9 +41,14 @@ def test_what_one_machine_publishes_another_receives(machine_set: MachineCluster
             assert [reader.receive(60).value.decode() for _ in range(MESSAGES)] == sent
 
 
-@pytest.mark.parametrize(
-    "name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.full) for name in SCENARIOS if name not in ALWAYS)]
-)
+def test_a_seed_of_two_minutes(machine_set: MachineCluster) -> None:  # I1, I2, I11, I12
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"to play it again: make chaos MINUTES={SEED_SECONDS / 60:g} SEED={seed}")  # shown when this fails
+    assert play_for(machine_set, seed, SEED_SECONDS, print)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_confirmed_is_lost_or_comes_again(machine_set: MachineCluster, name: str) -> None:  # I1, I2, I11, I12
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"to play it again: {command([name], seed)}")  # shown when this fails

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from heliograph.metadata.recipes.occupancy import registered
 from tests.machines.network import wait_for
 from tests.machines.scenarios.stage import SETTLE_SECONDS, Stage
 
-OPERATOR, REPLICATOR = "ray::OperatorActor", "ray::AuditorActor"
+OPERATOR, REPLICATOR, RAYLET = "ray::OperatorActor", "ray::AuditorActor", "/raylet/raylet "
 
 
 def scale_out(stage: Stage) -> None:
@@ -173,5 +174,7 @@ def _kill_operator(stage: Stage) -> None:
 
 def _remove_spare(stage: Stage) -> None:
     """Switch the spare machine off, and wait until the operator would take it for a new one."""
-    stage.cluster.spare.power_off()
-    wait_for(lambda: stage.cluster.spare.address not in _roster(stage).nodes, "its node is forgotten", SETTLE_SECONDS)
+    spare = stage.cluster.spare
+    spare.kill(RAYLET, by=signal.SIGTERM)  # it tells the head, which notices a loss of power after some time only
+    wait_for(lambda: spare.address not in _roster(stage).nodes, "its node is forgotten", SETTLE_SECONDS)
+    spare.power_off()
