@@ -15,7 +15,7 @@ ROUNDS ?= 200
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers lint test test-clients check bench sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
+.PHONY: help setup demo up down servers lint test test-clients check bench compat sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -24,8 +24,8 @@ help: ## print this help
 setup: $(READY) ## make .venv from the lock file
 
 $(READY): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else \
-	  "Heliograph needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else \
+	  "Heliograph needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python3.11")'
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get install -y -q python3-venv; } || { echo "python3-venv is missing: install it with your package manager"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -87,6 +87,9 @@ test-clients: $(READY) servers ## foreign clients and tools at their published v
 	@FULL=$(FULL) RECORD=$(RECORD) $(PYTEST) -q -p no:cacheprovider tests/clients; tests=$$?; \
 	test -z "$(RECORD)" || $(BIN)/python -m tools.clients_matrix; exit $$tests
 
+compat: $(READY) ## a share of the cluster tests with the oldest and the newest Ray and Python: RAY=2.55.1 PYTHONS=3.12
+	@$(BIN)/python -m tools.compat $(addprefix --ray ,$(RAY)) $(addprefix --python ,$(PYTHONS))
+
 sim: $(READY) ## simulate ledgers and topics under faults: SEEDS=1000 START=0
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START)
 
@@ -134,5 +137,5 @@ lock: ## resolve the dependencies again into requirements.lock (needs uv)
 	  --python-version 3.11 -o requirements.lock
 
 clean: ## remove everything that was built
-	@rm -rf $(VENV) .venv-proto .venv-sbom .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
+	@rm -rf $(VENV) .venv-proto .venv-sbom .venv-compat .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

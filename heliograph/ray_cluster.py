@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from heliograph.base.errors import ClusterNotFoundError
+from heliograph.base.errors import ClusterNotFoundError, HeliographError
 from heliograph.base.home import ClusterHome, ClusterState
-from heliograph.client import discovery
+from heliograph.client import discovery, ray_release
 
 if TYPE_CHECKING:
     from heliograph.client.sync.client import Client
@@ -31,6 +31,10 @@ ON_ONE_NODE = {
 }
 
 
+HEAD_RESOURCE = "node:__internal_head__"  # Ray gives it to the head's node alone
+HEAD_SHARE = 0.001
+
+
 @dataclass(frozen=True, slots=True)
 class RayCluster:
     """A cluster in the Ray of this process. It lasts as long as that Ray, or until ``stop``.
@@ -39,7 +43,7 @@ class RayCluster:
         service_url: ``pulsar://host:port`` of all brokers.
         http_url: ``http://host:port`` of the gateway; empty if there is none.
         namespace: Ray namespace of its actors.
-        home: directory in which this machine records it.
+        home: directory in which the machine that started it records it: this one, or the head's with Ray Client.
     """
 
     service_url: str
@@ -59,16 +63,15 @@ class RayCluster:
         Raises:
             ClusterNotFoundError: it was stopped before.
         """
-        from heliograph.cluster.lifecycle import down
-
-        _outside_of_a_loop(lambda: down(ClusterHome(self.home), delete_data=delete_data))
+        _outside_of_a_loop(lambda: _on_a_node(_stop, self.home, delete_data))
 
 
 def start(**settings: Any) -> RayCluster:
     """Start a cluster in the Ray that this process has joined, or that RAY_ADDRESS names; what runs stays as it is.
 
     Afterwards ``heliograph.connect()`` finds it in every task, actor and job of that Ray. A Ray of one node needs no
-    labels; in one of several, nodes are labelled as for ``helio up``.
+    labels; in one of several, nodes are labelled as for ``helio up``. A process that uses Ray Client (``ray://``) is on
+    no node: there, the head's node does all this, with its own files and environment variables.
 
     Args:
         settings: fields of ``heliograph.cluster.config.ClusterConfig``, such as ``namespace``, ``home``, ``bookies``
@@ -77,13 +80,14 @@ def start(**settings: Any) -> RayCluster:
 
     Raises:
         ClusterNotFoundError: this process has joined no Ray, and RAY_ADDRESS names none.
+        UnsupportedError: this release of Ray is too old.
         ResourceError: a port, path, label or part is not available; names it.
         InvalidConfigError: a setting is unknown or out of range; names it.
         ConflictError: another process is starting or stopping the same cluster.
     """
     if not discovery.is_attached() and not os.environ.get("RAY_ADDRESS"):
         raise ClusterNotFoundError("this process has joined no Ray: call ray.init() first")
-    return _outside_of_a_loop(lambda: _start(settings))
+    return _outside_of_a_loop(lambda: _on_a_node(_start, settings))
 
 
 def _start(settings: dict[str, Any]) -> RayCluster:
@@ -102,6 +106,31 @@ def _start(settings: dict[str, Any]) -> RayCluster:
     config = ClusterConfig(**settings)
     state: ClusterState = up(config)
     return RayCluster(state.service_url, state.gateway_url, state.namespace, config.home_directory)
+
+
+def _stop(home: Path, delete_data: bool) -> None:
+    from heliograph.cluster.lifecycle import down
+
+    down(ClusterHome(home), delete_data=delete_data)
+
+
+def _on_a_node(work: Callable[..., T], *arguments: Any) -> T:
+    """Run work in this process; as a task on the head's node, if this process uses Ray Client."""
+    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        discovery.attach()
+    if not (discovery.is_attached() and ray_release.is_ray_client()):
+        return work(*arguments)
+    import ray
+    import ray.exceptions
+
+    task = ray.remote(work).options(num_cpus=0, max_retries=0, resources={HEAD_RESOURCE: HEAD_SHARE})
+    try:
+        done: T = ray.get(task.remote(*arguments))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, HeliographError):
+            raise error.cause from error
+        raise
+    return done
 
 
 def _outside_of_a_loop(work: Callable[[], T]) -> T:

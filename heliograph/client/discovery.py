@@ -16,9 +16,9 @@ from typing import Any
 from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
 from heliograph.base.version import install_advice
+from heliograph.client import ray_release
 
 CALL_TIMEOUT_SECONDS = 10.0
-LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of Ray: 0 keeps its nodes on 127.0.0.1
 PROBE_TIMEOUT_SECONDS = 3.0
 BROKER_PREFIX = "broker-"
 BOOKIE_PREFIX = "bookie-"
@@ -70,9 +70,11 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
     Raises:
         ClusterNotFoundError: No Ray cluster is named, or the named one cannot be reached.
         ConflictError: This process has joined another Ray cluster than the one at ``address``.
+        UnsupportedError: The installed Ray is too old.
     """
     with _attach_lock:
         ray = _import_ray()
+        ray_release.require_supported(ray_release.ray_version())
         if ray.is_initialized():
             _require_same(address)
             return
@@ -111,9 +113,7 @@ def is_attached() -> bool:
 
 def ray_addresses() -> tuple[str, str]:
     """Return the address of the joined Ray cluster and the URL of its dashboard (empty if it has none)."""
-    context = _import_ray().get_runtime_context()
-    dashboard = _import_ray()._private.worker.get_dashboard_url()
-    return context.gcs_address, f"http://{dashboard}" if dashboard else ""
+    return _import_ray().get_runtime_context().gcs_address, ray_release.dashboard_url()
 
 
 def own_address() -> str:
@@ -261,10 +261,7 @@ def _stay_on_loopback_if_noted(address: str, state: ClusterState | None) -> None
     """
     if state is None or not state.ray_on_loopback or state.ray_address != address:
         return
-    os.environ[LOOPBACK_VARIABLE] = "0"
-    from ray._private import ray_constants
-
-    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read its environment when it was imported
+    ray_release.stay_on_loopback()
 
 
 def has_token() -> bool:
@@ -285,15 +282,7 @@ def _use_token_if_local(address: str, *, is_known: bool) -> None:
         return
     if address.startswith("ray://") or not (is_known or _is_this_machine(address.rpartition(":")[0])):
         return
-    present_token()
-
-
-def present_token() -> None:
-    """Have Ray present this user's token from now on."""
-    os.environ["RAY_AUTH_MODE"] = "token"
-    from ray._raylet import Config  # type: ignore[attr-defined]  # compiled
-
-    Config.initialize("")  # Ray read its environment when it was imported
+    ray_release.present_token()
 
 
 def _is_this_machine(host: str) -> bool:

@@ -9,7 +9,7 @@ import ray
 import ray.exceptions
 
 from heliograph.base.errors import HeliographError
-from heliograph.client import discovery
+from heliograph.client import discovery, ray_release
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
 
@@ -42,17 +42,13 @@ def parts_beside(namespace: str) -> tuple[list[str], list[str]]:
 
     Ray's GCS is asked, because the dashboard of a head that was just started may not answer yet.
     """
-    from ray._private.state import actors
-
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     own = ray.get_runtime_context().get_node_id()
     others = {node["NodeID"] for node in nodes if node["Alive"]} - {own}
     found = {
         entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace
     }
-    there = {
-        actor["Name"] for actor in actors(actor_state_name="ALIVE").values() if actor["Address"]["NodeID"] in others
-    }
+    there = {name for name, node in ray_release.actors_alive() if node in others}
     return sorted(found & there), sorted(found - there)
 
 

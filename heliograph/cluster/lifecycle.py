@@ -29,6 +29,7 @@ from heliograph.client.access import joined_address
 from heliograph.cluster import ports, setting_report
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch
+from heliograph.cluster.head.release import check_ray, guarded
 from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.cluster.joining.record import load_record
 from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
@@ -50,6 +51,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
     Raises:
         ResourceError: a port, path, label or part is not available; names it. A Ray that this call started is stopped.
         ClusterNotFoundError: the Ray that RAY_ADDRESS names cannot be joined.
+        UnsupportedError: the installed Ray is too old. Nothing was started.
         InvalidConfigError: other machines reach the cluster's address, callers need not say who they are, and
             ``insecure`` is not set; or certificates of clients are required, and a door is open without one. Nothing
             was started.
@@ -58,6 +60,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
     """
     check_exposure(config)
     check_doors(config)
+    check_ray(progress)
     wanted = config
     home = ClusterHome(config.home_directory)
     with private_files(), home.locked():
@@ -318,7 +321,9 @@ def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
 
     Raises:
         ResourceError: it failed. Nothing of it runs.
+        UnsupportedError: strangers could use this release of Ray. Nothing was started.
     """
+    config = guarded(config)
     head = launch.spawn_ray(config, home)
     state = ClusterState(
         namespace=config.namespace,
@@ -355,7 +360,8 @@ def _stop_failed(state: ClusterState, home: ClusterHome) -> None:
 
 
 def _joined(config: ClusterConfig) -> ClusterState:
-    if (named := os.environ.get("RAY_ADDRESS", "")).startswith("ray://"):
+    named = os.environ.get("RAY_ADDRESS", "")
+    if named.startswith("ray://") and not discovery.is_attached():
         raise UnsupportedError(
             f"{named} is for Ray Client, which cannot start a cluster: run this on a node, with RAY_ADDRESS=host:port"
         )

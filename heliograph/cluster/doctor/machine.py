@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, UnsupportedError
 from heliograph.base.version import DISTRIBUTION, heliograph_version
+from heliograph.client import ray_release
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
 
 OPEN_FILES_WANTED = 65_536  # connections, entry logs and the index of a bookie
@@ -47,9 +48,12 @@ def check_ray() -> CheckResult:
         found = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
         return problem("Ray", "not installed", f"all but `helio dev` needs it: pip install '{DISTRIBUTION}[cluster]'")
-    wanted = _requirement("ray")
-    if not _is_within(found, wanted):
-        return problem("Ray", found, f"install ray{wanted}, and the same version on every node")
+    try:
+        ray_release.require_supported(found)
+    except UnsupportedError as error:
+        return problem("Ray", found, f"install ray{error.limit}, and the same version on every node")
+    if told := ray_release.untested(found):
+        return warning("Ray", told, f"ray=={ray_release.NEWEST_TESTED}.* was tested")
     return ok("Ray", found)
 
 
@@ -147,18 +151,8 @@ def _wanted_python() -> str:
     return ""
 
 
-def _requirement(package: str) -> str:
-    """Return the versions of a package that ours asks for, such as ``>=2.60,<2.61``; empty if that is not known."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        for line in importlib.metadata.requires(DISTRIBUTION) or ():
-            match = re.match(rf"{package}(?:\[[^\]]*\])?\s*([<>=][^;]*)", line)
-            if match:
-                return match[1].strip()
-    return ""
-
-
 def _is_within(version: str, bounds: str) -> bool:
-    """Return whether a version is within bounds such as ``<2.61,>=2.60``, by its first two numbers."""
+    """Return whether a version is within bounds such as ``<3.14,>=3.11``, by its first two numbers."""
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     return all(
         found >= (int(major), int(minor)) if sign == ">=" else found < (int(major), int(minor))

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from heliograph.base.errors import ResourceError
@@ -21,7 +20,7 @@ from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delet
 from heliograph.base.peer import NODE, is_loopback, is_wildcard
 from heliograph.base.processes import ProcessName, end_session, wait_until
 from heliograph.base.version import extra_required
-from heliograph.client import discovery
+from heliograph.client import discovery, ray_release
 from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head.storage import RayStorage, is_wanted
@@ -36,15 +35,6 @@ _LOG_LINES_SHOWN = 5
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this process started and has to reap
 
-_WHOLE = ("-m", "ray.scripts.scripts")
-# Ray has an option for each of the processes that a lean head lacks, but for the server of Ray Client: it starts where
-# Ray finds what that server needs.
-_LEAN = (
-    "-c",
-    "from ray.scripts import scripts; "
-    "scripts.get_ray_client_dependency_error = lambda: ImportError('a lean head has no Ray Client server'); "
-    "scripts.main()",
-)
 _LEAN_OPTIONS = ("--include-dashboard=false", "--include-log-monitor=false", "--no-monitor")
 
 
@@ -68,13 +58,15 @@ def spawn_ray(config: ClusterConfig, home: ClusterHome) -> RayHead:
         ResourceError: Ray is not installed, or a port, a path or Ray's token cannot be used; nothing was started.
     """
     with extra_required():
-        import_module("ray")
+        version = ray_release.ray_version()
     dashboard_port = _dashboard_port(config)
-    auth_mode = os.environ.get("RAY_AUTH_MODE") or "token"
+    auth_mode = (os.environ.get("RAY_AUTH_MODE") or "token") if ray_release.knows_tokens(version) else "disabled"
     if auth_mode == "token":
         _make_token()
     storage = RayStorage.of(home)
-    environment = _environment(auth_mode, config) | (storage.environment() if is_wanted(config) else {})
+    environment = _environment(auth_mode, config) | (
+        storage.environment() if is_wanted(config) and ray_release.keeps_state(version) else {}
+    )
     port = storage.port or config.ray_port
     if port:
         ports.require_free(port, _node_address(config) or "0.0.0.0", "ray_port")
@@ -151,7 +143,14 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: 
     chosen.add(client_port)
     agent_port = ports.pick_free(taken=chosen)
     return [
-        *(sys.executable, *(_LEAN if config.lean else _WHOLE), "start", "--head", "--block", "--disable-usage-stats"),
+        *(
+            sys.executable,
+            *(ray_release.LEAN_PROGRAM if config.lean else ray_release.WHOLE_PROGRAM),
+            "start",
+            "--head",
+            "--block",
+            "--disable-usage-stats",
+        ),
         *(f"--port={port}", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
         *(_LEAN_OPTIONS if config.lean else [f"--ray-client-server-port={client_port}", "--include-dashboard=true"]),
         f"--dashboard-agent-listen-port={agent_port}",
@@ -176,7 +175,7 @@ def _node_address(config: ClusterConfig) -> str | None:
 def _environment(auth_mode: str, config: ClusterConfig) -> dict[str, str]:
     environment = node_environment(auth_mode)
     if config.ray_on_loopback:
-        environment[discovery.LOOPBACK_VARIABLE] = "0"
+        environment[ray_release.LOOPBACK_VARIABLE] = "0"
     return environment
 
 
@@ -218,7 +217,7 @@ def temporary_directory() -> Path:
 
 def _make_token() -> None:
     """Have Ray write its token file if there is none: without it, anyone who reaches a port of Ray can run code."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
+    command = [sys.executable, *ray_release.WHOLE_PROGRAM, "get-auth-token", "--generate"]
     if discovery.has_token():
         return
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -19,7 +19,7 @@ from heliograph.base.errors import (
     NotPermittedError,
 )
 from heliograph.base.home import ClusterHome, ClusterState, boot_id, private_files
-from heliograph.client import discovery
+from heliograph.client import discovery, ray_release
 from heliograph.cluster import labels, ports
 from heliograph.cluster.joining import node, record, view
 from heliograph.cluster.joining.record import NodeRecord
@@ -156,7 +156,7 @@ def _use_token(wanted: NodeRecord) -> None:
             "here (or set RAY_AUTH_MODE=disabled, if the cluster has none)",
             field="token",
         )
-    discovery.present_token()
+    ray_release.present_token()
 
 
 def _card(seen: OutsideView, namespace: str, wait_seconds: float, say: Progress) -> ClusterCard:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.base.home import ClusterHome, boot_id
 from heliograph.base.processes import ProcessName, session_members, wait_until
+from heliograph.client import ray_release
 from heliograph.cluster import ports
 from heliograph.cluster.head import launch
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
@@ -43,7 +44,7 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
     numbers = _ports_of(record)
     temporary = launch.temporary_directory()
     command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
+        *(sys.executable, *ray_release.WHOLE_PROGRAM, "start", "--block", "--disable-usage-stats"),
         *(f"--address={head}", f"--node-ip-address={record.address}", f"--temp-dir={temporary}"),
         *("--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
         *(f"--{name}={number}" for name, number in numbers.items()),

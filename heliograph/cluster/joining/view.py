@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 
 import ray
 import ray.exceptions
-from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
 
 from heliograph.base.errors import ClusterNotFoundError, ConflictError, NotPermittedError
 from heliograph.base.peer import is_loopback
 from heliograph.base.version import heliograph_version
-from heliograph.client import discovery
+from heliograph.client import discovery, ray_release
 
 CALL_SECONDS = 10.0
 _ALIVE = 0  # of a node, in Ray's numbers
@@ -69,8 +68,8 @@ class OutsideView:
             )
         self.address = address
         try:
-            self._gcs = self._asked(lambda: GcsClient(address=address))
-        except ray.exceptions.AuthenticationError:
+            self._gcs = self._asked(lambda: ray_release.gcs_client(address))
+        except ray_release.token_refusals():
             raise NotPermittedError(
                 f"the cluster at {address} refuses this machine's token of Ray: copy ~/.ray/auth_token of the user who "
                 "ran helio up to the same place here",
@@ -124,7 +123,7 @@ class OutsideView:
     def _asked(self, call: Callable[[], _T]) -> _T:
         try:
             return call()
-        except ray.exceptions.AuthenticationError:
+        except ray_release.token_refusals():
             raise
         except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
             raise ClusterNotFoundError(f"Ray at {self.address} does not answer: {error}", field="address") from error

@@ -13,6 +13,7 @@ import ray.util
 from typing_extensions import override
 
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.client import ray_release
 from heliograph.cluster.diagnosis import living_nodes, reason
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.ports import ClusterPort, PartFacts
@@ -121,9 +122,7 @@ class RayPort(ClusterPort):
 
 
 def _draining() -> frozenset[str]:
-    """Return the addresses of the nodes that Ray drains; Ray says that in an interface of its own only."""
-    from ray._private.state import state
-
-    ids = {each if isinstance(each, str) else each.hex() for each in state.get_draining_nodes()}
+    """Return the addresses of the nodes that Ray drains."""
+    ids = ray_release.draining_nodes()
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)

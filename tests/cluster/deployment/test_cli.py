@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -212,6 +213,23 @@ def test_data_outlives_a_stop_and_a_start(home: Path) -> None:
     helio("up", *at, "--namespace", before.namespace, "--brokers", "1", "--no-gateway", *ports)
     helio("produce", "kept", "after", *at)
     assert helio("consume", "kept", "--from", "earliest", "-n", "2", *PATIENT, *at) == "before\nafter\n"
+
+
+@pytest.mark.full
+def test_a_lost_head_is_started_again_with_what_was_kept(home: Path) -> None:
+    at = ("--home", home)
+    before = ClusterHome(home).load()
+    assert before is not None
+    assert before.ray_process is not None
+    helio("produce", "kept-by-disks", "before", *at)
+    os.killpg(before.ray_process.pid, signal.SIGKILL)  # `ray start`; what it started is left
+    helio("up", *at, "--namespace", before.namespace, "--broker-port", "0", "--dashboard-port", "0", "--no-gateway")
+    after = ClusterHome(home).load()
+    assert after is not None
+    assert after.ray_pid != before.ray_pid
+    assert session_members(before.ray_process) == []
+    helio("produce", "kept-by-disks", "after", *at)
+    assert helio("consume", "kept-by-disks", "--from", "earliest", "-n", "2", *PATIENT, *at) == "before\nafter\n"
 
 
 def test_down_leaves_no_process_and_no_data(home: Path) -> None:

@@ -13,7 +13,7 @@ import ray.exceptions
 
 from heliograph.base.errors import ClusterNotFoundError, ConflictError, InvalidConfigError, ServiceNotReadyError
 from heliograph.base.home import ClusterHome, ClusterState
-from heliograph.client import discovery
+from heliograph.client import discovery, ray_release
 from heliograph.client.access import client_options
 
 
@@ -28,7 +28,6 @@ class FakeRay:
         self.util = SimpleNamespace(
             list_named_actors=lambda all_namespaces: [{"name": n, "namespace": s} for n, s in self.actors]
         )
-        self._private = SimpleNamespace(worker=SimpleNamespace(get_dashboard_url=lambda: "127.0.0.1:8265"))
 
     def is_initialized(self) -> bool:
         return self.joined is not None
@@ -66,7 +65,8 @@ def broker(answer: Any) -> Any:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(discovery, "_import_ray", lambda: fake)
-    monkeypatch.setattr(discovery, "_use_token_if_local", lambda address: None)
+    monkeypatch.setattr(discovery, "_use_token_if_local", lambda address, *, is_known: None)
+    monkeypatch.setattr(ray_release, "dashboard_url", lambda: "http://127.0.0.1:8265")
     for name in ("RAY_ADDRESS", "HELIOGRAPH_HOME", "HELIOGRAPH_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HELIOGRAPH_STATE_ROOT", str(tmp_path))

@@ -55,11 +55,19 @@ def test_the_machine_of_the_tests_can_run_it(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
+    ("version", "severity"), [("2.9.3", PROBLEM), ("2.59.1", OK), ("2.99.0", WARNING), ("3.0.0", WARNING)]
+)
+def test_releases_of_ray(monkeypatch: pytest.MonkeyPatch, version: str, severity: Severity) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    assert machine.check_ray().severity is severity
+
+
+@pytest.mark.parametrize(
     ("version", "bounds", "is_within"),
     [
-        ("2.60.0", "<2.61,>=2.60", True),
-        ("2.61.0", "<2.61,>=2.60", False),
-        ("2.9.3", ">=2.60", False),
+        ("3.13", "<3.14,>=3.11", True),
+        ("3.14", "<3.14,>=3.11", False),
+        ("3.9", ">=3.11", False),
         ("3.1", "", True),
     ],
 )

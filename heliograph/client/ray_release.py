@@ -1,0 +1,141 @@
+"""Releases of Ray: which ones Heliograph runs on, and what differs between them.
+
+No other module uses parts of Ray that are not public, so a release that changes them is met here. Ray is imported when
+a function needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from heliograph.base.errors import UnsupportedError
+
+OLDEST = "2.49"  # actors are placed by labels of nodes, and constructed on their event loop
+NEWEST_TESTED = "2.60"
+TOKENS_SINCE = "2.52"
+STATE_ON_DISK_SINCE = "2.60"
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of Ray: 0 keeps its nodes on 127.0.0.1
+
+
+def ray_version() -> str:
+    """Return the version of the installed Ray, such as ``2.60.0``."""
+    import ray
+
+    return str(ray.__version__)
+
+
+def require_supported(version: str) -> None:
+    """Check that a release of Ray is not too old.
+
+    Raises:
+        UnsupportedError: it is older than ``OLDEST``.
+    """
+    if _numbers(version) < _numbers(OLDEST):
+        raise UnsupportedError(
+            f"Ray {version} is too old: install ray>={OLDEST},<3, the same version on every node",
+            field="ray",
+            limit=f">={OLDEST}",
+        )
+
+
+def untested(version: str) -> str:
+    """Return what to say of a release that is newer than those that were tested; empty for the others."""
+    if _numbers(version) <= _numbers(NEWEST_TESTED):
+        return ""
+    return f"Ray {version} is newer than {NEWEST_TESTED}, the newest that this version of Heliograph was tested with"
+
+
+def knows_tokens(version: str) -> bool:
+    """Return whether the ports of Ray can ask for a token."""
+    return _numbers(version) >= _numbers(TOKENS_SINCE)
+
+
+def keeps_state(version: str) -> bool:
+    """Return whether a head can write Ray's state to its disk, and another one go on from it."""
+    return _numbers(version) >= _numbers(STATE_ON_DISK_SINCE)
+
+
+def is_ray_client() -> bool:
+    """Return whether this process uses a cluster through Ray Client (``ray://``), and so has no node of it."""
+    from ray.util.client import ray as client
+
+    return bool(client.is_connected())  # type: ignore[no-untyped-call]
+
+
+def dashboard_url() -> str:
+    """Return the URL of the joined cluster's dashboard; empty if it has none, or if this process is a Ray Client."""
+    import ray
+
+    with contextlib.suppress(AttributeError, ray.exceptions.RaySystemError):
+        if found := ray._private.worker.get_dashboard_url():  # type: ignore[no-untyped-call]
+            return f"http://{found}"
+    return ""
+
+
+def present_token() -> None:
+    """Have this process show its user's token to Ray. A Ray without tokens is left as it is."""
+    if not knows_tokens(ray_version()):
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    from ray._raylet import Config  # type: ignore[attr-defined]  # compiled
+
+    Config.initialize("")  # Ray read its environment when it was imported
+
+
+def stay_on_loopback() -> None:
+    """Have Ray take this machine's address for 127.0.0.1. Otherwise it takes the one that other machines see."""
+    os.environ[LOOPBACK_VARIABLE] = "0"
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read its environment when it was imported
+
+
+def gcs_client(address: str) -> Any:
+    """Return a client of the GCS at ``host:port``, which this process need not have joined."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+
+    return GcsClient(address=address)
+
+
+def token_refusals() -> tuple[type[BaseException], ...]:
+    """Return the exceptions by which Ray refuses a token; a Ray without tokens has none."""
+    import ray.exceptions
+
+    found = getattr(ray.exceptions, "AuthenticationError", None)
+    return () if found is None else (found,)
+
+
+def draining_nodes() -> frozenset[str]:
+    """Return the ids of the nodes that Ray drains, as hexadecimal digits."""
+    from ray._private.state import state
+
+    return frozenset(each if isinstance(each, str) else each.hex() for each in state.get_draining_nodes())
+
+
+def actors_alive() -> list[tuple[str, str]]:
+    """Return name and node id of every actor that is alive, of all namespaces, as Ray's GCS knows them."""
+    from ray._private.state import actors
+
+    found: Mapping[str, dict[str, Any]] = actors(actor_state_name="ALIVE")
+    return [(actor["Name"], actor["Address"]["NodeID"]) for actor in found.values()]
+
+
+# Ray has an option for each of the processes that a lean head lacks, but for the server of Ray Client: it starts where
+# Ray finds what that server needs.
+WHOLE_PROGRAM = ("-m", "ray.scripts.scripts")
+LEAN_PROGRAM = (
+    "-c",
+    "from ray.scripts import scripts; "
+    "scripts.get_ray_client_dependency_error = lambda: ImportError('a lean head has no Ray Client server'); "
+    "scripts.main()",
+)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version; those of a build without numbers are the newest tested."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else _numbers(NEWEST_TESTED)

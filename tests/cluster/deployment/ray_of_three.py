@@ -1,0 +1,59 @@
+"""A Ray of three labelled nodes on this machine, as a process: run by ``test_your_ray.py``.
+
+It prints its addresses as JSON and ends with its standard input. Nothing in it knows of Heliograph.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+from heliograph.cluster.ports import pick_free
+
+LABELS: tuple[dict[str, str], ...] = (
+    {"heliograph.io/broker": "true"},
+    {"heliograph.io/bookie": "bookie-1", "heliograph.io/metadata": "true", "heliograph.io/rack": "r1"},
+    {"heliograph.io/bookie": "bookie-2", "heliograph.io/rack": "r2"},
+)
+CPUS = 4
+OBJECT_STORE_BYTES = 100 << 20
+
+
+def main(*, with_dashboard: bool) -> None:
+    """Serve until the end of the standard input."""
+    with tempfile.TemporaryDirectory(prefix="hg-", dir="/tmp") as directory:  # a socket's path is short
+        serve(directory, with_dashboard=with_dashboard)
+
+
+def serve(directory: str, *, with_dashboard: bool) -> None:
+    """Run the nodes, with their files in ``directory``."""
+    client_port = pick_free()
+    options: dict[str, Any] = {
+        "temp_dir": directory,
+        "num_cpus": CPUS,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": with_dashboard,
+        "dashboard_port": pick_free(taken={client_port}),
+        "ray_client_server_port": client_port,
+    }
+    cluster: Any = Cluster(initialize_head=True, head_node_args={**options, "labels": LABELS[0]})
+    try:
+        for labels in LABELS[1:]:
+            cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE_BYTES, labels=labels)
+        told = {
+            "address": cluster.address,
+            "client": f"ray://127.0.0.1:{client_port}",
+            "dashboard": f"http://{cluster.head_node.webui_url}" if with_dashboard else "",
+        }
+        print(json.dumps(told), flush=True)
+        sys.stdin.read()
+    finally:
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main(with_dashboard="--dashboard" in sys.argv)
