@@ -21,7 +21,7 @@ class MessagePort(Protocol):
     """A received message. Times are milliseconds since the epoch."""
 
     @property
-    def value(self) -> bytes:
+    def data(self) -> bytes:
         """Return the payload."""
 
     @property
@@ -56,7 +56,7 @@ class MessagePort(Protocol):
 def without_payload(message: MessagePort) -> MessagePort:
     """Return the message with an empty payload: enough to acknowledge it, without keeping its bytes."""
     assert dataclasses.is_dataclass(message), "the client's messages are dataclasses"
-    return dataclasses.replace(message, value=b"")
+    return dataclasses.replace(message, data=b"")
 
 
 class ProducerPort(Protocol):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from heliograph.client.aio.consumer.reader import AsyncReader as AsyncReader
     from heliograph.client.aio.producer.producer import AsyncProducer as AsyncProducer
     from heliograph.client.aio.topic import AsyncTopic as AsyncTopic
+    from heliograph.client.schemas.schema import AvroSchema as AvroSchema
+    from heliograph.client.schemas.schema import JsonSchema as JsonSchema
+    from heliograph.client.schemas.schema import Schema as Schema
     from heliograph.client.sync.client import Client as Client
     from heliograph.client.sync.consumer import Consumer as Consumer
     from heliograph.client.sync.producer import Producer as Producer
@@ -37,14 +40,17 @@ _HOMES = {  # the module that defines each public name
     "AsyncProducer": "heliograph.client.aio.producer.producer",
     "AsyncReader": "heliograph.client.aio.consumer.reader",
     "AsyncTopic": "heliograph.client.aio.topic",
+    "AvroSchema": "heliograph.client.schemas.schema",
     "Client": "heliograph.client.sync.client",
     "Consumer": "heliograph.client.sync.consumer",
+    "JsonSchema": "heliograph.client.schemas.schema",
     "LocalCluster": "heliograph.standalone.local",
     "Message": "heliograph.client.aio.consumer.message",
     "MessageId": "heliograph.protocol.message_id",
     "Producer": "heliograph.client.sync.producer",
     "RayCluster": "heliograph.ray_cluster",
     "Reader": "heliograph.client.sync.reader",
+    "Schema": "heliograph.client.schemas.schema",
     "Topic": "heliograph.client.sync.topic",
     "connect": "heliograph.client.access",
     "connect_async": "heliograph.client.access",
@@ -58,14 +64,17 @@ __all__ = [
     "AsyncProducer",
     "AsyncReader",
     "AsyncTopic",
+    "AvroSchema",
     "Client",
     "Consumer",
+    "JsonSchema",
     "LocalCluster",
     "Message",
     "MessageId",
     "Producer",
     "RayCluster",
     "Reader",
+    "Schema",
     "Topic",
     "connect",
     "connect_async",

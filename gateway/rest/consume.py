@@ -95,7 +95,7 @@ async def take_messages(
         if messages and await request.is_disconnected():
             session.put_back(messages)
             messages = []
-    services.metrics.delivered(REST, len(messages), sum(len(message.value) for message in messages))
+    services.metrics.delivered(REST, len(messages), sum(len(message.data) for message in messages))
     return _json({"messages": [_message(message) for message in messages]})
 
 
@@ -157,8 +157,8 @@ async def _ids_and_session(
 def _message(message: MessagePort) -> dict[str, Any]:
     body: dict[str, Any] = {
         "messageId": id_text(message.message_id),
-        "payload": text_of(message.value),
-        "payloadBase64": to_base64(message.value),
+        "payload": text_of(message.data),
+        "payloadBase64": to_base64(message.data),
         "properties": dict(message.properties or {}),
         "publishTime": iso_time(message.publish_time_ms),
         "redeliveryCount": message.redelivery_count,

@@ -139,7 +139,7 @@ class RestConsumer:
         size = 0
         while self.undelivered and len(taken) < max_messages and size < bytes_max:
             message = self.undelivered.popleft()
-            size += len(message.value)
+            size += len(message.data)
             taken.append(message)
         return taken
 

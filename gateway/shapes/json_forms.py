@@ -84,7 +84,7 @@ def message_json(message: MessagePort, id_: str) -> dict[str, Any]:
     """Return the fields of a received message in Pulsar's names; ``key`` and ``eventTime`` only when set."""
     body: dict[str, Any] = {
         "messageId": id_,
-        "payload": to_base64(message.value),
+        "payload": to_base64(message.data),
         "properties": dict(message.properties or {}),
         "publishTime": iso_time(message.publish_time_ms),
         "redeliveryCount": message.redelivery_count,

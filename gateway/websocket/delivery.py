@@ -65,7 +65,7 @@ class DeliverySession(ABC):
     async def _send_message(self, message: MessagePort) -> None:
         self._window.on_sent((message.message_id,))
         await self._send(json.dumps(message_json(message, id_text(message.message_id))))
-        self._metrics.delivered(WEBSOCKET, 1, len(message.value))
+        self._metrics.delivered(WEBSOCKET, 1, len(message.data))
 
     async def _send(self, text: str) -> None:
         await self._websocket.send({"type": "websocket.send", "text": text})

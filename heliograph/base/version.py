@@ -10,7 +10,7 @@ from heliograph.base.errors import ResourceError
 DISTRIBUTION = "heliograph-ray"
 EXTRAS = {  # by the packages that they install
     **dict.fromkeys(("ray", "kazoo", "etcd3", "grpc"), "cluster"),
-    **dict.fromkeys(("pyspark", "raydp", "pyarrow", "pandas"), "spark"),
+    **dict.fromkeys(("pyspark", "raydp", "pyarrow", "pandas", "fastavro", "numpy"), "spark"),
 }
 
 

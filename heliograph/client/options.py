@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, get_args
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.client.identity import Identity, TokenSupplier
+from heliograph.client.schemas.schema import SchemaLike, schema_of
 from heliograph.client.types import AccessMode, Compression, Hashing, InitialPosition, Rejoin, SubscriptionType
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId
@@ -124,6 +125,8 @@ class ProducerOptions:
 
     Attributes:
         topic: Full name of the topic.
+        schema: What values are, as ``heliograph.client.schemas.schema.schema_of`` takes it; the topic's registry has to
+            accept it. None: bytes or text, without a schema.
         name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose one.
         batch_messages, batch_bytes: A batch is sent when it reaches either.
         linger_ms: How long a batch may wait for more messages while entries are unconfirmed; an idle producer never
@@ -146,6 +149,7 @@ class ProducerOptions:
     """
 
     topic: str
+    schema: SchemaLike = None
     name: str | None = None
     batch_messages: int = 1000
     batch_bytes: int = 128 << 10
@@ -163,6 +167,7 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         TopicName.parse(self.topic)
+        schema_of(self.schema)  # refuses what is none before anything is opened
         _check_positive(self, "batch_messages", "batch_bytes", "pending_messages_max", "pending_bytes_max")
         if self.linger_ms < 0 or self.send_timeout_ms < 0:
             raise InvalidConfigError("linger_ms and send_timeout_ms cannot be negative", field="linger_ms")
@@ -191,6 +196,7 @@ class ConsumerOptions:
     Attributes:
         topics: Full names, at least one.
         subscription: Name of the subscription; empty for a reader, which makes up a new name when it opens.
+        schema: What values become, as ``heliograph.client.schemas.schema.schema_of`` takes it; None: bytes.
         type: How consumers share the subscription.
         initial_position: Where a subscription starts that does not exist yet.
         receiver_queue: Messages requested ahead of the caller, over all partitions together.
@@ -216,6 +222,7 @@ class ConsumerOptions:
 
     topics: tuple[str, ...]
     subscription: str
+    schema: SchemaLike = None
     type: SubscriptionType = "exclusive"
     initial_position: InitialPosition = "latest"
     receiver_queue: int = 1000
@@ -240,6 +247,7 @@ class ConsumerOptions:
             raise BadRequestError("a consumer needs at least one topic", field="topic")
         for topic in self.topics:
             TopicName.parse(topic)
+        schema_of(self.schema)
         if not self.subscription and self.durable:
             raise BadRequestError("a subscription needs a name", field="subscription")
         _check_choice("type", self.type, get_args(SubscriptionType))

@@ -11,10 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
 
 from heliograph.base.errors import BadRequestError, NotFoundError, UnsupportedError
+from heliograph.client.schemas.decoding import key_value_schemas, root_message
 from heliograph.protocol.schema import SchemaInfo, SchemaType
 
 DEPTH_MAX = 32  # of records in records (I15)
@@ -136,43 +135,6 @@ def arrow_type(schema: SchemaInfo) -> pa.DataType:
     if schema.is_none:
         return pa.binary()
     raise UnsupportedError(f"messages with a schema of type {schema.type.name} cannot be decoded", field="schema")
-
-
-def key_value_schemas(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
-    """Return the schemas of the key and of the value of a KEY_VALUE schema."""
-    data, properties = schema.data, schema.properties
-    (size,) = struct.unpack_from(">i", data)
-    key, rest = data[4 : 4 + max(0, size)], data[4 + max(0, size) :]
-    (size,) = struct.unpack_from(">i", rest)
-    value = rest[4 : 4 + max(0, size)]
-
-    def part(name: str, definition: bytes) -> SchemaInfo:
-        kind = SchemaType.named(properties.get(f"{name}.schema.type", "BYTES"))
-        own = json.loads(properties.get(f"{name}.schema.properties") or "{}")
-        return SchemaInfo(kind, definition, properties.get(f"{name}.schema.name", name), own)
-
-    return part("key", key), part("value", value)
-
-
-def is_key_separate(schema: SchemaInfo) -> bool:
-    """Return whether the key of a KEY_VALUE schema stands in the message's key instead of its value."""
-    return schema.properties.get("kv.encoding.type", "INLINE") == "SEPARATED"
-
-
-def root_message(schema: SchemaInfo) -> Descriptor:
-    """Return the message that a PROTOBUF_NATIVE schema describes."""
-    fields = json.loads(schema.data)
-    pool = DescriptorPool()
-    files = FileDescriptorSet.FromString(base64.b64decode(fields["fileDescriptorSet"]))
-    waiting = list(files.file)
-    while waiting:
-        ready = [file for file in waiting if not {other.name for other in waiting} & set(file.dependency)]
-        if not ready:
-            raise ValueError("its files import each other")
-        for file in ready:
-            pool.Add(file)
-            waiting.remove(file)
-    return pool.FindMessageTypeByName(fields["rootMessageTypeName"])
 
 
 def _avro_type(schema: Any, named: dict[str, pa.DataType], depth: int) -> pa.DataType:

@@ -15,6 +15,7 @@ from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.topic import AsyncTopic
 from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.types import InitialPosition, SubscriptionType
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -67,20 +68,27 @@ class AsyncClient(AsyncHandle):
         """
         return AsyncTopic(self, str(TopicName.parse(name)))
 
-    def producer(self, topic: str, *, name: str | None = None, **options: Any) -> AsyncProducer:
+    def producer(
+        self, topic: str, *, schema: SchemaLike = None, name: str | None = None, **options: Any
+    ) -> AsyncProducer:
         """Return a producer. It opens when it is awaited, or else at its first use.
 
         Args:
             topic: Full or short name.
+            schema: What values are: ``bytes``, ``str``, ``dict`` (JSON of any form), a pydantic model, a dataclass,
+                ``numpy.ndarray``, ``pyarrow.RecordBatch``, ``pyarrow.Table``, a ``JsonSchema`` or an ``AvroSchema``.
+                It is registered with the topic, which refuses one that is not compatible. None takes bytes and text.
             name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose.
             options: Fields of ``heliograph.client.options.ProducerOptions``, such as ``batch_messages`` (1000),
                 ``batch_bytes`` (128 KiB), ``linger_ms`` (1), ``compression``, ``send_timeout_ms``.
 
         Raises:
             InvalidTopicNameError, InvalidConfigError: A name or option is not acceptable.
+            BadRequestError: The schema is none.
         """
         full_name = str(TopicName.parse(topic))
-        return AsyncProducer(self, options_module.build(ProducerOptions, topic=full_name, name=name, **options))
+        built = options_module.build(ProducerOptions, topic=full_name, schema=schema, name=name, **options)
+        return AsyncProducer(self, built)
 
     def consumer(
         self,
@@ -90,6 +98,7 @@ class AsyncClient(AsyncHandle):
         type: SubscriptionType = "exclusive",
         initial_position: InitialPosition = "latest",
         receiver_queue: int = 1000,
+        schema: SchemaLike = None,
         name: str | None = None,
         **options: Any,
     ) -> AsyncConsumer:
@@ -101,6 +110,8 @@ class AsyncClient(AsyncHandle):
             type: ``exclusive``, ``shared``, ``failover`` or ``key_shared``.
             initial_position: Where the subscription starts if it does not exist yet.
             receiver_queue: Messages requested ahead of the caller, over all partitions.
+            schema: What values become: as for ``producer``. A message is decoded with the version of the schema that
+                it was written with, when its ``value`` is asked for. None leaves bytes.
             name: Shown in statistics; also decides the order of failover consumers.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``, such as ``nack_delay_ms`` (1000).
 
@@ -115,13 +126,20 @@ class AsyncClient(AsyncHandle):
             type=type,
             initial_position=initial_position,
             receiver_queue=receiver_queue,
+            schema=schema,
             name=name,
             **options,
         )
         return AsyncConsumer(self, built)
 
     def reader(
-        self, topic: str, start: str | MessageId = "latest", *, inclusive: bool = False, **options: Any
+        self,
+        topic: str,
+        start: str | MessageId = "latest",
+        *,
+        inclusive: bool = False,
+        schema: SchemaLike = None,
+        **options: Any,
     ) -> AsyncReader:
         """Return a reader, which reads a topic from a given position and acknowledges nothing.
 
@@ -131,6 +149,7 @@ class AsyncClient(AsyncHandle):
             topic: Full or short name.
             start: ``earliest``, ``latest``, or the id of the message after which the reader starts.
             inclusive: Start with the message at ``start`` itself.
+            schema: What values become: as for ``consumer``.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``.
 
         Raises:
@@ -143,6 +162,7 @@ class AsyncClient(AsyncHandle):
             topics=(str(TopicName.parse(topic)),),
             start=start_id,
             start_inclusive=inclusive,
+            schema=schema,
         )
         return AsyncReader(self, built)
 

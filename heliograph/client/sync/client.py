@@ -7,6 +7,7 @@ from typing import Any
 
 from heliograph.client import options as options_module
 from heliograph.client.options import ConsumerOptions, ProducerOptions
+from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.sync.consumer import Consumer
 from heliograph.client.sync.handle import ClientHandle
 from heliograph.client.sync.producer import Producer
@@ -52,20 +53,25 @@ class Client(ClientHandle):
         """
         return Topic(self, str(TopicName.parse(name)))
 
-    def producer(self, topic: str, *, name: str | None = None, **options: Any) -> Producer:
+    def producer(self, topic: str, *, schema: SchemaLike = None, name: str | None = None, **options: Any) -> Producer:
         """Return a producer. It opens at its first use or on entering a ``with`` block.
 
         Args:
             topic: Full or short name.
+            schema: What values are: ``bytes``, ``str``, ``dict`` (JSON of any form), a pydantic model, a dataclass,
+                ``numpy.ndarray``, ``pyarrow.RecordBatch``, ``pyarrow.Table``, a ``JsonSchema`` or an ``AvroSchema``.
+                It is registered with the topic, which refuses one that is not compatible. None takes bytes and text.
             name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose.
             options: Fields of ``heliograph.client.options.ProducerOptions``, such as ``batch_messages`` (1000),
                 ``batch_bytes`` (128 KiB), ``linger_ms`` (1), ``compression``, ``send_timeout_ms``.
 
         Raises:
             InvalidTopicNameError, InvalidConfigError: A name or option is not acceptable.
+            BadRequestError: The schema is none.
         """
         full_name = str(TopicName.parse(topic))
-        return Producer(self, options_module.build(ProducerOptions, topic=full_name, name=name, **options))
+        built = options_module.build(ProducerOptions, topic=full_name, schema=schema, name=name, **options)
+        return Producer(self, built)
 
     def consumer(
         self,
@@ -75,6 +81,7 @@ class Client(ClientHandle):
         type: SubscriptionType = "exclusive",
         initial_position: InitialPosition = "latest",
         receiver_queue: int = 1000,
+        schema: SchemaLike = None,
         name: str | None = None,
         **options: Any,
     ) -> Consumer:
@@ -86,6 +93,8 @@ class Client(ClientHandle):
             type: ``exclusive``, ``shared``, ``failover`` or ``key_shared``.
             initial_position: Where the subscription starts if it does not exist yet.
             receiver_queue: Messages requested ahead of the caller, over all partitions.
+            schema: What values become: as for ``producer``. A message is decoded with the version of the schema that
+                it was written with, when its ``value`` is asked for. None leaves bytes.
             name: Shown in statistics; also decides the order of failover consumers.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``, such as ``nack_delay_ms`` (1000).
 
@@ -101,13 +110,20 @@ class Client(ClientHandle):
             type=type,
             initial_position=initial_position,
             receiver_queue=receiver_queue,
+            schema=schema,
             name=name,
             **options,
         )
         return Consumer(self, built).open()
 
     def reader(
-        self, topic: str, start: str | MessageId = "latest", *, inclusive: bool = False, **options: Any
+        self,
+        topic: str,
+        start: str | MessageId = "latest",
+        *,
+        inclusive: bool = False,
+        schema: SchemaLike = None,
+        **options: Any,
     ) -> Reader:
         """Return a reader, which reads a topic from a given position and acknowledges nothing.
 
@@ -117,6 +133,7 @@ class Client(ClientHandle):
             topic: Full or short name.
             start: ``earliest``, ``latest``, or the id of the message after which the reader starts.
             inclusive: Start with the message at ``start`` itself.
+            schema: What values become: as for ``consumer``.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``.
 
         Raises:
@@ -130,6 +147,7 @@ class Client(ClientHandle):
             topics=(str(TopicName.parse(topic)),),
             start=start_id,
             start_inclusive=inclusive,
+            schema=schema,
         )
         return Reader(self, built).open()
 

@@ -25,8 +25,8 @@ class Consumer(TopicHandle[AsyncConsumer, ConsumerOptions]):
     are delivered again. An unpickled consumer subscribes where it is used first; on an exclusive subscription the
     original must be closed before.
 
-    Opening raises ConsumerBusyError, TopicNotFoundError, NotPermittedError, or ConnectionLostError and
-    RequestTimeoutError when no broker could be reached in time.
+    Opening raises ConsumerBusyError, TopicNotFoundError, NotPermittedError, IncompatibleSchemaError, or
+    ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
     """
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from typing_extensions import override
 
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.options import ProducerOptions
 from heliograph.client.sync.handle import TopicHandle
-from heliograph.client.types import Value
 from heliograph.protocol.message_id import MessageId
 
 
@@ -25,8 +25,8 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
     not deduplicate, a message can then be stored twice, but is never lost. If it does, the id of a message that was
     stored before is not known: its ledger and entry are -1.
 
-    Opening raises ProducerBusyError, ProducerFencedError, TopicNotFoundError, NotPermittedError, or
-    ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
+    Opening raises ProducerBusyError, ProducerFencedError, TopicNotFoundError, NotPermittedError,
+    IncompatibleSchemaError, or ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
     """
 
     @property
@@ -49,7 +49,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
 
     def send(
         self,
-        value: Value,
+        value: Any,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -60,7 +60,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         """Publish one message and wait until it is durable.
 
         Args:
-            value: The payload; text is sent as UTF-8.
+            value: What the schema of the producer takes; without a schema, bytes, or text, which is sent as UTF-8.
             key: Messages with the same key stay in one partition and in order.
             properties: Names and values to attach.
             event_time_ms: The caller's own time of the message, in ms since the epoch.
@@ -90,7 +90,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
 
     def send_async(
         self,
-        value: Value,
+        value: Any,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -116,7 +116,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
 
     def send_many(
         self,
-        values: Sequence[Value | None],
+        values: Sequence[Any],
         *,
         keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
@@ -129,7 +129,8 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         for each other.
 
         Args:
-            values: The payloads, in order. None is a null value, which deletes its key from the compacted topic.
+            values: In order, what the schema of the producer takes; without a schema, bytes or text. None is a null
+                value, which deletes its key from the compacted topic.
             keys: If given, one for each value. Keys of bytes are stored as stock producers do it, in base64.
             properties, event_times_ms, ordering_keys: If given, one item for each value.
 

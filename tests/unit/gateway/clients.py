@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Message:
     """A received message."""
 
-    value: bytes
+    data: bytes
     message_id: MessageId
     key: str | None
     properties: Mapping[str, str]

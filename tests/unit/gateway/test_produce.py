@@ -32,7 +32,7 @@ def test_messages_are_stored_in_order_with_key_properties_and_event_time() -> No
         assert [result["messageId"] for result in results] == ["100:0:-1", "100:1:-1", "100:2:-1"]
         assert [result["errorCode"] for result in results] == [0, 0, 0]
         assert MessageId.from_base64(results[1]["messageIdBase64"]) == MessageId(100, 1)
-        assert [message.value for message in topic.messages] == ["grüße".encode(), b"\xff\x00", b""]
+        assert [message.data for message in topic.messages] == ["grüße".encode(), b"\xff\x00", b""]
         first = topic.messages[0]
         assert (first.key, first.properties, first.event_time_ms) == ("N14228", {"a": "b"}, 1357034400000)
 

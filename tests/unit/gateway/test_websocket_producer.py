@@ -43,7 +43,7 @@ def test_a_message_is_stored_and_its_receipt_has_pulsars_shape() -> None:
             "result": "ok", "messageId": id_, "context": "5 \"q\"", "errorCode": 0, "schemaVersion": 0
         }  # fmt: skip
         (message,) = topic.messages
-        assert (message.value, message.key, message.properties) == (b"hello", "k", {"a": "b"})
+        assert (message.data, message.key, message.properties) == (b"hello", "k", {"a": "b"})
         assert message.event_time_ms == 1357034400000
         assert gateway.world.producer_options["name"] == "p1"
         peer.send({"payload": ""})
@@ -115,7 +115,7 @@ def test_a_bad_frame_is_answered_and_the_session_goes_on(frame: Any, code: int, 
         assert word in answer["errorMsg"]
         peer.send({"payload": _b64(b"good"), "context": "after"})
         assert (await peer.receive())["result"] == "ok"
-        assert [message.value for message in topic.messages] == [b"good"]
+        assert [message.data for message in topic.messages] == [b"good"]
         await peer.leave()
 
     run(scenario, max_message_bytes=100)
@@ -138,7 +138,7 @@ def test_base64_without_padding_is_accepted_as_javas_decoder_does() -> None:
         peer = await gateway.connect(URL)
         peer.send({"payload": "YQ"})
         assert (await peer.receive())["result"] == "ok"
-        assert topic.messages[0].value == b"a"
+        assert topic.messages[0].data == b"a"
         await peer.leave()
 
     run(scenario)

@@ -16,9 +16,10 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message_factory import GetMessageClass
 
 from heliograph.base.errors import NotFoundError, ProtocolError, UnsupportedError
+from heliograph.client.schemas.decoding import root_message
 from heliograph.pipelines.reading.columns import OnUnreadable, Rows
 from heliograph.pipelines.reading.decoding import ValueDecoder
-from heliograph.pipelines.reading.registry import TopicSchemas, root_message, schemas_of
+from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
 from heliograph.protocol.schema import SchemaInfo, SchemaType, version_bytes

@@ -6,6 +6,7 @@ from heliograph.client.options import ConsumerOptions
 from heliograph.client.types import SubscriptionType
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.schema import SchemaInfo, to_wire
 
 _T = pb.BaseCommand
 _TYPES: dict[SubscriptionType, pb.CommandSubscribe.SubType] = {
@@ -24,6 +25,7 @@ def subscribe(
     epoch: int,
     start: MessageId | None,
     inclusive: bool,
+    schema: SchemaInfo | None,
 ) -> pb.BaseCommand:
     """Return SUBSCRIBE. A reader starts at ``start``: with the message there if ``inclusive``, otherwise after it."""
     earliest = options.initial_position == "earliest"
@@ -39,6 +41,8 @@ def subscribe(
         initial_position=pb.CommandSubscribe.EARLIEST if earliest else pb.CommandSubscribe.LATEST,
         consumer_epoch=epoch,
     )
+    if schema is not None:
+        command.schema.CopyFrom(to_wire(schema))
     if options.name is not None:
         command.consumer_name = options.name
     if start is not None:

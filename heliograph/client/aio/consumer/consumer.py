@@ -24,6 +24,7 @@ from heliograph.client.aio.handle import AsyncHandle, HandleState
 from heliograph.client.aio.opening import open_all
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ConsumerOptions
+from heliograph.client.schemas.schema import schema_of
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
@@ -47,8 +48,8 @@ class AsyncConsumer(AsyncHandle):
     are delivered again. An unpickled consumer subscribes where it is used first; on an exclusive subscription the
     original must be closed before.
 
-    Opening raises ConsumerBusyError, TopicNotFoundError, NotPermittedError, or ConnectionLostError and
-    RequestTimeoutError when no broker could be reached in time.
+    Opening raises ConsumerBusyError, TopicNotFoundError, NotPermittedError, IncompatibleSchemaError, or
+    ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
     """
 
     def __init__(self, client: HandleOwner, options: ConsumerOptions) -> None:
@@ -58,6 +59,7 @@ class AsyncConsumer(AsyncHandle):
         self._inbox = Inbox(sources=1)
         self._parts: dict[str, PartitionConsumer] = {}
         self._growth: GrowthWatch | None = None
+        self._schema = schema_of(options.schema)
         self._letters = LetterTopics(client, options)
         self._burials: set[asyncio.Task[None]] = set()
 
@@ -335,7 +337,10 @@ class AsyncConsumer(AsyncHandle):
         queue = max(1, self.options.receiver_queue // sharers)
         bytes_max = max(1, self.options.receiver_bytes_max // sharers)
         return [
-            PartitionConsumer(session, name, options, self._inbox, queue=queue, bytes_max=bytes_max) for name in names
+            PartitionConsumer(
+                session, name, options, self._inbox, queue=queue, bytes_max=bytes_max, schema=self._schema
+            )
+            for name in names
         ]
 
     async def _grow(self, session: ClientSession, names: Sequence[TopicName]) -> None:

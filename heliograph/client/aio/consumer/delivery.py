@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message
+from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message, null_value
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.ack_set import bits_of
 from heliograph.protocol.compression import INLINE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId, to_signed
+from heliograph.protocol.schema import version_of
 
 if TYPE_CHECKING:
     from heliograph.client.aio.consumer.partition import PartitionConsumer
 
+VERSION_BYTES = 8  # of a schema; other brokers may note versions of another form
 _NOTHING = memoryview(b"")
 
 
@@ -34,6 +36,7 @@ class ReceivedEntry:
     """
 
     __slots__ = (
+        "_decode",
         "_failure",
         "_plain",
         "_unpacking",
@@ -75,6 +78,7 @@ class ReceivedEntry:
         self.permits = self.unacknowledged.bit_count()
         self.earlier_chunks: list[tuple[int, int]] = []
         self._plain: bytes | None = None
+        self._decode: Callable[[bytes], Any] | None = None
         self._failure: Exception | None = None
         self._unpacking: asyncio.Future[None] | None = None
 
@@ -84,8 +88,20 @@ class ReceivedEntry:
         return self.metadata.publish_time if self.broker_publish_time_ms is None else self.broker_publish_time_ms
 
     @property
-    def needs_thread(self) -> bool:
-        """Whether the payload takes so long to decompress that ``unpack`` comes before ``messages``."""
+    def needs_unpacking(self) -> bool:
+        """Whether ``unpack`` comes before ``messages``: for a long payload, or a schema that is not known yet."""
+        return self._needs_thread or self._needs_schema
+
+    @property
+    def _needs_schema(self) -> bool:
+        decoders = self.consumer.decoders
+        if decoders is None or self._decode is not None:
+            return False
+        self._decode = decoders.known(self.metadata.schema_version)
+        return self._decode is None
+
+    @property
+    def _needs_thread(self) -> bool:
         metadata = self.metadata
         if not entries.is_compressed(metadata) or metadata.encryption_keys:
             return False
@@ -94,9 +110,10 @@ class ReceivedEntry:
         return max(metadata.uncompressed_size, len(self.payload)) > INLINE_BYTES_MAX
 
     async def unpack(self, timeout: float | None) -> bool:
-        """Decompress the payload on a thread, once for all callers; return whether it was done in ``timeout`` seconds.
+        """Decompress the payload on a thread and fetch its schema, once for all callers.
 
-        A payload that cannot be decompressed is done, too: ``messages`` raises the error.
+        Return whether that was done in ``timeout`` seconds. A payload that cannot be decompressed is done, too:
+        ``messages`` raises the error.
         """
         if self._unpacking is None or self._unpacking.cancelled():
             self._unpacking = asyncio.ensure_future(self._unpack())
@@ -104,6 +121,10 @@ class ReceivedEntry:
         return self._unpacking.done()
 
     async def _unpack(self) -> None:
+        if self._needs_schema and (decoders := self.consumer.decoders) is not None:
+            self._decode = await decoders.fetch(self.metadata.schema_version)
+        if not self._needs_thread:
+            return
         try:
             self._plain = await asyncio.to_thread(entries.plain_payload, self.metadata, self.payload)
         except Exception as error:  # also want of memory: ``messages`` raises it, and the next entry is another one
@@ -129,7 +150,7 @@ class ReceivedEntry:
             metadata = self.metadata
             key = metadata.partition_key if metadata.HasField("partition_key") else None
             event_time = metadata.event_time if metadata.HasField("event_time") else None
-            yield self._message(plain, -1, key, _properties(metadata), event_time)
+            yield self._message(plain, -1, key, _properties(metadata), event_time, metadata.null_value)
 
     def _batch(self, plain: bytes) -> Iterator[Message]:
         todo = self.unacknowledged
@@ -137,10 +158,16 @@ class ReceivedEntry:
             if todo >> index & 1 and not single.compacted_out:
                 key = single.partition_key if single.HasField("partition_key") else None
                 event_time = single.event_time if single.HasField("event_time") else None
-                yield self._message(value, index, key, _properties(single), event_time)
+                yield self._message(value, index, key, _properties(single), event_time, single.null_value)
 
     def _message(
-        self, value: bytes, index: int, key: str | None, properties: Mapping[str, str], event_time: int | None
+        self,
+        value: bytes,
+        index: int,
+        key: str | None,
+        properties: Mapping[str, str],
+        event_time: int | None,
+        is_null: bool,
     ) -> Message:
         consumer, metadata = self.consumer, self.metadata
         size = self.count if index >= 0 else 0
@@ -157,8 +184,14 @@ class ReceivedEntry:
             metadata.producer_name,
             None if self.last_index is None else self.last_index - max(size - 1 - index, 0),
             self.broker_publish_time_ms,
+            self._schema_version(),
             self,
+            null_value if is_null and self._decode is not None else self._decode,
         )
+
+    def _schema_version(self) -> int | None:
+        version = self.metadata.schema_version
+        return version_of(version) if len(version) == VERSION_BYTES else None
 
 
 def _properties(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> Mapping[str, str]:

@@ -91,7 +91,7 @@ class Inbox:
             return None
         for delivery in self._deliveries:
             if delivery.epoch == delivery.consumer.epoch:
-                return delivery if delivery.needs_thread else None
+                return delivery if delivery.needs_unpacking else None
         return None
 
     def take(self, limit: int) -> list[Message]:
@@ -151,7 +151,7 @@ class Inbox:
                 return False
             delivery = self._deliveries[0]
             is_wanted = delivery.epoch == delivery.consumer.epoch
-            if is_wanted and delivery.needs_thread:
+            if is_wanted and delivery.needs_unpacking:
                 return False
             self._deliveries.popleft()
             if is_wanted:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from heliograph.base.errors import HeliographError
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Message:
     """One message as a consumer or reader received it. Picklable.
 
     Attributes:
-        value: The payload.
+        data: The payload as it was received.
         message_id: Its position; ids of one topic compare as their messages are ordered.
         key: Routing and ordering key, or None; base64 text if a stock producer's key was bytes.
         properties: Names and values that the producer attached.
@@ -31,9 +32,10 @@ class Message:
         producer_name: Name of the producer that sent it.
         index: Its number in the topic or partition, counted from 0 by the broker; None if brokers do not count.
         broker_publish_time_ms: When the broker took it, in ms since the epoch by the broker's clock, or None.
+        schema_version: The version of the topic's schema that it was written with, or None.
     """
 
-    value: bytes
+    data: bytes
     message_id: MessageId
     key: str | None = None
     properties: Mapping[str, str] = field(default_factory=lambda: NO_PROPERTIES)
@@ -45,17 +47,41 @@ class Message:
     index: int | None = None
     broker_publish_time_ms: int | None = None
 
-    @property
-    def data(self) -> bytes:
-        """Return the payload as it was received."""
-        return self.value
-
+    schema_version: int | None = None
     # The entry it came in, with what this process knows of its unacknowledged messages; not part of a pickle.
     _delivery: ReceivedEntry | None = field(default=None, repr=False, compare=False)
+    # What makes the value of the payload, for a consumer with a schema; then the value, or why there is none.
+    _decode: Callable[[bytes], Any] | None = field(default=None, repr=False, compare=False)
+    _decoded: tuple[Any, HeliographError | None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def value(self) -> Any:
+        """Return what the payload means by the schema of the consumer; without a schema, the payload.
+
+        The payload is decoded when the value is first asked for. A null value is None.
+
+        Raises:
+            ProtocolError: The payload does not fit the schema. The message may be acknowledged or not, as any other.
+            NotFoundError, ResourceError, ConnectionLostError, ...: Why its version of the schema is not known.
+        """
+        decoded = self._decoded or self._outcome()
+        if decoded is None:
+            return self.data
+        if decoded[1] is not None:
+            raise decoded[1]
+        return decoded[0]
+
+    def _outcome(self) -> tuple[Any, HeliographError | None] | None:
+        if self._decode is not None and self._decoded is None:
+            try:
+                self._decoded = self._decode(self.data), None
+            except HeliographError as error:
+                self._decoded = None, error
+        return self._decoded
 
     def __reduce__(self) -> tuple[Any, ...]:
         plain = (
-            self.value,
+            self.data,
             self.message_id,
             self.key,
             dict(self.properties),
@@ -66,5 +92,17 @@ class Message:
             self.producer_name,
             self.index,
             self.broker_publish_time_ms,
+            self.schema_version,
         )
-        return Message, plain
+        return _unpickled_message, (plain, self._outcome())
+
+
+def _unpickled_message(plain: tuple[Any, ...], decoded: tuple[Any, HeliographError | None] | None) -> Message:
+    """Return a message from a pickle, which holds the decoded value, since what decodes it stays behind."""
+    message = Message(*plain)
+    message._decoded = decoded
+    return message
+
+
+def null_value(data: bytes) -> None:
+    """Return the value of a message whose producer sent none."""

@@ -12,12 +12,14 @@ from heliograph.base.lifecycle import Lifecycle
 from heliograph.client.aio.consumer import commands
 from heliograph.client.aio.consumer.ack_group import AckSender
 from heliograph.client.aio.consumer.chunks import ChunkAssembler
+from heliograph.client.aio.consumer.decoders import ValueDecoders
 from heliograph.client.aio.consumer.delivery import ReceivedEntry
 from heliograph.client.aio.consumer.inbox import Inbox
 from heliograph.client.aio.consumer.redelivery import RedeliverySchedule
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.client.options import ConsumerOptions
+from heliograph.client.schemas.schema import Schema
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import MessageId, to_unsigned
@@ -72,6 +74,7 @@ class PartitionConsumer:
 
     Attributes:
         epoch: Number of the current epoch; it only grows.
+        decoders: What makes values of payloads, for a consumer with a schema.
         held_bytes: Payload bytes of the deliveries of this epoch that wait in the inbox.
         start, start_inclusive: For a reader, where it starts, and whether with the message there.
         redelivery: When entries that were handed out are requested again.
@@ -87,6 +90,7 @@ class PartitionConsumer:
         *,
         queue: int,
         bytes_max: int,
+        schema: Schema | None,
     ) -> None:
         self.topic_name = str(topic)
         self.partition = topic.partition
@@ -94,6 +98,8 @@ class PartitionConsumer:
         self.held_bytes = 0
         self.last_taken: MessageId | None = None
         self.topic = topic
+        self.decoders = None if schema is None else ValueDecoders(session, topic, schema)
+        self._schema = None if schema is None else schema.info
         self._session = session
         self._options = options
         self._inbox = inbox
@@ -275,7 +281,14 @@ class PartitionConsumer:
         try:
             await connection.request(
                 lambda request_id: commands.subscribe(
-                    self.topic_name, self._options, self._id, request_id, self._broker_epoch, start, inclusive
+                    self.topic_name,
+                    self._options,
+                    self._id,
+                    request_id,
+                    self._broker_epoch,
+                    start,
+                    inclusive,
+                    self._schema,
                 )
             )
         except BaseException as error:

@@ -36,6 +36,7 @@ from heliograph.protocol.compression import INLINE_BYTES_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX, encode_payload_frame
 from heliograph.protocol.message_id import MessageId, to_signed
+from heliograph.protocol.schema import SchemaInfo, to_wire
 from heliograph.protocol.server_error import exception_of
 from heliograph.protocol.topic_name import TopicName
 
@@ -91,7 +92,14 @@ class PartitionProducer:
         failure: Why the state is FAILED; None in any other state but CLOSED.
     """
 
-    def __init__(self, session: ClientSession, topic: TopicName, options: ProducerOptions, window: SendWindow) -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        topic: TopicName,
+        options: ProducerOptions,
+        window: SendWindow,
+        schema: SchemaInfo | None = None,
+    ) -> None:
         self.topic = topic
         self.name = options.name or ""
         self.max_message_bytes = MESSAGE_BYTES_MAX
@@ -103,6 +111,8 @@ class PartitionProducer:
         self._options = options
         self._codec = CODECS[options.compression]
         self._window = window
+        self._schema = schema
+        self._schema_version = b""  # in the topic's registry
         self._id = session.next_id()
         self._epoch = 0
         self._topic_epoch: int | None = None
@@ -329,6 +339,8 @@ class PartitionProducer:
             send.highest_sequence_id = last
         if key is not None:
             metadata.partition_key = key
+        if self._schema_version:
+            metadata.schema_version = self._schema_version
         if deliver_at_ms:
             metadata.deliver_at_time = deliver_at_ms
         entry.sequence_id, entry.last_sequence_id = first, last
@@ -393,6 +405,8 @@ class PartitionProducer:
         if connection.closed or self._id not in connection.producers:
             raise ConnectionLostError(f"the connection to the owner of {self.topic} ended")
         self.name = answer.producer_name
+        if self._schema is not None:
+            self._schema_version = answer.schema_version
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
         if self._epoch == 0:
@@ -484,6 +498,8 @@ class PartitionProducer:
         )
         if self.name:
             producer.producer_name = self.name
+        if self._schema is not None:
+            producer.schema.CopyFrom(to_wire(self._schema))
         if self._options.initial_subscription is not None:
             producer.initial_subscription_name = self._options.initial_subscription
         if self._topic_epoch is not None:

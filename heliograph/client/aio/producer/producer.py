@@ -18,7 +18,7 @@ from heliograph.client.aio.producer.routing import Router
 from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ProducerOptions
-from heliograph.client.types import Value
+from heliograph.client.schemas.schema import Schema, schema_of
 from heliograph.protocol.batch import full_head, heads_of, key_text, keyed_head, plain_head
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.message_id import MessageId
@@ -47,14 +47,15 @@ class AsyncProducer(AsyncHandle):
     not deduplicate, a message can then be stored twice, but is never lost. If it does, the id of a message that was
     stored before is not known: its ledger and entry are -1.
 
-    Opening raises ProducerBusyError, ProducerFencedError, TopicNotFoundError, NotPermittedError, or
-    ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
+    Opening raises ProducerBusyError, ProducerFencedError, TopicNotFoundError, NotPermittedError,
+    IncompatibleSchemaError, or ConnectionLostError and RequestTimeoutError when no broker could be reached in time.
     """
 
     def __init__(self, client: HandleOwner, options: ProducerOptions) -> None:
         super().__init__()
         self.client = client
         self.options = options
+        self._schema = schema_of(options.schema)
         self._window = SendWindow(options.pending_messages_max, options.pending_bytes_max)
         self._parts: list[PartitionProducer] = []
         self._router = Router(1)
@@ -85,7 +86,7 @@ class AsyncProducer(AsyncHandle):
 
     async def send(
         self,
-        value: Value,
+        value: Any,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -96,7 +97,7 @@ class AsyncProducer(AsyncHandle):
         """Publish one message and wait until it is durable.
 
         Args:
-            value: The payload; text is sent as UTF-8.
+            value: What the schema of the producer takes; without a schema, bytes, or text, which is sent as UTF-8.
             key: Messages with the same key stay in one partition and in order.
             properties: Names and values to attach.
             event_time_ms: The caller's own time of the message, in ms since the epoch.
@@ -125,7 +126,7 @@ class AsyncProducer(AsyncHandle):
 
     async def enqueue(
         self,
-        value: Value,
+        value: Any,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -140,6 +141,8 @@ class AsyncProducer(AsyncHandle):
         """
         if self._state is not _OPEN:
             await self.open()
+        if self._schema is not None:
+            value, properties = _encoded(self._schema, value, properties)
         payload = value if type(value) is bytes else _to_bytes(value)
         self._check_payload_size(payload)
         deliver_at_ms = 0
@@ -161,7 +164,7 @@ class AsyncProducer(AsyncHandle):
 
     async def send_many(
         self,
-        values: Sequence[Value | None],
+        values: Sequence[Any],
         *,
         keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
@@ -174,7 +177,8 @@ class AsyncProducer(AsyncHandle):
         for each other.
 
         Args:
-            values: The payloads, in order. None is a null value, which deletes its key from the compacted topic.
+            values: In order, what the schema of the producer takes; without a schema, bytes or text. None is a null
+                value, which deletes its key from the compacted topic.
             keys: If given, one for each value. Keys of bytes are stored as stock producers do it, in base64.
             properties, event_times_ms, ordering_keys: If given, one item for each value.
 
@@ -188,6 +192,8 @@ class AsyncProducer(AsyncHandle):
         """
         if self._state is not _OPEN:
             await self.open()
+        if self._schema is not None:
+            values, properties = _all_encoded(self._schema, values, properties)
         payloads = [value if type(value) is bytes else b"" if value is None else _to_bytes(value) for value in values]
         _check_length(
             payloads, keys=keys, properties=properties, event_times_ms=event_times_ms, ordering_keys=ordering_keys
@@ -227,7 +233,8 @@ class AsyncProducer(AsyncHandle):
         self.client.adopt(self)
 
     async def _open_parts(self, session: ClientSession, names: Sequence[TopicName]) -> list[PartitionProducer]:
-        parts = [PartitionProducer(session, name, self.options, self._window) for name in names]
+        info = None if self._schema is None else self._schema.info
+        parts = [PartitionProducer(session, name, self.options, self._window, info) for name in names]
         await open_all(parts)
         return parts
 
@@ -323,6 +330,21 @@ class AsyncProducer(AsyncHandle):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic}, name={self.name!r})"
+
+
+def _encoded(
+    schema: Schema, value: Any, properties: Mapping[str, str] | None
+) -> tuple[bytes, Mapping[str, str] | None]:
+    return schema.encode(value), {**schema.properties, **(properties or {})} or None
+
+
+def _all_encoded(
+    schema: Schema, values: Sequence[Any], properties: Sequence[Mapping[str, str] | None] | None
+) -> tuple[list[bytes | None], Sequence[Mapping[str, str] | None] | None]:
+    encoded = [None if value is None else schema.encode(value) for value in values]
+    if schema.properties and (properties is None or len(properties) == len(values)):
+        properties = [{**schema.properties, **(own or {})} for own in properties or [None] * len(values)]
+    return encoded, properties
 
 
 async def _collect(
