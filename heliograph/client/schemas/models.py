@@ -51,7 +51,7 @@ class ModelSchema(Schema):
 
     def __init__(self, model: type) -> None:
         self._model = model
-        record = _Definition().record(model, 0)
+        record = _RecordDefinition().record(model, 0)
         self._info = SchemaInfo(SchemaType.JSON, json.dumps(record, separators=(",", ":")).encode(), model.__name__)
 
     @property
@@ -85,7 +85,7 @@ class ModelSchema(Schema):
         return ModelSchema, (self._model,)
 
 
-class _Definition:
+class _RecordDefinition:
     """The Avro form of classes. A class that occurs again is named."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ def test_the_extra_is_named(name: str, extra: str) -> None:
 def test_other_packages_are_not_ours_to_advise_on() -> None:
     assert install_advice(ImportError("no name")) == ""
     with pytest.raises(ModuleNotFoundError, match="gone"), extra_required():
-        raise ModuleNotFoundError("gone", name="numpy")
+        raise ModuleNotFoundError("gone", name="scipy")
 
 
 def test_a_command_says_it_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

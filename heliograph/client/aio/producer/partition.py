@@ -24,30 +24,24 @@ from heliograph.base.errors import (
     StorageFullError,
 )
 from heliograph.base.lifecycle import Lifecycle
+from heliograph.client.aio.producer import commands
 from heliograph.client.aio.producer.outgoing import OpenBatch, PendingEntry
 from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.client.options import ProducerOptions
-from heliograph.client.types import AccessMode
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_single
 from heliograph.protocol.compression import INLINE_BYTES_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX, encode_payload_frame
 from heliograph.protocol.message_id import MessageId, to_signed
-from heliograph.protocol.schema import SchemaInfo, to_wire
+from heliograph.protocol.schema import SchemaInfo
 from heliograph.protocol.server_error import exception_of
 from heliograph.protocol.topic_name import TopicName
 
 _T = pb.BaseCommand
 log = logging.getLogger(__name__)
-_ACCESS_MODES: dict[AccessMode, pb.ProducerAccessMode] = {
-    "shared": pb.ACCESS_SHARED,
-    "exclusive": pb.ACCESS_EXCLUSIVE,
-    "wait_for_exclusive": pb.ACCESS_WAIT_FOR_EXCLUSIVE,
-    "exclusive_with_fencing": pb.ACCESS_EXCLUSIVE_WITH_FENCING,
-}
 
 
 class ProducerPartitionState(enum.Enum):
@@ -488,24 +482,16 @@ class PartitionProducer:
         self._timer = self._flush = None
 
     def _producer_command(self, request_id: int) -> pb.BaseCommand:
-        producer = pb.CommandProducer(
-            topic=self._full_name,
-            producer_id=self._id,
-            request_id=request_id,
-            epoch=self._epoch,
-            user_provided_producer_name=self._options.name is not None,
-            producer_access_mode=_ACCESS_MODES[self._options.access_mode],
+        return commands.register(
+            self._full_name,
+            self._options,
+            self._id,
+            request_id,
+            self._epoch,
+            self.name,
+            self._topic_epoch,
+            self._schema,
         )
-        if self.name:
-            producer.producer_name = self.name
-        if self._schema is not None:
-            producer.schema.CopyFrom(to_wire(self._schema))
-        if self._options.initial_subscription is not None:
-            producer.initial_subscription_name = self._options.initial_subscription
-        if self._topic_epoch is not None:
-            producer.topic_epoch = self._topic_epoch
-        return pb.BaseCommand(type=_T.PRODUCER, producer=producer)
 
     def _close_command(self, request_id: int) -> pb.BaseCommand:
-        close = pb.CommandCloseProducer(producer_id=self._id, request_id=request_id)
-        return pb.BaseCommand(type=_T.CLOSE_PRODUCER, close_producer=close)
+        return commands.close(self._id, request_id)
