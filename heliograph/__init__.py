@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from heliograph.client.aio.consumer.reader import AsyncReader as AsyncReader
     from heliograph.client.aio.producer.producer import AsyncProducer as AsyncProducer
     from heliograph.client.aio.topic import AsyncTopic as AsyncTopic
-    from heliograph.client.schemas.schema import AvroSchema as AvroSchema
-    from heliograph.client.schemas.schema import JsonSchema as JsonSchema
+    from heliograph.client.schemas.records import AvroSchema as AvroSchema
+    from heliograph.client.schemas.records import JsonSchema as JsonSchema
     from heliograph.client.schemas.schema import Schema as Schema
     from heliograph.client.sync.client import Client as Client
     from heliograph.client.sync.consumer import Consumer as Consumer
@@ -40,10 +40,10 @@ _HOMES = {  # the module that defines each public name
     "AsyncProducer": "heliograph.client.aio.producer.producer",
     "AsyncReader": "heliograph.client.aio.consumer.reader",
     "AsyncTopic": "heliograph.client.aio.topic",
-    "AvroSchema": "heliograph.client.schemas.schema",
+    "AvroSchema": "heliograph.client.schemas.records",
     "Client": "heliograph.client.sync.client",
     "Consumer": "heliograph.client.sync.consumer",
-    "JsonSchema": "heliograph.client.schemas.schema",
+    "JsonSchema": "heliograph.client.schemas.records",
     "LocalCluster": "heliograph.standalone.local",
     "Message": "heliograph.client.aio.consumer.message",
     "MessageId": "heliograph.protocol.message_id",

@@ -11,7 +11,8 @@ from typing import Any, Self, TypeVar, get_args
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.client.identity import Identity, TokenSupplier
-from heliograph.client.schemas.schema import SchemaLike, schema_of
+from heliograph.client.schemas.choice import schema_of
+from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.types import AccessMode, Compression, Hashing, InitialPosition, Rejoin, SubscriptionType
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId
@@ -125,7 +126,7 @@ class ProducerOptions:
 
     Attributes:
         topic: Full name of the topic.
-        schema: What values are, as ``heliograph.client.schemas.schema.schema_of`` takes it; the topic's registry has to
+        schema: What values are, as ``heliograph.client.schemas.choice.schema_of`` takes it; the topic's registry has to
             accept it. None: bytes or text, without a schema.
         name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose one.
         batch_messages, batch_bytes: A batch is sent when it reaches either.
@@ -196,7 +197,7 @@ class ConsumerOptions:
     Attributes:
         topics: Full names, at least one.
         subscription: Name of the subscription; empty for a reader, which makes up a new name when it opens.
-        schema: What values become, as ``heliograph.client.schemas.schema.schema_of`` takes it; None: bytes.
+        schema: What values become, as ``heliograph.client.schemas.choice.schema_of`` takes it; None: bytes.
         type: How consumers share the subscription.
         initial_position: Where a subscription starts that does not exist yet.
         receiver_queue: Messages requested ahead of the caller, over all partitions together.

@@ -24,7 +24,7 @@ from heliograph.client.aio.handle import AsyncHandle, HandleState
 from heliograph.client.aio.opening import open_all
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ConsumerOptions
-from heliograph.client.schemas.schema import schema_of
+from heliograph.client.schemas.choice import schema_of
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 

@@ -18,7 +18,8 @@ from heliograph.client.aio.producer.routing import Router
 from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ProducerOptions
-from heliograph.client.schemas.schema import Schema, schema_of
+from heliograph.client.schemas.choice import schema_of
+from heliograph.client.schemas.schema import Schema
 from heliograph.protocol.batch import full_head, heads_of, key_text, keyed_head, plain_head
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.message_id import MessageId

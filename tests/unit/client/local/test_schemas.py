@@ -20,8 +20,9 @@ from pydantic import BaseModel, Field
 
 import heliograph
 from heliograph.base.errors import BadRequestError, IncompatibleSchemaError, ProtocolError, ResourceError
+from heliograph.client.schemas.choice import schema_of
 from heliograph.client.schemas.models import ModelSchema
-from heliograph.client.schemas.schema import AvroSchema, JsonSchema, schema_of
+from heliograph.client.schemas.records import AvroSchema, JsonSchema
 
 SECONDS = 60
 SALE = {"type": "record", "name": "Sale", "fields": [{"name": "row", "type": "long"}]}

@@ -1,0 +1,168 @@
+"""Text, JSON and Avro as values."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.base.errors import BadRequestError
+from heliograph.client.schemas.decoding import checked, decoder_of
+from heliograph.client.schemas.schema import DecodeValue, Schema
+from heliograph.protocol.schema import SchemaInfo, SchemaType
+
+
+def definition_bytes(definition: Mapping[str, Any] | str) -> bytes:
+    """Return the text of a record's definition as the registry stores it.
+
+    Raises:
+        BadRequestError: It is not JSON, or not of a record.
+    """
+    try:
+        read = json.loads(definition) if isinstance(definition, str) else definition
+        packed = json.dumps(read, separators=(",", ":")).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadRequestError(f"the definition is not JSON: {error}", field="schema") from error
+    if not isinstance(read, Mapping) or read.get("type") != "record":
+        raise BadRequestError("the definition is not of an Avro record", field="schema")
+    return packed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextSchema(Schema):
+    """Text as UTF-8, of Pulsar's type STRING."""
+
+    @property
+    @override
+    def info(self) -> SchemaInfo:
+        return SchemaInfo(SchemaType.STRING, name="String")
+
+    @override
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise BadRequestError(f"a value must be str, not {type(value).__name__}", field="value")
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequestError(f"the text cannot be encoded: {error}", field="value") from error
+
+    @override
+    def decoder(self, written: SchemaInfo | None) -> DecodeValue:
+        decode = decoder_of(written or self.info, self.info)
+        return lambda value: decode(value, None)
+
+
+class JsonSchema(Schema):
+    """JSON: values are what ``json`` makes of their text, such as dicts.
+
+    Args:
+        definition: An Avro record that describes the fields, as a mapping or as JSON text. The topic's registry stores
+            it as Pulsar's type JSON, and refuses what is not compatible; single values are not compared with it. None
+            registers nothing.
+
+    Raises:
+        BadRequestError: The definition is not of a record.
+    """
+
+    def __init__(self, definition: Mapping[str, Any] | str | None = None) -> None:
+        self._definition = b"" if definition is None else definition_bytes(definition)
+
+    @property
+    @override
+    def info(self) -> SchemaInfo | None:
+        if not self._definition:
+            return None
+        return SchemaInfo(SchemaType.JSON, self._definition, json.loads(self._definition).get("name", ""))
+
+    @override
+    def encode(self, value: Any) -> bytes:
+        try:
+            return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadRequestError(f"the value has no form in JSON: {error}", field="value") from error
+
+    @override
+    def decoder(self, written: SchemaInfo | None) -> DecodeValue:
+        if self.info is None:
+            return checked(json.loads)
+        decode = decoder_of(written or self.info, self.info)
+        return lambda value: decode(value, None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JsonSchema) and other._definition == self._definition
+
+    def __hash__(self) -> int:
+        return hash(self._definition)
+
+    def __repr__(self) -> str:
+        return f"JsonSchema({self._definition.decode()})"
+
+
+class AvroSchema(Schema):
+    """Dicts in Avro's binary form, of Pulsar's type AVRO. It needs the package fastavro.
+
+    A message is decoded with the version of the schema that it was written with, into the fields of this one.
+
+    Args:
+        definition: The Avro record, as a mapping or as JSON text.
+
+    Raises:
+        BadRequestError: The definition is not of a valid record.
+        ResourceError: fastavro is not installed; names what installs it.
+    """
+
+    def __init__(self, definition: Mapping[str, Any] | str) -> None:
+        self._definition = definition_bytes(definition)
+        self._encode = _avro_encoder(self._definition)
+
+    @property
+    @override
+    def info(self) -> SchemaInfo:
+        return SchemaInfo(SchemaType.AVRO, self._definition, json.loads(self._definition).get("name", ""))
+
+    @override
+    def encode(self, value: Any) -> bytes:
+        try:
+            return self._encode(value)
+        except Exception as error:  # fastavro raises whatever a foreign value leads it to
+            raise BadRequestError(f"the value does not fit its Avro schema: {error}", field="value") from error
+
+    @override
+    def decoder(self, written: SchemaInfo | None) -> DecodeValue:
+        decode = decoder_of(written or self.info, self.info)
+        return lambda value: decode(value, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AvroSchema, (self._definition.decode(),)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AvroSchema) and other._definition == self._definition
+
+    def __hash__(self) -> int:
+        return hash(self._definition)
+
+    def __repr__(self) -> str:
+        return f"AvroSchema({self._definition.decode()})"
+
+
+def _avro_encoder(definition: bytes) -> Callable[[Any], bytes]:
+    import io
+
+    from heliograph.base.version import extra_required
+
+    with extra_required():
+        import fastavro
+    try:
+        parsed = fastavro.parse_schema(json.loads(definition))
+    except Exception as error:
+        raise BadRequestError(f"the definition is no Avro record: {error}", field="schema") from error
+
+    def encode(value: Any) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, value)
+        return out.getvalue()
+
+    return encode
