@@ -11,6 +11,7 @@ LedgerError
 `- LedgerRecoveryError      RETRY    recovery could not decide; the ledger stays IN_RECOVERY
 BookieError
 |- BookieUnavailableError   RETRY    no connection, or no answer in time
+|  `- BookieVersionError    RETRY    its version is too far from ours: names both
 |- BookieReadOnlyError      REFRESH  choose another bookie
 |- BookieStorageError       RETRY    the bookie's disk failed it; another replica may serve
 |  `- DiskPoisonedError     STOP     a sync failed: the bookie writes nothing until a restart replays the journal
@@ -78,6 +79,10 @@ class BookieUnavailableError(BookieError):
     """No connection to the bookie, or no answer in time; the outcome is unknown."""
 
     advice = Advice.RETRY
+
+
+class BookieVersionError(BookieUnavailableError):
+    """The versions of bookie and client are too far apart for one cluster; requests that were sent have no answer."""
 
 
 class BookieReadOnlyError(BookieError):

@@ -14,11 +14,11 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from heliograph.actors.errors import BookieError, BookieUnavailableError, FrameError
+from heliograph.actors.errors import BookieError, BookieUnavailableError, BookieVersionError, FrameError
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_head, encode_request
 from heliograph.actors.wire.grant import ReadGrant
-from heliograph.actors.wire.greeting import ClientGreeting
-from heliograph.actors.wire.messages import PROTOCOL_VERSION, TLS_SCHEME, Answer, BookieOp, BookieRequest, Status
+from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello
+from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieRequest, Status
 from heliograph.base.crash import end_process
 from heliograph.base.tls.contexts import ClientTls
 
@@ -182,17 +182,16 @@ class BookieConnection:
             return
         self._link = link
         self._decoder = BookieFrameDecoder()
-        hello = BookieRequest(BookieOp.HELLO, 0, ledger_id=PROTOCOL_VERSION)
         if self._secret is None:
             self._transport = link.transport
-            self._transport.write(encode_request(hello))
+            self._transport.write(encode_request(hello()))
             self._flush()
             return
         self._greeting = ClientGreeting(self._secret)  # requests wait until both ends have proved themselves
         self._greeting_timer = self._loop.call_later(
             CONNECT_TIMEOUT_MS / 1000, self._lose, f"bookie {self.bookie_id} did not finish its greeting in time"
         )
-        link.transport.write(encode_request(hello, self._greeting.hello))
+        link.transport.write(encode_request(hello(), self._greeting.hello))
 
     def on_data(self, link: _Link, data: bytes) -> None:
         """Pass answers to the callbacks of their requests."""
@@ -207,6 +206,9 @@ class BookieConnection:
                 waiting = self._pending.pop(answer.request_id, None)
                 if waiting is not None:
                     waiting[0](waiting[1], answer, body)
+        except BookieVersionError as error:
+            self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
+            self._lose(str(error), BookieVersionError)
         except FrameError as error:
             self._lose(f"bookie {self.bookie_id} broke the wire format: {error}")
         except Exception as error:  # of a callback; the loop would only log it
@@ -221,17 +223,12 @@ class BookieConnection:
 
     def _on_hello(self, link: _Link, answer: Answer, body: bytes) -> None:
         assert link.transport is not None, "an answer came over it"
-        if answer.status is Status.UNAUTHORIZED:
-            raise FrameError("it does not accept this client's secret, or this client has none")
-        if answer.status not in {Status.OK, Status.CHALLENGE}:
-            raise FrameError(f"it refuses protocol version {PROTOCOL_VERSION}: {answer.text}")
-        if answer.text and answer.text != self.bookie_id:
-            raise FrameError(f"another bookie, {answer.text}, answers at {self.address}")
+        check_answer(answer, self.bookie_id, self.address)
         if self._greeting is None:
             return
         if answer.status is Status.CHALLENGE:
             proof = self._greeting.prove(body, self.bookie_id)
-            link.transport.write(encode_request(BookieRequest(BookieOp.HELLO, 0, ledger_id=PROTOCOL_VERSION), proof))
+            link.transport.write(encode_request(hello(), proof))
             return
         self._greeting.check_welcome()
         self._end_greeting()
@@ -288,7 +285,7 @@ class BookieConnection:
         for start in range(0, len(parts), WRITE_PARTS_MAX):
             self._transport.writelines(parts[start : start + WRITE_PARTS_MAX])
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, kind: type[BookieUnavailableError] = BookieUnavailableError) -> None:
         link, self._transport, self._link = self._link, None, None
         if self._greeting is not None:  # it failed: wait before the next attempt
             self._end_greeting()
@@ -299,7 +296,7 @@ class BookieConnection:
             transport.abort()
         waiting, self._pending = list(self._pending.values()), {}
         for on_answer, tag, _ in waiting:
-            self._tell(on_answer, tag, BookieUnavailableError(why))
+            self._tell(on_answer, tag, kind(why))
 
     def _tell(self, on_answer: OnAnswer, tag: Any, error: BookieError) -> None:
         try:

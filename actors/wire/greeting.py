@@ -1,13 +1,51 @@
-"""The two ends of the handshake of a connection with a bookie (``heliograph/base/guard/handshake.py``)."""
+"""The greeting of a connection with a bookie: versions, and the handshake (``heliograph/base/guard/handshake.py``)."""
 
 from __future__ import annotations
 
-from heliograph.actors.errors import FrameError
+from heliograph.actors.errors import BookieVersionError, FrameError
 from heliograph.actors.wire.grant import ReadGrant, verified_grant
-from heliograph.actors.wire.messages import Status
+from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Status
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import AuthenticationError
+from heliograph.base.errors import AuthenticationError, VersionMismatchError
 from heliograph.base.guard.handshake import BOOKIE, NONCE_BYTES, ClientHandshake, ServerHandshake, secrets_of
+from heliograph.base.version import own_release, release_numbered, require_meeting
+
+
+def hello() -> BookieRequest:
+    """Return the header of a HELLO."""
+    return BookieRequest(BookieOp.HELLO, 0, ledger_id=PROTOCOL_VERSION, limit=own_release().number)
+
+
+def hello_fault(request: BookieRequest, bookie_id: str) -> str:
+    """Return why a bookie does not talk with the client of a HELLO; empty if it does."""
+    if request.ledger_id != PROTOCOL_VERSION:
+        return f"protocol {request.ledger_id}; this bookie speaks {PROTOCOL_VERSION}"
+    try:
+        require_meeting(release_numbered(request.limit), f"the client of {bookie_id}")
+    except VersionMismatchError as error:
+        return str(error)
+    return ""
+
+
+def check_answer(answer: Answer, bookie_id: str, address: str) -> None:
+    """Check the answer to a HELLO.
+
+    Raises:
+        BookieVersionError: the versions of both ends are too far apart; names both.
+        FrameError: the bookie refuses the client, or another one answers.
+    """
+    if answer.status is Status.UNAUTHORIZED:
+        raise FrameError("it does not accept this client's secret, or this client has none")
+    if answer.status is Status.BAD_VERSION:
+        raise BookieVersionError(f"bookie {bookie_id} refuses this client: {answer.text}")
+    if answer.status not in {Status.OK, Status.CHALLENGE}:
+        raise FrameError(f"it refuses the greeting: {answer.text}")
+    if answer.text and answer.text != bookie_id:
+        raise FrameError(f"another bookie, {answer.text}, answers at {address}")
+    try:
+        require_meeting(release_numbered(answer.last_add_confirmed), f"bookie {bookie_id}")
+    except VersionMismatchError as error:
+        raise BookieVersionError(str(error)) from error
 
 
 class Greeting:

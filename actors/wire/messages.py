@@ -21,7 +21,9 @@ LIST_RUNS_MAX = 100_000  # in one answer to LIST_ENTRIES; after so many, the cli
 class BookieOp(enum.IntEnum):
     """First field of a request header."""
 
-    HELLO = 0  # ledger_id is the protocol version; body: none, a nonce or a proof
+    # ledger_id is the protocol version, limit the number of the client's release (0: not said), last_add_confirmed of
+    # the answer that of the bookie's (-1: not said); body: none, a nonce or a proof
+    HELLO = 0
     ADD = 1  # body: the entry
     READ = 2  # answer body: the entry
     READ_BATCH = 3  # answer body: entries, each after its u32 length

@@ -28,7 +28,8 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  `- IncompatibleSchemaError
     |- UnsupportedError           STOP     the feature is not offered
     |  |- PolicyLimitError                 a policy of the topic or namespace does not allow it
-    |  `- RunningLoopError                 a blocking call on a thread whose event loop runs
+    |  |- RunningLoopError                 a blocking call on a thread whose event loop runs
+    |  `- VersionMismatchError             a peer's version is too far from ours: names both
     |- NotPermittedError          STOP     the caller may not do this
     |  `- AuthenticationError              credentials are missing, invalid or expired
     |- ProtocolError              STOP     the peer broke the protocol; its connection is closed
@@ -102,6 +103,7 @@ __all__ = [
     "TopicTerminatedError",
     "UnfinishedFrameError",
     "UnsupportedError",
+    "VersionMismatchError",
 ]
 
 
@@ -296,6 +298,10 @@ class RunningLoopError(UnsupportedError, RuntimeError):
 
     The message names the async counterpart.
     """
+
+
+class VersionMismatchError(UnsupportedError):
+    """Two parts whose versions are too far apart met; the connection is closed."""
 
 
 class ChecksumError(HeliographError):

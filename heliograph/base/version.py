@@ -1,27 +1,104 @@
-"""The installed distribution: its version, and the extras that install what a plain one lacks."""
+"""The version of this code, which versions may meet in one cluster, and the extras of the installed distribution."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from heliograph.base.errors import ResourceError
+from heliograph.base.errors import BadRequestError, ResourceError, VersionMismatchError
 
+VERSION = "0.1.0"  # of this code; pyproject.toml has the same. What runs has it, whatever was installed since.
 DISTRIBUTION = "heliograph-ray"
 EXTRAS = {  # by the packages that they install
     **dict.fromkeys(("ray", "kazoo", "etcd3", "grpc"), "cluster"),
     **dict.fromkeys(("pyspark", "raydp", "pyarrow", "pandas", "fastavro", "numpy"), "spark"),
 }
 
+# Which versions may meet in one cluster: those of one minor version, and those of neighbours. Minor versions of one
+# major version are neighbours by their numbers. The last of a major version and the first of the next are neighbours,
+# too: this table has the last one of each major version that is finished.
+LAST_MINORS: Mapping[int, int] = {}
+MINORS_APART_MAX = 1
+
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?!\d)")
+_SHIFT = 10  # bits of each part of a version's number
+_PART = (1 << _SHIFT) - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Release:
+    """A version as numbers, each from 0 to 999. What follows them, such as ``rc1``, is left out."""
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    @property
+    def number(self) -> int:
+        """Return the release as one number below 2**30, as greetings carry it."""
+        return self.major << 2 * _SHIFT | self.minor << _SHIFT | self.patch
+
+    def meets(self, other: Release) -> bool:
+        """Return whether parts of both may run in one cluster."""
+        older, newer = sorted((self, other))
+        if older.major == newer.major:
+            return newer.minor - older.minor <= MINORS_APART_MAX
+        is_next = newer.major == older.major + 1 and newer.minor == 0
+        return is_next and LAST_MINORS.get(older.major) == older.minor
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+UNSAID = Release(0, 1)  # of a peer whose greeting names no release: only this one did not
+
 
 def heliograph_version() -> str:
-    """Return the installed version; ``unknown`` if the sources are not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # loading it takes longer than most commands
+    """Return the version of the code that this process runs."""
+    return VERSION
 
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "unknown"
+
+def own_release() -> Release:
+    """Return the release of the code that this process runs."""
+    return release_of(VERSION)
+
+
+def release_of(version: str) -> Release:
+    """Return the release that a version belongs to.
+
+    Raises:
+        BadRequestError: it is no version.
+    """
+    if (found := _VERSION.match(version)) is None:
+        raise BadRequestError(f"{version!r:.60} is no version", field="version", limit="such as 0.1.0")
+    return Release(*(int(part or 0) for part in found.groups()))
+
+
+def release_numbered(number: int) -> Release:
+    """Return the release in a greeting; numbers that mean none are those of a peer that does not name its own."""
+    if not 0 < number < 1 << 3 * _SHIFT:
+        return UNSAID
+    return Release(number >> 2 * _SHIFT, number >> _SHIFT & _PART, number & _PART)
+
+
+def require_meeting(peer: Release, name: str) -> None:
+    """Check that a peer's release and ours may be in one cluster.
+
+    Args:
+        name: of the peer, for the error.
+
+    Raises:
+        VersionMismatchError: they may not; names both.
+    """
+    if not peer.meets(own_release()):
+        raise VersionMismatchError(
+            f"{name} has version {peer}, and here is {own_release()}: they are more than {MINORS_APART_MAX} minor "
+            "version apart, upgrade by one at a time",
+            field="version",
+            limit=f"{MINORS_APART_MAX} minor version apart",
+        )
 
 
 def install_advice(missing: ImportError) -> str:

@@ -36,11 +36,10 @@ from heliograph.actors.wire.frame import (
     request_fault,
 )
 from heliograph.actors.wire.grant import ReadGrant
-from heliograph.actors.wire.greeting import Greeting
+from heliograph.actors.wire.greeting import Greeting, hello_fault
 from heliograph.actors.wire.messages import (
     LEDGER_ENTRIES_MAX,
     NUMBER_MAX,
-    PROTOCOL_VERSION,
     READ_LIMIT_BYTES_MAX,
     Answer,
     BookieOp,
@@ -52,6 +51,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.errors import UnfinishedFrameError
 from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.peer import peer_address, peer_name
+from heliograph.base.version import own_release
 
 if TYPE_CHECKING:
     from heliograph.actors.bookie.server.reads import Reply
@@ -341,8 +341,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             return  # the client was refused; frames after its HELLO are ignored
         if request.op is not BookieOp.HELLO:
             raise FrameError("the first frame is not a HELLO")
-        if request.ledger_id != PROTOCOL_VERSION:
-            text = f"protocol {request.ledger_id}; this bookie speaks {PROTOCOL_VERSION}"
+        if text := hello_fault(request, self._server.bookie_id):
+            quiet.warning("version", "%s refused %s: %s", self._server.bookie_id, peer_name(self._transport), text)
             self._send(Answer(request.request_id, Status.BAD_VERSION, text=text))
             self._transport.close()
             return
@@ -351,7 +351,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         )
         if status is Status.OK and self._lacks_certificate():
             status = Status.UNAUTHORIZED
-        self._send(Answer(request.request_id, status, text=self._server.bookie_id), EntryPayload((answer_body,)))
+        answer = Answer(request.request_id, status, own_release().number, self._server.bookie_id)
+        self._send(answer, EntryPayload((answer_body,)))
         if status is Status.UNAUTHORIZED:
             self._server.clients_refused += 1
             peer = peer_name(self._transport)

@@ -2,6 +2,9 @@
 
 A frame is a u32 (big endian) length and that many bytes of msgpack: one array. Clients send ``[request id, op,
 arguments...]``; the server answers ``[request id, code, result]`` and sends notices ``[0, notice, ...]``.
+
+The version in a greeting is that of the protocol in its low byte, and above it the number of the client's release. A
+server from before releases were said refuses such a number; the client then says the protocol alone.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import Any
 
 import msgpack
 
-from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError
+from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError, VersionMismatchError
+from heliograph.base.version import Release, own_release, release_numbered
 from heliograph.metadata.errors import (
     BadVersionError,
     InvalidPathError,
@@ -39,7 +43,9 @@ _LENGTH = struct.Struct(">I")
 class EmbeddedOp(enum.IntEnum):
     """The kinds of requests; the arguments follow in the frame."""
 
-    HELLO = 1  # magic, protocol version, timeout ms, session id or 0, password -> [session id, password, timeout ms]
+    # magic, version, timeout ms, session id or 0, password -> [session id, password, timeout ms, and the number of the
+    # server's release to a client that says its own]
+    HELLO = 1
     PING = 2
     APPLY = 3  # operations -> results
     GET = 4  # path, watch id or 0 -> [value, stat]
@@ -52,9 +58,9 @@ class EmbeddedOp(enum.IntEnum):
     END_SESSION = 11  # session id, password
     CLOSE = 12
     REAPABLE = 13  # count -> paths
-    CHALLENGE = 15  # magic, protocol version, nonce -> challenge (heliograph/base/guard/handshake.py)
+    CHALLENGE = 15  # magic, version, nonce -> challenge (heliograph/base/guard/handshake.py)
     PROVE = 16  # proof -> nil
-    RESUME = 14  # magic, protocol version, session id, password, owner, whether to take over -> as HELLO
+    RESUME = 14  # magic, version, session id, password, owner, whether to take over -> as HELLO
 
 
 class Notice(enum.IntEnum):
@@ -73,6 +79,8 @@ class _Kind(enum.IntEnum):
 
 
 OK = 0
+VERSION_FIELD = "protocol version"  # of the error that refuses one
+_RELEASE_SHIFT = 8
 _ERRORS: dict[int, type[HeliographError]] = {
     1: NoNodeError,
     2: NodeExistsError,
@@ -85,6 +93,7 @@ _ERRORS: dict[int, type[HeliographError]] = {
     9: BadRequestError,
     10: MetadataProtocolError,
     11: AuthenticationError,
+    12: VersionMismatchError,
 }
 _CODES = {kind: code for code, kind in _ERRORS.items()}
 _EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3, EventType.CHILD: 4}
@@ -149,6 +158,21 @@ def encode_frame(items: Sequence[Any]) -> bytes:
             f"a frame of {len(body)} bytes is above the limit of {FRAME_BYTES_MAX}", limit=f"{FRAME_BYTES_MAX} bytes"
         )
     return _LENGTH.pack(len(body)) + body
+
+
+def greeting_version(*, with_release: bool) -> int:
+    """Return the version that a client says."""
+    return PROTOCOL_VERSION | (own_release().number << _RELEASE_SHIFT if with_release else 0)
+
+
+def split_version(version: int) -> tuple[int, Release]:
+    """Return the protocol version and the release that a client says."""
+    return version & (1 << _RELEASE_SHIFT) - 1, release_numbered(version >> _RELEASE_SHIFT)
+
+
+def says_release(version: int) -> bool:
+    """Return whether the version that a client says has its release."""
+    return version >> _RELEASE_SHIFT > 0
 
 
 def encode_error(request_id: int, error: HeliographError) -> bytes:

@@ -8,20 +8,22 @@ from typing import Any
 
 from typing_extensions import override
 
-from heliograph.base.errors import AuthenticationError, HeliographError
+from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError
 from heliograph.base.guard.handshake import METADATA, ClientHandshake
 from heliograph.base.tls.contexts import ClientTls
+from heliograph.base.version import UNSAID, release_numbered, require_meeting
 from heliograph.metadata.backends.embedded.calls import EmbeddedRequest, EmbeddedRequests, OnResult
 from heliograph.metadata.backends.embedded.channel import Channel
 from heliograph.metadata.backends.embedded.limits import RESET_WATCHES_MAX
 from heliograph.metadata.backends.embedded.protocol import (
     MAGIC,
-    PROTOCOL_VERSION,
     SERVER_NAME,
+    VERSION_FIELD,
     EmbeddedOp,
     Notice,
     check_arguments,
     decode_event,
+    greeting_version,
 )
 from heliograph.metadata.errors import ConnectionLossError, MetadataProtocolError, SessionExpiredError
 from heliograph.metadata.session.clock import now
@@ -30,6 +32,8 @@ from heliograph.metadata.session.reconnector import ReconnectingSession, Reconne
 from heliograph.metadata.session.session import QueuedSession
 from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches
 from heliograph.metadata.store import SessionState, WatchEvent
+
+_GRANTED_WITH_RELEASE = 4  # items of the answer to a HELLO
 
 
 class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
@@ -69,6 +73,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
             ConnectionLossError: no answer within ``connect_ms``; says what happened last.
             AuthenticationError: one end does not know the other's secret.
             BadRequestError: the server speaks another version of the protocol.
+            VersionMismatchError: the versions of server and client are too far apart for one cluster.
             SessionExpiredError: there is no session of that id and password.
         """
         session = cls(host, port, timeout_ms, tls, secret)
@@ -165,29 +170,42 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         arguments: tuple[Any, ...] = (timeout_ms, self.clock.session_id, self.password)
         if self._owner:
             arguments = (self.clock.session_id, self.password, self._owner, self._takes_over)
-        granted = await self._request(op, (MAGIC, PROTOCOL_VERSION, *arguments))
-        check_arguments(granted, (int, str, int))
-        self.clock.session_id, self.password, timeout_ms = granted
+        granted = await self._greet(op, arguments)
+        is_release_told = isinstance(granted, list) and len(granted) == _GRANTED_WITH_RELEASE
+        check_arguments(granted, (int, str, int, int) if is_release_told else (int, str, int))
+        require_meeting(release_numbered(granted[3]) if is_release_told else UNSAID, self._server)
+        self.clock.session_id, self.password, timeout_ms = granted[:3]
         self.clock.timeout = timeout_ms / 1000
         self._takes_over = False
+
+    @property
+    def _server(self) -> str:
+        return f"the metadata store at {self._endpoint}"
+
+    async def _greet(self, op: EmbeddedOp, arguments: tuple[Any, ...]) -> Any:
+        """Send a request that says our version."""
+        try:
+            return await self._request(op, (MAGIC, greeting_version(with_release=True), *arguments))
+        except BadRequestError as error:
+            if error.field != VERSION_FIELD:
+                raise
+        require_meeting(UNSAID, self._server)
+        return await self._request(op, (MAGIC, greeting_version(with_release=False), *arguments))
 
     async def _prove(self, secret: str) -> None:
         """Prove that both ends know the cluster's secret."""
         handshake = ClientHandshake(secret, METADATA)
-        challenge = await self._request(EmbeddedOp.CHALLENGE, (MAGIC, PROTOCOL_VERSION, handshake.nonce))
+        challenge = await self._greet(EmbeddedOp.CHALLENGE, (handshake.nonce,))
         check_arguments([challenge], (bytes,))
         if not challenge:
             raise AuthenticationError(
-                f"the metadata store at {self._endpoint} asks for no proof of the cluster's secret, so it may not "
-                "belong to the cluster",
+                f"{self._server} asks for no proof of the cluster's secret, so it may not belong to the cluster",
                 field="cluster_secret",
             )
         try:
             proof = handshake.prove(challenge, SERVER_NAME)
         except AuthenticationError as error:
-            raise AuthenticationError(
-                f"the metadata store at {self._endpoint} is not asked: {error}", field="cluster_secret"
-            ) from error
+            raise AuthenticationError(f"{self._server} is not asked: {error}", field="cluster_secret") from error
         await self._request(EmbeddedOp.PROVE, (proof,))
 
     async def _reset_watches(self) -> None:

@@ -73,6 +73,7 @@ class EmbeddedConnection(asyncio.Protocol):
         self.address = ""  # of the client, by which its connections are counted
         self.session_id = 0
         self.alive_ms = 0
+        self.is_told_release = False  # whether the client has said its own
         self.paused = False
         self.watches: dict[int, ServerWatch] = {}
 

@@ -13,6 +13,7 @@ from heliograph.base.errors import AuthenticationError, BadRequestError, Heliogr
 from heliograph.base.guard.handshake import ServerHandshake
 from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
+from heliograph.base.version import own_release, require_meeting
 from heliograph.metadata.backends.embedded.limits import (
     HELD_BYTES_MAX,
     REAPABLE_MAX,
@@ -24,6 +25,7 @@ from heliograph.metadata.backends.embedded.protocol import (
     MAGIC,
     OK,
     PROTOCOL_VERSION,
+    VERSION_FIELD,
     EmbeddedOp,
     Notice,
     check_arguments,
@@ -32,6 +34,8 @@ from heliograph.metadata.backends.embedded.protocol import (
     encode_frame,
     encode_stat,
     event_code,
+    says_release,
+    split_version,
 )
 from heliograph.metadata.backends.embedded.server.committer import Committer
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection, ServerWatch
@@ -227,13 +231,16 @@ class Service:
     def _check_greeting(connection: EmbeddedConnection, magic: str, version: int) -> None:
         if magic != MAGIC or connection.session_id:
             raise MetadataProtocolError("a connection begins with one HELLO or RESUME")
-        if version != PROTOCOL_VERSION:
+        protocol, release = split_version(version)
+        if protocol != PROTOCOL_VERSION:
             raise BadRequestError(
-                f"the client speaks version {version} of the metadata protocol, this server speaks "
+                f"the client speaks version {protocol} of the metadata protocol, this server speaks "
                 f"{PROTOCOL_VERSION}: use the same release on both sides",
-                field="protocol version",
+                field=VERSION_FIELD,
                 limit=str(PROTOCOL_VERSION),
             )
+        require_meeting(release, "the client of the metadata store")
+        connection.is_told_release = says_release(version)
 
     def _attach(self, connection: EmbeddedConnection, session: TreeSession) -> Answer:
         session_id = session.session_id
@@ -248,7 +255,8 @@ class Service:
         assert session_id not in self._by_session, "a session has one connection"
         connection.attached(session_id)
         self._by_session[session_id] = connection
-        return [session_id, session.password, session.timeout_ms], self.tree.zxid
+        release = [own_release().number] if connection.is_told_release else []
+        return [session_id, session.password, session.timeout_ms, *release], self.tree.zxid
 
     def _known_session(self, session_id: int, password: str, owner: str | None) -> TreeSession:
         """Return the session, if the password is right and the client is its owner; None: any client may be."""
