@@ -23,6 +23,7 @@ from heliograph.actors.broker.metrics import METRICS
 from heliograph.base.section import Section, limits_of
 from heliograph.base.settings import default_of, setting_of, unit_of
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.hosting import BUILD_MEANING, BUILD_METRIC
 from heliograph.cluster.settings.location import PREFIX
 from heliograph.cluster.settings.sections import SECTIONS, decided_in
 from heliograph.gateway.http.metrics import GatewayMetrics
@@ -92,7 +93,15 @@ def settings_page() -> str:
 def metrics_page() -> str:
     """Return the page of all metrics."""
     bookie = {item.name: item for item in fields(BookieStatistics)}
-    text = [_METRICS, "## Bookies", "", "Each metric has the tag `bookie`.", ""]
+    text = [
+        _METRICS,
+        "## All parts",
+        "",
+        f"`{BUILD_METRIC}` has the labels `part` and `version`; the gateway's own `version` alone.",
+        "",
+    ]
+    text += _metrics_table([(f"ray_{BUILD_METRIC}", "", BUILD_MEANING)])
+    text += ["", "## Bookies", "", "Each metric has the tag `bookie`.", ""]
     text += _metrics_table((f"ray_bookie_{name}", unit_of(name), setting_of(bookie[name]).meaning) for name in GAUGES)
     text += [
         "",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from heliograph.base.version import heliograph_version
+
 REST = "rest"
 WEBSOCKET = "websocket"
 
@@ -13,6 +15,8 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        built = Gauge("heliograph_build_info", "1, with the version of the code", ["version"], registry=self.registry)
+        built.labels(heliograph_version()).set(1)
         self.requests = Counter(
             "heliograph_gateway_http_requests",
             "HTTP requests answered",

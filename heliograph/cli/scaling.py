@@ -59,12 +59,15 @@ def restart(
 ) -> None:
     """Restart parts one by one while clients go on.
 
-    They get the program and the settings that this machine has now.
+    They get the version that is installed, and the settings that this machine has now.
     Brokers give their topics away first; the next part follows when all parts serve again and no ledger lacks copies.
-    Install a new version on all nodes first, then run this. Exits with 1 if it stopped, or the time was
-    too short; the operator goes on whether the command waits or not.
+    Install a new version on all nodes first, then run this. It is refused while nodes differ, or where parts run a
+    version too far from it. Exits with 1 if it stopped, or the time was too short; the operator goes on whether the
+    command waits or not.
     """
     from heliograph.cluster.config import ClusterConfig
+    from heliograph.cluster.doctor.running import ask_parts
+    from heliograph.cluster.doctor.versions import homes, installed_versions, require_upgradable
     from heliograph.cluster.lifecycle import up
     from heliograph.cluster.operator.calls import ask_operator
 
@@ -72,15 +75,23 @@ def restart(
         raise BadRequestError("parts are restarted one by one: confirm with --rolling", field="rolling")
     output, target = Output(as_json), Target.of(namespace, home)
     target.attach()
+    before: dict[str, str] = {}
     if ask_operator(target.namespace, "progress")["restart_left"]:
         output.progress("a rolling restart is under way; waiting for it")
     else:
+        facts, _ = ask_parts(target.namespace)
+        require_upgradable(facts, installed_versions(homes(facts)))
+        before = {name: str(fact["version"]) for name, fact in facts.items()}
         up(ClusterConfig(home=target.home, namespace=target.namespace), output.progress)  # a new operator
         ask_operator(target.namespace, "restart", list(parts or ()))
     found = _wait(output, target.namespace, {}, lambda now: not now["restart_left"], wait)
     if not (done := not found["restart_left"] and not found["failure"]):
         output.progress(found["failure"] or f"to be restarted: {', '.join(found['restart_left'])}")
-    output.result({"done": done, **found})
+    versions = {}
+    for name, fact in sorted(ask_parts(target.namespace)[0].items()):
+        versions[name] = {"from": before.get(name, ""), "to": fact["version"]}
+        output.progress(f"{name}: {before.get(name, 'unknown')} -> {fact['version']}")
+    output.result({"done": done, **found, "versions": versions})
     if not done:
         raise typer.Exit(EXIT_FAILED)
     output.progress("restarted")

@@ -20,6 +20,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ray.util.metrics import Gauge
+
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
@@ -38,6 +40,7 @@ FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next; callers
 # Python's collector stops the process while it scans all objects. Those of Ray and of our imports live as long as the
 # process and are excluded. The rest is scanned completely once in a million new objects.
 COLLECT_AFTER = (2_000, 10, 50)
+BUILD_METRIC, BUILD_MEANING = "heliograph_build_info", "1 for each part, with the version of its code"
 _UNGATED = frozenset({START_METHOD, "pid", "stop"})
 
 log = logging.getLogger(__name__)
@@ -80,6 +83,7 @@ class _HostedPart:
         elif not start.cancelled() and self._hosted_history is not None:
             self._hosted_history.served()
         _started(start)
+        _export_build(self._hosted_part)
 
     def _hosted_failed(self, error: BaseException) -> None:
         if self._hosted_history is not None:
@@ -145,15 +149,44 @@ def hosted(
 
 
 def own_facts() -> dict[str, Any]:
-    """Return version, Python, host name, address in Ray, open files at most and wall clock in ms of this process."""
+    """Return versions, host, address in Ray, open files at most and wall clock in ms of this process."""
     return {
         "version": heliograph_version(),
+        "formats": spoken_formats(),
         "python": platform.python_version(),
         "node": socket.gethostname(),
         "node_address": discovery.own_address() if discovery.is_attached() else "",
         "open_files_max": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "wall_ms": wall_ms(),
     }
+
+
+def spoken_formats() -> dict[str, int]:
+    """Return the newest version of each format that this code writes: on the wire, in metadata and on disks."""
+    from heliograph.actors.bookie.journal.format import JOURNAL_VERSION
+    from heliograph.actors.bookie.store.entry_log import ENTRY_LOG_VERSION
+    from heliograph.actors.broker.cursor.record import RECORD_VERSION
+    from heliograph.actors.wire import messages
+    from heliograph.metadata.backends.embedded import protocol
+    from heliograph.metadata.codec import FORMAT_VERSION
+    from heliograph.protocol import frame
+
+    return {
+        "bookie protocol": messages.PROTOCOL_VERSION,
+        "metadata protocol": protocol.PROTOCOL_VERSION,
+        "pulsar protocol": frame.PROTOCOL_VERSION,
+        "metadata records": FORMAT_VERSION,
+        "journal": JOURNAL_VERSION,
+        "entry log": ENTRY_LOG_VERSION,
+        "cursor records": RECORD_VERSION,
+    }
+
+
+def _export_build(part: str) -> None:
+    """Export the version of this process as a label, as Prometheus programs do."""
+    Gauge(BUILD_METRIC, BUILD_MEANING, tag_keys=("part", "version")).set(
+        1, {"part": part, "version": heliograph_version()}
+    )
 
 
 def _gated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

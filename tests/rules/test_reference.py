@@ -15,6 +15,7 @@ from heliograph.actors.bookie.statistics import GAUGES, BookieStatistics
 from heliograph.actors.broker.metrics import METRICS
 from heliograph.base.settings import setting_of
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.hosting import BUILD_METRIC
 from heliograph.cluster.settings.sections import PARTS, section_settings
 from heliograph.gateway.http.metrics import GatewayMetrics
 from heliograph.metadata.model import Policies
@@ -37,7 +38,8 @@ HISTORY = "CHANGELOG.md"  # names what there was, too
 def metrics() -> frozenset[str]:
     families = GatewayMetrics().registry.collect()
     gateway = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    return frozenset({f"ray_bookie_{name}" for name in GAUGES} | {f"ray_{metric.name}" for metric in METRICS} | gateway)
+    brokers = {f"ray_{metric.name}" for metric in METRICS}
+    return frozenset({f"ray_{BUILD_METRIC}", *(f"ray_bookie_{name}" for name in GAUGES)} | brokers | gateway)
 
 
 @cache

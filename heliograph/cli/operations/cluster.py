@@ -209,6 +209,7 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
         ("topics in public/default", _count(found.topics)),
         *([("operator", found.operator)] if found.operator else []),
         *(("", note) for note in found.operator_notes),
+        *(("versions", note) for note in found.version_notes),
         ("gateway", found.gateway_url or "none"),
         ("Ray dashboard", _dashboard(found.dashboard_url, auth_mode)),
     ]

@@ -11,12 +11,12 @@ from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterState
 from heliograph.base.peer import NODE
-from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
 from heliograph.cluster.doctor.machine import OPEN_FILES_LEAST
+from heliograph.cluster.doctor.versions import check_installed, check_versions
 from heliograph.cluster.status.registrations import restored_backup_ms
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
@@ -79,6 +79,7 @@ def check_parts(namespace: str, state: ClusterState) -> Iterator[CheckResult]:
             "parts", f"no answer from {', '.join(sorted(silent))}", "see `helio status --ray` and `helio logs`"
         )
     yield from judged(facts)
+    yield check_installed(facts)
 
 
 def check_metadata(url: str, secret: str | None) -> CheckResult:
@@ -118,15 +119,7 @@ def judged(facts: Mapping[str, Facts]) -> Iterator[CheckResult]:
     """
     if not facts:
         return
-    own = heliograph_version()
-    others = {name: fact["version"] for name, fact in facts.items() if fact["version"] != own}
-    if others:
-        shown = ", ".join(f"{name} {version}" for name, version in sorted(others.items()))
-        yield warning(
-            "versions", f"here {own}, but {shown}", "install the same version on every node, and restart these"
-        )
-    else:
-        yield ok("versions", f"all {len(facts)} parts have {own}")
+    yield check_versions(facts)
     few = sorted(name for name, fact in facts.items() if 0 <= fact["open_files_max"] < OPEN_FILES_LEAST)
     if few:
         yield problem(

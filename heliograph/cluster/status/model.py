@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from heliograph.base.version import heliograph_version
 
 
 @dataclass(slots=True)
@@ -45,6 +49,8 @@ class ClusterStatus:
     topics: int = -1
     operator: str = ""  # the one that leads
     operator_notes: list[str] = field(default_factory=list)
+    client_version: str = field(default_factory=heliograph_version)  # of the program that asked
+    version_notes: list[str] = field(default_factory=list)  # how versions differ; empty if they do not
 
     @property
     def is_healthy(self) -> bool:
@@ -53,8 +59,29 @@ class ClusterStatus:
         return serves and self.underreplicated_ledgers == 0
 
 
+def version_notes(versions: Mapping[str, str], own: str) -> list[str]:
+    """Return in one line each how the versions of parts differ, and that ours is another one.
+
+    Args:
+        versions: by part; empty: unknown.
+        own: version of this program.
+    """
+    parts = defaultdict(list)
+    for name, version in sorted(versions.items()):
+        if version:
+            parts[version].append(name)
+    notes = []
+    if len(parts) > 1:
+        shown = "; ".join(f"{version}: {', '.join(names)}" for version, names in sorted(parts.items()))
+        notes.append(f"the parts differ ({shown}): helio restart --rolling gives all of them the installed version")
+    if parts and own not in parts:
+        notes.append(f"this program is {own}, and no part of the cluster is")
+    return notes
+
+
 def explain(status: ClusterStatus) -> None:
-    """Add notes to actors that run but are not registered."""
+    """Add notes about versions that differ, and to actors that run but are not registered."""
+    status.version_notes = version_notes({actor.name: actor.version for actor in status.actors}, status.client_version)
     if status.underreplicated_ledgers < 0:
         return  # the store did not answer: registrations are unknown
     for actor in status.actors:

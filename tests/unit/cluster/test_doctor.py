@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from heliograph.base import version
+from heliograph.base.errors import VersionMismatchError
 from heliograph.base.home import ClusterState, boot_id
 from heliograph.base.processes import ProcessName
 from heliograph.base.tls.authority import CertificateAuthority
-from heliograph.base.version import heliograph_version
+from heliograph.base.version import heliograph_version, release_of
 from heliograph.cli.app import app
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.doctor import machine, running, secrecy
+from heliograph.cluster.doctor import machine, running, secrecy, versions
 from heliograph.cluster.doctor.finding import CheckResult, Severity
 from heliograph.cluster.hosting import own_facts
 from heliograph.metadata.codec import encode
@@ -180,13 +182,29 @@ def test_parts_of_one_version_and_one_time() -> None:
 def test_parts_that_differ() -> None:
     parts = {
         "bookie-1": facts(version="0.0.1", open_files_max=256),
+        "bookie-2": facts(formats={"bookie protocol": 0}),
         "broker-1": facts(node="b", skew_ms=-900.0, round_ms=100.0),
     }
     found: list[CheckResult] = list(running.judged(parts))
     assert severities(found) == {"versions": WARNING, "open files of parts": PROBLEM, "clocks": WARNING}
     assert "850 ms" in found[-1].found  # less the time of the call
-    assert heliograph_version() in found[0].found
+    assert found[0].found == f"here {heliograph_version()}, but bookie-1 0.0.1; other formats than here: bookie-2"
+    far = release_of(heliograph_version())
+    apart = versions.check_versions({"b": facts(version=f"{far.major}.{far.minor + 2}.0")})
+    assert apart.severity is PROBLEM
     assert severities(running.judged({"b": facts(skew_ms=9_000.0)}))["clocks"] is PROBLEM
+
+
+def test_a_rolling_restart_goes_by_one_minor_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "VERSION", "0.2.0")
+    parts = {"bookie-1": facts(version="0.1.0"), "broker-1": facts(version="0.2.0")}
+    versions.require_upgradable(parts, {"a": "0.2.0", "b": "0.2.0"})
+    with pytest.raises(VersionMismatchError, match=r"here 0\.2\.0 is installed, but b has 0\.1\.0: install"):
+        versions.require_upgradable(parts, {"a": "0.2.0", "b": "0.1.0"})
+    with pytest.raises(VersionMismatchError, match="b has none that answers"):
+        versions.require_upgradable(parts, {"a": "0.2.0", "b": ""})
+    with pytest.raises(VersionMismatchError, match=r"0\.2\.0 is installed, but broker-2 has 0\.4\.0"):
+        versions.require_upgradable({**parts, "broker-2": facts(version="0.4.0")}, {"a": "0.2.0"})
 
 
 def run(*arguments: str) -> Any:

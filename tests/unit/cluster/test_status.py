@@ -9,7 +9,7 @@ import pytest
 from heliograph.cli.operations.cluster import _show_status
 from heliograph.cli.output import Output
 from heliograph.cluster.status import registrations
-from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
+from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain, version_notes
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.bookie_records import BookieStartFailure
@@ -140,3 +140,12 @@ def test_restored_metadata_is_shown_with_the_command_that_ends_its_wait(
     shown = capsys.readouterr().out
     assert "2023-11-14" in shown
     assert "helio backup accept" in shown
+
+
+def test_versions_that_differ_are_one_line_each() -> None:
+    same = {"bookie-1": "0.1.0", "broker-1": "0.1.0", "gateway": ""}
+    assert version_notes(same, "0.1.0") == []
+    (differ,) = version_notes({**same, "broker-2": "0.2.0"}, "0.2.0")
+    assert "0.1.0: bookie-1, broker-1; 0.2.0: broker-2" in differ
+    (client,) = version_notes(same, "0.2.0")
+    assert client == "this program is 0.2.0, and no part of the cluster is"

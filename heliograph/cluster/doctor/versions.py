@@ -1,0 +1,125 @@
+"""The versions that parts run and that nodes have installed, and whether they may meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from heliograph.base.errors import BadRequestError, VersionMismatchError
+from heliograph.base.version import MINORS_APART_MAX, heliograph_version, own_release, release_of
+from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
+
+INSTALLED_SECONDS = 60.0  # for all nodes to say what they have installed: each starts a process
+_SHOWN = "from heliograph.base.version import heliograph_version; print(heliograph_version())"
+
+Facts = Mapping[str, Any]  # what ``part_facts`` of a hosted actor returns
+
+
+def check_versions(facts: Mapping[str, Facts]) -> CheckResult:
+    """Judge the versions and formats of the parts by those of this program."""
+    from heliograph.cluster.hosting import spoken_formats  # it loads Ray
+
+    own = heliograph_version()
+    others = {name: fact["version"] for name, fact in facts.items() if fact["version"] != own}
+    known = [(name, fact["formats"]) for name, fact in facts.items() if "formats" in fact]  # 0.1.0 says none
+    other_formats = sorted(name for name, spoken in known if spoken != spoken_formats())
+    if not others and not other_formats:
+        return ok("versions", f"all {len(facts)} parts have {own}")
+    shown = ", ".join(f"{name} {version}" for name, version in sorted(others.items()))
+    found = f"here {own}, but {shown}" if others else f"all parts have {own}"
+    if other_formats:
+        found += f"; other formats than here: {', '.join(other_formats)}"
+    if not all(_may_meet(version) for version in others.values()):
+        return problem("versions", found, "too far apart for one cluster: upgrade by one minor version at a time")
+    return warning("versions", found, "install the same version on every node, then helio restart --rolling")
+
+
+def check_installed(facts: Mapping[str, Facts]) -> CheckResult:
+    """Check that the nodes of the parts have this program's version installed."""
+    own = heliograph_version()
+    installed = installed_versions(homes(facts))
+    others = {address: version for address, version in installed.items() if version != own}
+    if not others:
+        return ok("installed", f"{len(installed)} nodes with parts have {own}")
+    return warning("installed", f"here {own}, but {_listed(others)}", "install the same version on every node")
+
+
+def installed_versions(addresses: Iterable[str]) -> dict[str, str]:
+    """Return the version that each Ray node has installed, by its address; empty: none, or it does not answer.
+
+    A process of its own on each node tells it, because those that run may have loaded an earlier one.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    program = _SHOWN
+
+    def shown() -> str:  # defined here, so that Ray sends its code: the node's own may be older
+        import os
+        import subprocess
+        import sys
+
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    wanted = set(addresses)
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    ids = {node["NodeManagerAddress"]: node["NodeID"] for node in nodes if node["Alive"]}
+    calls = {}
+    for address in sorted(wanted & ids.keys()):
+        there = NodeAffinitySchedulingStrategy(ids[address], soft=False)
+        calls[ray.remote(shown).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote()] = address
+    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=INSTALLED_SECONDS) if calls else ([], [])
+    found = dict.fromkeys(wanted, "")
+    for call in done:
+        try:
+            found[calls[call]] = str(ray.get(call))
+        except ray.exceptions.RayError:
+            continue
+    return found
+
+
+def require_upgradable(facts: Mapping[str, Facts], installed: Mapping[str, str]) -> None:
+    """Check that a rolling restart gives every part this program's version, and that it may meet those that run.
+
+    Args:
+        installed: version by the address of each node.
+
+    Raises:
+        VersionMismatchError: a node with parts has another version installed, or a part runs one that may not meet it.
+    """
+    own = heliograph_version()
+    others = {address: version for address, version in installed.items() if version != own}
+    if others:
+        raise VersionMismatchError(
+            f"here {own} is installed, but {_listed(others)}: install the same version on every node with parts first",
+            field="version",
+            limit=own,
+        )
+    far = {name: fact["version"] for name, fact in facts.items() if not _may_meet(fact["version"])}
+    if far:
+        raise VersionMismatchError(
+            f"{own} is installed, but {_listed(far)}: parts of both would meet, and they are more than "
+            f"{MINORS_APART_MAX} minor version apart: go by one at a time",
+            field="version",
+            limit=f"{MINORS_APART_MAX} minor version apart",
+        )
+
+
+def homes(facts: Mapping[str, Facts]) -> set[str]:
+    """Return the addresses of the nodes that parts run on."""
+    return {fact["node_address"] for fact in facts.values() if fact["node_address"]}
+
+
+def _may_meet(version: str) -> bool:
+    try:
+        return release_of(version).meets(own_release())
+    except BadRequestError:
+        return False
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} has {version or 'none that answers'}" for name, version in sorted(versions.items()))
