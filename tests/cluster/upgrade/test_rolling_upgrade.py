@@ -1,0 +1,146 @@
+"""A cluster that was started by the previous release gets the present one, while clients publish and acknowledge."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from heliograph.base.version import own_release
+from heliograph.cluster.ports import pick_free
+from tests.chaos.history import read_all
+from tests.cluster.support.live_cluster import wait_for
+from tests.machines.load import load
+from tests.patience import START_SECONDS
+from tests.previous_release import copy_present, unpack_previous
+
+pytestmark = [pytest.mark.cluster, pytest.mark.full, pytest.mark.timeout(1_800)]
+
+HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main; sys.exit(main())")
+COMMAND_SECONDS = 1_200.0
+NEXT = f"0.{own_release().minor + 1}.0"
+PARTS = {
+    *(f"bookie-{number}" for number in (1, 2, 3)),
+    *("broker-1", "broker-2", "auditor", "gateway", "metadata", "operator"),
+}
+SETTINGS = f"""
+bookies = 3
+brokers = 2
+ensemble_size = 2
+write_quorum = 2
+ack_quorum = 2
+gateway_port = 0
+dashboard_port = 0
+ray_object_store_bytes = {100 << 20}
+start_timeout_ms = {START_SECONDS * 1_000}
+audit_interval_ms = 5000
+"""
+
+
+@dataclass
+class Installed:
+    """A machine with an installation that is a link to code, and the commands of that installation."""
+
+    link: Path
+    home: Path
+
+    def install(self, code: Path) -> None:
+        made = self.link.with_suffix(".next")
+        made.symlink_to(code)
+        made.replace(self.link)
+
+    def helio(self, *arguments: str, code: Path | None = None, exit_code: int | None = 0) -> Any:
+        """Run a command of the installation, or of other code, and return its result."""
+        hidden = ("RAY_", "HELIOGRAPH_", "PYTHONPATH")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        environment["PYTHONPATH"] = str(code or self.link)
+        begun = time.monotonic()
+        done = subprocess.run(
+            [*HELIO, *arguments, "--json", "--home", str(self.home)],
+            env=environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+        print(f"helio {' '.join(arguments)}: {time.monotonic() - begun:.0f} s")  # shown when this fails
+        assert exit_code in (None, done.returncode), f"{done.stdout[-2000:]} {done.stderr[-3000:]}"
+        return json.loads(done.stdout)
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``helio status`` shows, healthy or not."""
+        found: dict[str, Any] = self.helio("status", exit_code=None)
+        return found
+
+    def actors(self) -> dict[str, Mapping[str, Any]]:
+        """Return the parts, by name."""
+        return {actor["name"]: actor for actor in self.status()["actors"]}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Installed]:
+    """A cluster of the previous release."""
+    made = Installed(tmp_path / "code", tmp_path / "h")
+    made.install(unpack_previous(tmp_path / "old"))
+    made.home.mkdir()
+    (made.home / "cluster.toml").write_text(f"{SETTINGS}broker_port = {pick_free()}\n")
+    try:
+        made.helio("up")
+        yield made
+    finally:
+        made.helio("down", "--delete-data", exit_code=None)
+
+
+def test_a_running_cluster_gets_the_next_release_and_clients_do_not_notice(machine: Installed, tmp_path: Path) -> None:
+    new = copy_present(tmp_path / "new", NEXT)
+    machine.helio("namespaces", "policies", "set", "public/default", "deduplication=true")
+    before = machine.actors()
+    assert set(before) == PARTS
+    service_url = machine.status()["service_urls"]
+    url = "pulsar://" + ",".join(each.removeprefix("pulsar://") for each in service_url)
+    with load(url, 1) as made:
+        made.begin_fault()
+        refused = machine.helio("restart", "--rolling", code=new, exit_code=1)
+        assert f"here {NEXT} is installed" in refused["error"]["message"]
+        machine.install(new)
+        _crash(machine, "bookie-2")  # and starts with the code that is there now, by what the old code said of it
+        made.wait_for_more()
+        done = machine.helio("restart", "--rolling")
+        assert done["done"]
+        made.wait_for_more()
+    steps = done["versions"]
+    assert set(steps) == PARTS
+    assert {step["to"] for step in steps.values()} == {NEXT}
+    assert steps["broker-1"]["from"] == "0.1.0"
+    wait_for(lambda: bool(machine.status()["healthy"]), START_SECONDS, "not healthy")
+    after = machine.actors()
+    assert {actor["version"] for actor in after.values()} == {NEXT}
+    assert not {name for name in PARTS if after[name]["pid"] == before[name]["pid"]}
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    for stream in made.streams:
+        assert read_all(client, stream.topic) == list(range(stream.publisher.sent)), "each message once, in order"
+    client.close()
+
+
+def _crash(machine: Installed, name: str) -> None:
+    """End the process of a part, and wait until it serves again."""
+    pid = machine.actors()[name]["pid"]
+    os.kill(pid, signal.SIGKILL)
+
+    def is_back() -> bool:
+        found = machine.status()
+        actor = next(actor for actor in found["actors"] if actor["name"] == name)
+        return bool(actor["pid"] != pid and found["healthy"])
+
+    wait_for(is_back, START_SECONDS, f"{name} does not serve again")
