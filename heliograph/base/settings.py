@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from heliograph.base.errors import InvalidConfigError
@@ -114,3 +114,39 @@ def check_limits(config: Any) -> None:
         if isinstance(value, int | float) and not declared.admits(value):
             limit = declared.limit(unit_of(item.name))
             raise InvalidConfigError(f"{item.name} is {value}, it must be {limit}", field=item.name, limit=limit)
+
+
+class Portable:
+    """A dataclass as it is pickled: by the names of its fields.
+
+    Ray keeps what an actor was created with, and starts it again from that, also after another release was installed.
+    The usual pickles of dataclasses with slots go by the order of the fields, which that release may have changed.
+    """
+
+    def __init__(self, kind: type[Any], values: dict[str, Any]) -> None:
+        self.kind = kind
+        self.values = values
+
+
+def portable(value: Any) -> Any:
+    """Return a value with ``Portable`` in place of each dataclass in it, also within tuples, lists and dicts."""
+    if is_dataclass(value) and not isinstance(value, type):
+        given = {item.name: portable(getattr(value, item.name)) for item in fields(value) if item.init}
+        return Portable(type(value), given)
+    if type(value) in (tuple, list):
+        return type(value)(map(portable, value))
+    if type(value) is dict:
+        return {key: portable(each) for key, each in value.items()}
+    return value
+
+
+def restored(value: Any) -> Any:
+    """Return what ``portable`` was given. Fields that are no more are left out, new ones have defaults."""
+    if isinstance(value, Portable):
+        known = {item.name for item in fields(value.kind) if item.init}
+        return value.kind(**{name: restored(each) for name, each in value.values.items() if name in known})
+    if type(value) in (tuple, list):
+        return type(value)(map(restored, value))
+    if type(value) is dict:
+        return {key: restored(each) for key, each in value.items()}
+    return value

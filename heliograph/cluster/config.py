@@ -8,7 +8,7 @@ milliseconds unless the name says otherwise.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,7 +25,7 @@ from heliograph.base.errors import InvalidConfigError, InvalidQuorumError
 from heliograph.base.guard.handshake import SECRET_CHARACTERS_MIN, joined_secrets
 from heliograph.base.home import DEFAULT_NAMESPACE, LOGS, default_state_root
 from heliograph.base.section import Section, build, from_environment
-from heliograph.base.settings import setting_of
+from heliograph.base.settings import portable, restored, setting_of
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
 from heliograph.cluster.labels import ONE_MACHINE
@@ -42,6 +42,7 @@ from heliograph.cluster.settings.sections import (
     check_not_decided,
     decided_in,
     lifted,
+    restored_sections,
     section_settings,
     with_directories,
 )
@@ -439,6 +440,16 @@ class ClusterConfig(ClusterLocation):
         made: AuthConfig = self._build("auth")
         return made
 
+    @override
+    def __reduce__(self) -> Any:
+        """Pickle by names: an actor that starts again may have the code of another release (``Portable``).
+
+        The sections' classes are made at run time. As they are, each pickle would hold their 180 KB.
+        """
+        values = {name: portable(getattr(self, name)) for name in type(self).model_fields if name != "sections"}
+        sections: Any = self.sections
+        return _restored, (type(self), values, sections.model_dump(exclude_unset=True), self.model_fields_set)
+
     def with_auth(self, values: Mapping[str, Any]) -> Self:
         """Return this configuration with other settings of the section ``auth``."""
         sections: Any = self.sections
@@ -487,3 +498,12 @@ class ClusterConfig(ClusterLocation):
             str(self.tls_ca_file or ""),
             self.tls_require_client_certificate,
         )
+
+
+def _restored(
+    kind: type[ClusterConfig], values: Mapping[str, Any], tables: Mapping[str, Any], given: Set[str]
+) -> ClusterConfig:
+    known = {name: restored(value) for name, value in values.items() if name in kind.model_fields}
+    return kind.model_construct(
+        {name for name in given if name in kind.model_fields}, sections=restored_sections(tables), **known
+    )

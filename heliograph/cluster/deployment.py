@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import ray
-import ray.cloudpickle
 import ray.exceptions
 import ray.util
 
@@ -29,6 +27,7 @@ from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import NODE, ListenAddress, is_loopback
+from heliograph.base.settings import portable, restored
 from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
@@ -196,17 +195,18 @@ def _start_group(
 
 
 def create_named(
-    config: ClusterConfig, others: Sequence[Part], metadata_url: str, dashboard_url: str, name: str, roster: Roster
+    config: ClusterConfig, others: Any, metadata_url: str, dashboard_url: str, name: str, roster: Roster
 ) -> None:
     """Create the actor of a part by its name, as the operator does.
 
     Args:
-        others: the parts that are not in the roster.
+        others: the parts that are not in the roster, as ``portable`` returned them.
         metadata_url: with its password.
     """
-    parts = [*others, *_rostered(roster, config), *rosters.replicator_parts(roster)]
+    kept: Sequence[Part] = restored(others)
+    parts = [*kept, *_rostered(roster, config), *rosters.replicator_parts(roster)]
     part = next(part for part in parts if part.name == name)
-    _create(part, config, metadata_url, dashboard_url, others)
+    _create(part, config, metadata_url, dashboard_url, kept)
 
 
 def _named_actors(namespace: str) -> set[str]:
@@ -263,19 +263,8 @@ def _operator_arguments(
         ensemble_size=config.ensemble_size,
         start_seconds=config.start_timeout_ms / 1000,
     )
-    create = PackedCall(partial(create_named, config, fixed, metadata_url, dashboard_url))
+    create = partial(create_named, config, portable(tuple(fixed)), metadata_url, dashboard_url)
     return OperatorArguments(config.namespace, metadata_url, config.session_timeout_ms, settings, create)
-
-
-class PackedCall:
-    """A function, compressed. An actor that is to start again must have small arguments: Ray keeps those above 100 KiB
-    outside the actor, where they go with the process that gave them."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._packed = zlib.compress(ray.cloudpickle.dumps(function))  # type: ignore[no-untyped-call]
-
-    def __call__(self, *arguments: Any) -> Any:
-        return ray.cloudpickle.loads(zlib.decompress(self._packed))(*arguments)
 
 
 def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part]) -> Any:
@@ -300,7 +289,7 @@ def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url:
             resources={f"{ADDRESS_RESOURCE}{part.place.address}": ADDRESS_SHARE} if part.place.address else None,
             runtime_env={"env_vars": _environment(part.kind)},
         )
-        .remote(*arguments)
+        .remote(*map(portable, arguments))
     )
 
 

@@ -27,6 +27,7 @@ from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
+from heliograph.base.settings import portable, restored
 from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.cluster.logs.config import LogsConfig
@@ -111,6 +112,8 @@ def hosted(
         logs: where its log goes; None: the actor has none but Ray's.
     """
 
+    kept_logs = portable(logs)
+
     class Hosted(_HostedPart, actor_class):  # type: ignore[misc]  # its base is known at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
             os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
@@ -118,6 +121,7 @@ def hosted(
             # Methods read these, not the closure: a process that gets the handle of another actor whose class has this
             # name loads that class, and from then on Ray calls that class's functions with this actor as ``self``.
             self._hosted_part = part
+            logs: LogsConfig | None = restored(kept_logs)
             self._hosted_logs = logs
             self._hosted_history = None if logs is None else StartHistory(logs.directory, part)
             pause = 0.0 if self._hosted_history is None else self._hosted_history.begin(wall_ms())

@@ -16,6 +16,7 @@ import ray.util
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.base.peer import ListenAddress
+from heliograph.base.settings import restored
 from heliograph.cluster import labels, ports
 from heliograph.cluster.settings.nodes import Tables, on_node
 from heliograph.gateway.config import GatewayConfig
@@ -25,10 +26,12 @@ def on_this_node(name: str, namespace: str, nodes: Tables, argument: Any) -> Any
     """Return an argument of an actor with the settings, addresses and ports that it has on the node that runs it.
 
     Args:
+        argument: as ``portable`` returned it.
         name: of the actor.
         namespace: of the cluster.
         nodes: the settings that parts have on one node only.
     """
+    argument = restored(argument)
     if not isinstance(argument, ListenAddress | BookieConfig | BrokerConfig | GatewayConfig):
         return argument
     node_labels: Mapping[str, Any] = ray.get_runtime_context().get_node_labels()

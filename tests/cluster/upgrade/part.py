@@ -120,7 +120,7 @@ def main(code: str, role: str, *arguments: Any) -> None:
 
     found = Path(heliograph.__file__)
     assert found.is_relative_to(code), f"{found} is not in {code}"
-    roles = {"metadata": metadata, "bookies": bookies, "broker": broker, "round": round_of_client}
+    roles: dict[str, Any] = {"metadata": metadata, "bookies": bookies, "broker": broker, "round": round_of_client}
     asyncio.run(roles[role](*arguments))
 
 
