@@ -263,7 +263,7 @@ def _operator_arguments(
         ensemble_size=config.ensemble_size,
         start_seconds=config.start_timeout_ms / 1000,
     )
-    create = partial(create_named, config, portable(tuple(fixed)), metadata_url, dashboard_url)
+    create = partial(create_named, config, portable(fixed), metadata_url, dashboard_url)
     return OperatorArguments(config.namespace, metadata_url, config.session_timeout_ms, settings, create)
 
 

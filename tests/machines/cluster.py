@@ -71,13 +71,24 @@ class MachineCluster:
         given = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
         return given | {
             "HOME": str(self.directory / "user"),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(self._installed),
             "RAY_AUTH_MODE": "disabled",
             RECONNECT_VARIABLE: str(RECONNECT_SECONDS),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
             "RAY_agent_register_timeout_ms": str(START_SECONDS * 1000),  # else a raylet with a slow agent ends
         }
+
+    @property
+    def _installed(self) -> Path:
+        """The link to the code that every machine has installed."""
+        return self.directory / "code"
+
+    def install(self, code: Path | None = None) -> None:
+        """Have every machine's next processes run other code; None: the present code."""
+        following = self._installed.with_suffix(".next")
+        following.symlink_to(code or ROOT)
+        following.replace(self._installed)
 
     def up(self) -> str:
         """Have the first machine start Ray's head and the parts that are missing, and return what it said."""
@@ -224,6 +235,7 @@ def machine_cluster(directory: Path, count: int, **settings: str) -> Iterator[Ma
     with network(count + 1) as machines:
         cluster = MachineCluster(machines[:count], machines[count], directory, settings)
         (directory / "user").mkdir()
+        cluster.install()
         cluster.start()
         yield cluster
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import replace
 
@@ -19,9 +20,11 @@ from heliograph.metadata.recipes.occupancy import registered
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.2  # a look is a few reads of metadata
 WHOLE_SECONDS_MAX = 900.0  # for the copies to be back  # I15
 NOTE = "restart"
+
+log = logging.getLogger(__name__)
 
 
 class Rolling:
@@ -68,21 +71,28 @@ class Rolling:
 
     async def _restart(self, name: str, roster: Roster) -> str:
         """Restart one part. Return why it does not serve, or nothing."""
+        begun = time.monotonic()
         if kind_of(name) == "broker":
             try:
                 await unload(name, self._store, self._cluster)
             except HeliographError as error:
                 self._note(NOTE, f"restarting {name}, which did not give all topics away: {error}")
         await self._cluster.remove(name)
+        steps = [time.monotonic()]
         await self._cluster.create(name, roster)
         deadline = time.monotonic() + self._start_seconds
         while why := await self._cluster.started(name, max(1.0, deadline - time.monotonic())):
             if time.monotonic() > deadline:
                 return f"{name} does not serve after {self._start_seconds:.0f} s: {why}"
             await asyncio.sleep(POLL_SECONDS)  # Ray starts it again
+        steps.append(time.monotonic())
         if kind_of(name) == "bookie":
             await self._audit()
-        return await self._whole(roster, after=name)
+        missing = await self._whole(roster, after=name)
+        steps.append(time.monotonic())
+        gone, serves, whole = (each - begun for each in steps)
+        log.info("%s ended after %.1f s, serves after %.1f s; all is whole after %.1f s", name, gone, serves, whole)
+        return missing
 
     async def _audit(self) -> None:
         """Have entries found that the bookie missed while it was away."""

@@ -119,6 +119,9 @@ def test_a_running_cluster_gets_the_next_release_and_clients_do_not_notice(machi
         done = machine.helio("restart", "--rolling")
         assert done["done"]
         made.wait_for_more()
+    for line in (machine.home / "logs" / "operator.log").read_text().splitlines():
+        if "whole" in line or "restarting" in line:
+            print(line)
     steps = done["versions"]
     assert set(steps) == PARTS
     assert {step["to"] for step in steps.values()} == {NEXT}

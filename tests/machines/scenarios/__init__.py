@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.machines.scenarios import cuts, disk, power, scale
+from tests.machines.scenarios import cuts, disk, power, scale, upgrades
 from tests.machines.scenarios.stage import Stage
 
 SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
@@ -25,5 +25,7 @@ SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
         cuts.bookie_cut_from_metadata,
         cuts.broker_cut_from_bookies,
         cuts.delay_and_loss,
+        upgrades.rolling_restart,
+        upgrades.rolling_upgrade,
     )
 }
