@@ -47,7 +47,8 @@ class RosterPart:
     alone unless that is empty.
 
     ``rack`` is the one that its node had last. ``is_held``: it was stopped on request, and nothing starts it but
-    ``helio up``. ``is_leaving``: it is being taken out.
+    ``helio up``. ``is_leaving``: it is being taken out. The directories of a bookie that was moved hold instead of the
+    configured ones; both are empty for all others.
     """
 
     name: str
@@ -56,6 +57,8 @@ class RosterPart:
     rack: str = "default"
     is_held: bool = False
     is_leaving: bool = False
+    journal_directories: tuple[str, ...] = ()
+    data_directories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,13 @@ class BookieActor:
         """Return ``BookieStatistics`` as a map; empty before ``start``."""
         return {} if self._bookie is None else self._bookie.statistics()
 
+    async def directories(self) -> dict[str, list[str]]:
+        """Return the paths of the directories by role, ``journal`` and ``data``, on the node of this process."""
+        return {
+            "journal": list(map(str, self._config.journal_directories)),
+            "data": list(map(str, self._config.data_directories)),
+        }
+
     async def pid(self) -> int:
         """Return the id of the actor's process."""
         return os.getpid()

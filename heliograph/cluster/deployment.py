@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -40,6 +41,7 @@ from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.storage import load_roster, save_roster
 from heliograph.cluster.parts import START_GROUPS, Part, part_named, parts_of
 from heliograph.cluster.removal import existing, remove
+from heliograph.cluster.settings.nodes import without_directories
 from heliograph.cluster.settings.placed import on_this_node
 from heliograph.gateway.actor import GatewayActor
 from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
@@ -217,7 +219,13 @@ def _named_actors(namespace: str) -> set[str]:
 
 def _rostered(roster: Roster, config: ClusterConfig) -> list[Part]:
     return [
-        part_named(part.name, config, rosters.place_of(part), part.rack) for part in roster.parts if not part.is_leaving
+        replace(
+            part_named(part.name, config, rosters.place_of(part), part.rack),
+            journal_directories=tuple(map(Path, part.journal_directories)),
+            data_directories=tuple(map(Path, part.data_directories)),
+        )
+        for part in roster.parts
+        if not part.is_leaving
     ]
 
 
@@ -294,7 +302,8 @@ def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url:
 
 
 def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig) -> type[Any]:
-    prepare = partial(on_this_node, part.name, config.namespace, config.nodes)
+    nodes = without_directories(config.nodes) if part.data_directories else config.nodes
+    prepare = partial(on_this_node, part.name, config.namespace, nodes)
     return hosted(actor_class, prepare, part=part.name, logs=config.logs_config())
 
 
@@ -307,10 +316,10 @@ def _class_and_arguments(
         return MetadataActor, (str(part.directory), listen, config.metadata_limits(), access)
     if part.kind == "bookie":
         assert part.directory is not None, "a bookie has a directory"
-        return BookieActor, (
-            config.bookie_config(part.name, part.directory, port=part.port, rack=part.rack),
-            metadata_url,
-        )
+        made = config.bookie_config(part.name, part.directory, port=part.port, rack=part.rack)
+        if part.data_directories:
+            made = replace(made, journal_directories=part.journal_directories, data_directories=part.data_directories)
+        return BookieActor, (made, metadata_url)
     if part.kind == "broker":
         return BrokerActor, (config.broker_config(part.name, port=part.port, tls_port=part.tls_port), metadata_url)
     if part.kind in ("auditor", "replicator"):

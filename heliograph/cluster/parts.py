@@ -35,6 +35,8 @@ class Part:
     rack: str = "default"
     directory: Path | None = None
     duties: str = "all"  # of an auditor or a replicator
+    journal_directories: tuple[Path, ...] = ()  # of a bookie that was moved, instead of the configured ones
+    data_directories: tuple[Path, ...] = ()
 
 
 def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping[str, labels.Place]) -> list[Part]:

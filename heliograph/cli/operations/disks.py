@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -84,26 +85,59 @@ def recover(
 
 def move(
     bookie: Bookie,
+    to: Annotated[Path | None, typer.Option(help="Directory that is to hold the bookie's, on its node.")] = None,
+    journal_to: Annotated[Path | None, typer.Option(help="The same for its journals. [default: --to]")] = None,
+    node: Annotated[str | None, typer.Option(help="Address of another Ray node, which has --to.")] = None,
+    already_copied: Annotated[
+        bool, typer.Option("--already-copied", help="Copy nothing; without --to, only stop the bookie.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Stop it even if topics then lack bookies for their ensemble.")
     ] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until it serves again.", min=0)] = 120.0,
     home: Home = None,
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Stop a bookie to move its directories.
+    """Move a bookie to another disk or node.
 
-    They may go to another path or machine. Copy them whole, with their cookies; name the new place in the settings, or
-    move the label of its node; then start it with helio up. An old copy that is left behind is refused. The command is
-    refused if the other bookies are too few for the widest ensemble.
+    It is stopped, its directories are copied and read again, and it starts at the new place, then and later. The old
+    directories get names that end in .moved; remove them when you like. Refused if the other bookies are too few for
+    the widest ensemble. If you copy by hand: --already-copied stops the bookie, and with --to starts it on the copies.
     """
-    from heliograph.cluster import replacement as work
+    from heliograph.cluster import replacement
+    from heliograph.cluster.moving import move as work
 
     output, target = Output(as_json), Target.of(namespace, home)
+    if to is None and not already_copied:
+        raise BadRequestError(
+            f"say where {bookie} goes: --to DIRECTORY, and --node ADDRESS if that is on another node", field="to"
+        )
     target.attach()
-    work.stop_for_move(bookie, target.namespace, force=force)
-    output.result({"bookie": bookie, "stopped": True})
-    output.progress(
-        f"{bookie} is stopped: move its directories, then run helio up. Its copies are made on other bookies if it is "
-        "away for longer than lost_bookie_delay_ms"
-    )
+    if to is None:
+        replacement.stop_for_move(bookie, target.namespace, force=force)
+        output.result({"bookie": bookie, "stopped": True})
+        output.progress(
+            f"{bookie} is stopped: copy its directories whole, then run this again with --to, which has them in "
+            f"{bookie}/; or name them in the settings, and run helio up. Its copies are made on other bookies if it is "
+            "away for longer than lost_bookie_delay_ms"
+        )
+        return
+    if already_copied:
+        outcome = work.adopt(bookie, target.namespace, to=to, journal_to=journal_to, node=node, wait_seconds=wait)
+    else:
+        outcome = work.move(
+            bookie,
+            target.namespace,
+            to=to,
+            journal_to=journal_to,
+            node=node,
+            force=force,
+            wait_seconds=wait,
+            progress=output.progress,
+        )
+    output.result(asdict(outcome))
+    if not outcome.serving:
+        output.progress(f"{bookie} does not serve yet; helio status says why")
+        raise typer.Exit(EXIT_FAILED)
+    output.progress(f"{bookie} serves from {', '.join((*outcome.journal_directories, *outcome.data_directories))}")

@@ -12,6 +12,7 @@ from typing import Any
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.client.discovery import OPERATOR, own_address
+from heliograph.cluster.labels import Place
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.ray_port import Create, RayPort
 from heliograph.metadata.connect import connect_store
@@ -77,6 +78,16 @@ class OperatorActor:
     async def hold(self, name: str) -> None:
         """Start a part no more, as ``Operator.hold`` does."""
         await self._in_session().hold(name)
+
+    async def release(self, name: str) -> None:
+        """Start a part again that was held, as ``Operator.release`` does."""
+        await self._in_session().release(name)
+
+    async def place(
+        self, name: str, journals: list[str], data: list[str], place: Place | None = None, rack: str = ""
+    ) -> None:
+        """Start a bookie on other directories, as ``Operator.place`` does."""
+        await self._in_session().place(name, journals, data, place, rack)
 
     async def forget(self, name: str) -> None:
         """Take a part off the roster, as ``Operator.forget`` does."""

@@ -13,7 +13,7 @@ from heliograph.base.backoff import Backoff
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
 from heliograph.client.discovery import METADATA
 from heliograph.cluster import labels
-from heliograph.cluster.labels import Node
+from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.departure import Departure, unload
@@ -155,6 +155,19 @@ class Operator:
         """Start a part no more, until ``helio up``."""
         await self._leading()
         await self._change(lambda now: rosters.with_held(now, name))
+
+    async def release(self, name: str) -> None:
+        """Start a part again that was held."""
+        await self._leading()
+        await self._change(lambda now: rosters.released(now, name))
+
+    async def place(
+        self, name: str, journals: Sequence[str], data: Sequence[str], place: Place | None, rack: str
+    ) -> None:
+        """Start a bookie on other directories, and at ``place`` unless it is None, from its next start on."""
+        await self._leading()
+        await self._change(lambda now: rosters.with_directories(now, name, journals, data, place, rack))
+        log.warning("%s has other directories now: %s", name, ", ".join((*journals, *data)))
 
     async def forget(self, name: str) -> None:
         """Take a part off the roster; it is being removed by the caller."""

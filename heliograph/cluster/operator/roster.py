@@ -90,6 +90,23 @@ def with_held(roster: Roster, name: str) -> Roster:
     return _replaced(roster, name, is_held=True)
 
 
+def released(roster: Roster, name: str) -> Roster:
+    """Return the roster with a part that is held no more."""
+    return _replaced(roster, name, is_held=False)
+
+
+def with_directories(
+    roster: Roster, name: str, journals: Sequence[str], data: Sequence[str], place: Place | None, rack: str
+) -> Roster:
+    """Return the roster with a bookie whose directories are at other paths, and at ``place`` unless it is None."""
+    assert journals, "a bookie has a journal"
+    assert data, "a bookie has a place for its ledgers"
+    roster = _replaced(roster, name, journal_directories=tuple(journals), data_directories=tuple(data))
+    if place is None:
+        return roster
+    return _replaced(roster, name, selector=dict(place.selector), address=place.address, rack=rack)
+
+
 def with_restart(roster: Roster, restart: RollingRestart) -> Roster:
     """Return the roster with a rolling restart that begins."""
     return replace(roster, restart=restart, failure="")

@@ -29,6 +29,7 @@ _OF_NODES: Mapping[str, frozenset[str]] = {
     "broker": frozenset({"host", "port", "tls_port"}),
     "gateway": frozenset({"host", "port"}),
 }
+DIRECTORIES = ("journal_directories", "data_directories")
 _SECTIONS = {name: section_of(kind, decided_in(name).keys() - _OF_NODES[name]) for kind, name in KINDS.items()}
 
 
@@ -45,6 +46,17 @@ def check_nodes(nodes: Tables) -> None:
                     f"nodes.{node}.{kind} is no kind of part", field=f"nodes.{node}", limit=", ".join(_SECTIONS)
                 )
             _read(f"nodes.{node}.{kind}.", _SECTIONS[kind], values)
+
+
+def without_directories(nodes: Tables) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the tables without the directories of bookies, for one that was moved and has its own."""
+    return {
+        node: {
+            kind: {name: value for name, value in values.items() if name not in DIRECTORIES}
+            for kind, values in tables.items()
+        }
+        for node, tables in nodes.items()
+    }
 
 
 def on_node(config: Any, names: Sequence[str], nodes: Tables) -> Any:

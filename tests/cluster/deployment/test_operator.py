@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,35 @@ def test_bookies_are_added_used_and_taken_out(operated: LiveCluster, topic: str)
         for each in range(number):
             with client.reader(f"{topic}-{each}", "earliest") as reader:
                 assert reader.receive(60).value == b"x"
+
+
+def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: str, tmp_path: Path) -> None:
+    operated.attach()
+    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
+    with heliograph.connect(namespace=operated.namespace) as client, client.producer(topic) as producer:
+        for number in range(100):
+            producer.send(b"%d" % number)
+    old = operated.call("bookie-2", "directories")
+    refused = helio(operated, "bookies", "move", "bookie-2", "--to", "here", code=1)
+    assert "not absolute" in refused["error"]["message"]
+    moved = helio(operated, "bookies", "move", "bookie-2", "--to", str(tmp_path), "--wait", "300")
+    assert moved["serving"]
+    assert moved["files"] > 0
+    found = operated.call("bookie-2", "directories")
+    assert found["journal"] == [str(tmp_path / "bookie-2" / "journal")]
+    assert found["data"] == [str(tmp_path / "bookie-2" / "ledgers")]
+    assert not any(Path(path).exists() for path in (*old["journal"], *old["data"]))
+    assert all(Path(path).exists() for path in moved["old_directories"])
+    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
+    operated.wait_back("bookie-2", operated.sigkill("bookie-2"))  # the place outlives the process
+    assert operated.call("bookie-2", "directories") == found
+    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
+    with heliograph.connect(namespace=operated.namespace) as client, client.reader(topic, "earliest") as reader:
+        assert [reader.receive(60).value for _ in range(100)] == [b"%d" % number for number in range(100)]
+    assert helio(operated, "bookies", "move", "bookie-2", "--to", str(operated.home / "data"), "--wait", "300")[
+        "serving"
+    ]
+    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
 
 
 @pytest.mark.full

@@ -187,3 +187,16 @@ def test_what_cannot_be_scaled_is_refused() -> None:
         rosters.scaled(first(THREE), "gateway", 2, [])
     with pytest.raises(NotFoundError, match="bookie-9"):
         rosters.with_held(first(THREE), "bookie-9")
+
+
+def test_a_bookie_that_was_moved_keeps_its_directories_and_place() -> None:
+    roster = first(THREE)
+    held = rosters.with_held(roster, "bookie-2")
+    moved = rosters.with_directories(held, "bookie-2", ["/j"], ["/d"], None, "")
+    before, after = held.parts[1], moved.parts[1]
+    assert after == replace(before, journal_directories=("/j",), data_directories=("/d",))
+    place = Place({labels.BOOKIE: labels.ANY}, "10.0.0.9")
+    elsewhere = rosters.with_directories(moved, "bookie-2", ["/j"], ["/d"], place, "r9").parts[1]
+    assert (rosters.place_of(elsewhere), elsewhere.rack) == (place, "r9")
+    assert rosters.without_holds(moved) == rosters.released(moved, "bookie-2")
+    assert rosters.released(moved, "bookie-2").parts[1] == replace(after, is_held=False)

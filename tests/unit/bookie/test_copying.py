@@ -1,0 +1,192 @@
+"""Copies of a stopped bookie's directories: complete and verified, or without a name that a bookie is started on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.tools import copying
+from heliograph.actors.bookie.tools.copying import LocalSource
+from heliograph.actors.errors import CookieMismatchError, DirectoryLockedError
+from heliograph.actors.ledger.driver import LedgerClient
+from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError
+from heliograph.cluster.config import ClusterConfig
+from heliograph.metadata.connect import connect_store
+
+PAYLOADS = [b"entry %d" % n for n in range(50)]
+
+
+def config_in(root: Path, bookie_id: str = "bookie-1") -> BookieConfig:
+    return BookieConfig(bookie_id, (root / bookie_id / "journal",), (root / bookie_id / "ledgers",))
+
+
+def directories(config: BookieConfig) -> list[Path]:
+    return [*config.journal_directories, *config.data_directories]
+
+
+async def started(config: BookieConfig, url: str) -> Bookie:
+    bookie = Bookie(config, await connect_store(url))
+    await bookie.start()
+    return bookie
+
+
+async def written(url: str) -> int:
+    """Write a ledger to the only bookie; return its id."""
+    store = await connect_store(url)
+    client = await LedgerClient.start(store)
+    writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    await asyncio.gather(*map(writer.add, PAYLOADS))
+    await writer.close()
+    await client.close()
+    await store.close()
+    return writer.ledger_id
+
+
+async def read(url: str, ledger_id: int) -> list[bytes]:
+    store = await connect_store(url)
+    client = await LedgerClient.start(store)
+    reader = await client.open(ledger_id)
+    found: list[bytes] = []
+    while len(found) < len(PAYLOADS):
+        found += [bytes(entry.payload) for entry in await reader.read(len(found), len(PAYLOADS) - 1)]
+    await client.close()
+    await store.close()
+    return found
+
+
+def test_a_bookie_serves_from_the_copy_and_not_from_the_old_directories(tmp_path: Path) -> None:
+    url = "memory://copying-serves"
+    old, new = config_in(tmp_path / "old"), config_in(tmp_path / "new")
+
+    async def scenario() -> None:
+        bookie = await started(old, url)
+        ledger_id = await written(url)
+        await bookie.checkpoint()
+        second = await written(url)  # in the journal only
+        bookie.fail(RuntimeError("as a crash"))
+        await bookie.stop()
+        seen: list[int] = []
+        report = copying.copy(
+            LocalSource(directories(old)), directories(new), progress=lambda done, of: seen.append(of)
+        )
+        assert report.bytes == seen[-1] > 0
+        bookie = await started(new, url)
+        assert await read(url, ledger_id) == PAYLOADS
+        assert await read(url, second) == PAYLOADS
+        await bookie.stop()
+        with pytest.raises(CookieMismatchError, match="old copy"):
+            await started(old, url)
+        retired = copying.retire(directories(old))
+        assert [path.name for path in retired] == ["journal.moved", "ledgers.moved"]
+        assert copying.retire(directories(old)) == []
+        bookie = await started(new, url)
+        assert await read(url, ledger_id) == PAYLOADS
+        await bookie.stop()
+
+    asyncio.run(scenario())
+
+
+def a_stopped_bookie(root: Path, url: str) -> BookieConfig:
+    config = config_in(root)
+
+    async def scenario() -> None:
+        bookie = await started(config, url)
+        await written(url)
+        await bookie.stop()
+
+    asyncio.run(scenario())
+    return config
+
+
+def test_a_disk_that_gives_back_other_bytes_gets_no_copy_with_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = a_stopped_bookie(tmp_path / "old", "memory://copying-bad"), config_in(tmp_path / "new")
+    real = copying._checksum
+    monkeypatch.setattr(copying, "_checksum", lambda path: real(path) ^ (path.name == "mark"))
+    with pytest.raises(ResourceError, match="mark does not hold what was copied"):
+        copying.copy(LocalSource(directories(old)), directories(new))
+    assert not any(path.exists() for path in directories(new))
+    monkeypatch.undo()
+    assert copying.copy(LocalSource(directories(old)), directories(new)).files > 0  # over what the first call left
+    assert all(path.exists() for path in directories(new))
+    assert not list((tmp_path / "new").rglob("*" + copying.COPYING))
+    assert copying.find_copies("bookie-1", [tmp_path / "new" / "bookie-1"]) == (
+        list(new.journal_directories),
+        list(new.data_directories),
+    )
+
+
+def test_what_is_wrong_with_a_copy_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = a_stopped_bookie(tmp_path / "old", "memory://copying-wrong"), config_in(tmp_path / "new")
+    source = LocalSource(directories(old))
+    with pytest.raises(NotFoundError, match="nothing to copy"):
+        copying.copy(LocalSource([tmp_path / "none", tmp_path / "none"]), directories(new))
+    new.data_directories[0].mkdir(parents=True)
+    (new.data_directories[0] / "of-another").touch()
+    with pytest.raises(ConflictError, match="not empty"):
+        copying.copy(source, directories(new))
+    (new.data_directories[0] / "of-another").unlink()
+    monkeypatch.setattr(copying, "SPARE_BYTES", 1 << 62)
+    with pytest.raises(ResourceError, match="bytes free"):
+        copying.copy(source, directories(new))
+    assert not list((tmp_path / "new").rglob("*" + copying.COPYING))
+    for target in (old.journal_directories[0], old.journal_directories[0] / "below", tmp_path):
+        with pytest.raises(BadRequestError, match="not apart"):
+            copying.require_apart(directories(old), [target])
+    copying.require_apart(directories(old), directories(new))
+    with pytest.raises(ConflictError, match="data of bookie-1, not of bookie-2"):
+        copying.find_copies("bookie-2", [tmp_path / "old" / "bookie-1"])
+    with pytest.raises(ConflictError, match="0 journal and 1 data"):
+        copying.find_copies("bookie-1", [old.data_directories[0]])
+
+
+def test_a_bookie_that_runs_is_not_copied(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = config_in(tmp_path)
+        bookie = await started(config, "memory://copying-runs")
+        with pytest.raises(DirectoryLockedError), LocalSource(directories(config)).held():
+            pytest.fail("its directories are locked")
+        await bookie.stop()
+        with LocalSource(directories(config)).held(), pytest.raises(DirectoryLockedError):
+            await started(config, "memory://copying-runs")
+
+    asyncio.run(scenario())
+
+
+def test_a_second_journal_and_data_directory_are_added_by_settings(tmp_path: Path) -> None:
+    url, home = "memory://copying-second", tmp_path / "home"
+    (tmp_path / "disk").mkdir()
+
+    def config(**bookie: object) -> BookieConfig:
+        made = ClusterConfig(home=home, namespace="seconds", **({"bookie": bookie} if bookie else {}))
+        return made.bookie_config("bookie-1", made.data_root / "bookie-1")
+
+    async def scenario() -> None:
+        one = config()
+        bookie = await started(one, url)
+        first = await written(url)
+        await bookie.stop()
+        roots = [str(home / "data"), str(tmp_path / "disk")]
+        two = config(journal_directories=roots, data_directories=roots)
+        assert two.data_directories[0] == one.data_directories[0]
+        bookie = await started(two, url)
+        ledgers = [first, *[await written(url) for _ in range(4)]]
+        await bookie.checkpoint()
+        assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 5
+        await bookie.stop()
+        for directory in (*two.journal_directories, *two.data_directories):
+            assert any(path.suffix in (".journal", ".log") for path in directory.iterdir())
+        bookie = await started(two, url)
+        assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 5
+        await bookie.stop()
+        with pytest.raises(CookieMismatchError, match="misses"):
+            await started(one, url)  # a directory with data is not configured any more
+
+    asyncio.run(scenario())
