@@ -7,6 +7,7 @@ it serves soon after its disk is back, and no other part waits for it.
 from __future__ import annotations
 
 import contextlib
+import socket
 
 from heliograph.base.errors import HeliographError
 from heliograph.metadata import codec, paths
@@ -42,7 +43,7 @@ async def note_failure(
     store: MetadataStore, bookie_id: str, error: HeliographError, before: BookieStartFailure | None, now_ms: int
 ) -> None:
     """Record a failed start. Errors of the store are ignored: the caller raises the reason anyway."""
-    reason = str(error)[:_REASON_CHARACTERS_MAX]
+    reason = f"on node {socket.gethostname()}: {error}"[:_REASON_CHARACTERS_MAX]
     failures = before.failures + 1 if before is not None else 1
     value = codec.encode(BookieStartFailure(bookie_id, type(error).__name__, reason, failures, now_ms))
     path = paths.bookie_start_failure(bookie_id)

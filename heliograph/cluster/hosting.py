@@ -24,7 +24,7 @@ from ray.util.metrics import Gauge
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
-from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.errors import HeliographError, ResourceError, ServiceNotReadyError
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
 from heliograph.base.settings import portable, restored
@@ -210,7 +210,13 @@ async def _after(pause: float, start: Callable[[], Awaitable[Any]]) -> Any:
     if pause:
         log.warning("starting in %.0f s: the process ended again and again", pause)
         await asyncio.sleep(pause)
-    return await start()
+    try:
+        return await start()
+    except ResourceError as error:  # a port or a directory of this node: whoever reads this may be on another
+        where = (
+            f"{socket.gethostname()} ({discovery.own_address()})" if discovery.is_attached() else socket.gethostname()
+        )
+        raise ResourceError(f"on node {where}: {error}", field=error.field, limit=error.limit) from error
 
 
 def _started(start: asyncio.Task[Any]) -> None:

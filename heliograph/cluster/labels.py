@@ -71,8 +71,7 @@ def read_labels(texts: Iterable[str]) -> dict[str, str]:
             raise BadRequestError(f"{text!r} is no label: give name=value", field="label")
         key = name if "/" in name else PREFIX + name
         if key.startswith(PREFIX) and key not in KNOWN:
-            near = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.0)[0]
-            raise BadRequestError(f"the label {name} means nothing; the nearest is {near}", field="label")
+            raise BadRequestError(f"the label {name} means nothing; the nearest is {_nearest(key)}", field="label")
         if wrong := what_is_wrong(key, value):
             raise BadRequestError(f"the label {name}={value} is wrong: {wrong}", field="label")
         found[key] = value
@@ -82,12 +81,16 @@ def read_labels(texts: Iterable[str]) -> dict[str, str]:
 def what_is_wrong(key: str, value: str) -> str:
     """Return the way out of a wrong label of ours; empty if nothing is wrong."""
     if key.startswith(PREFIX) and key not in KNOWN:
-        return f"it means nothing; use {', '.join(KNOWN)}"
+        return f"it means nothing; the nearest is {_nearest(key)}"
     if key == BOOKIE and value not in (ANY, "false") and not _is_bookie(value):
         return f"use {ANY} for any bookie, or the name of one such as bookie-4"
     if key in (BROKER, METADATA) and value not in (ANY, "false"):
         return f"use {ANY}, or leave it out"
     return ""
+
+
+def _nearest(key: str) -> str:
+    return difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.0)[0]
 
 
 def _is_bookie(name: str) -> bool:

@@ -92,7 +92,9 @@ class BookieServer:
             )
         except OSError as error:
             raise ResourceError(
-                f"bookie {self.bookie_id} cannot listen on {host}:{port}: {error}", field="host,port"
+                f"bookie {self.bookie_id} cannot listen on {host}:{port}: {error.strerror or error}; choose another "
+                "bookie_port, or 0 for a free one",
+                field="host,port",
             ) from error
         return int(self._listener.sockets[0].getsockname()[1])
 

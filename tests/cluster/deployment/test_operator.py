@@ -96,7 +96,7 @@ def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: st
         for number in range(100):
             producer.send(b"%d" % number)
     old = operated.call("bookie-2", "directories")
-    refused = helio(operated, "bookies", "move", "bookie-2", "--to", "here", code=1)
+    refused = helio(operated, "bookies", "move", "bookie-2", "--to", "here", code=2)
     assert "not absolute" in refused["error"]["message"]
     moved = helio(operated, "bookies", "move", "bookie-2", "--to", str(tmp_path), "--wait", "300")
     assert moved["serving"]
@@ -112,10 +112,6 @@ def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: st
     wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
     with heliograph.connect(namespace=operated.namespace) as client, client.reader(topic, "earliest") as reader:
         assert [reader.receive(60).value for _ in range(100)] == [b"%d" % number for number in range(100)]
-    assert helio(operated, "bookies", "move", "bookie-2", "--to", str(operated.home / "data"), "--wait", "300")[
-        "serving"
-    ]
-    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
 
 
 @pytest.mark.full

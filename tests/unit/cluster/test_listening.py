@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 
+from heliograph.actors.bookie.actor import BookieActor
 from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.config import BrokerConfig
+from heliograph.base.errors import ResourceError
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import ListenAddress, host_and_port
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.hosting import _after
 from heliograph.cluster.labels import Node
 from heliograph.cluster.lifecycle import with_secret
 from heliograph.cluster.parts import parts_of
@@ -92,3 +97,27 @@ def test_a_cluster_of_several_machines_has_a_secret(tmp_path: Path) -> None:
 
 def test_an_ipv6_address_is_written_with_brackets() -> None:
     assert [host_and_port(host, 1) for host in ("::1", "[::1]", "h")] == ["[::1]:1", "[::1]:1", "h:1"]
+
+
+@pytest.mark.parametrize("kind", ["bookie", "broker"])
+def test_a_port_that_is_taken_is_named_with_its_node_and_the_way_out(tmp_path: Path, kind: str) -> None:
+    async def scenario() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            url = f"memory://taken-port-of-{kind}"
+            part: BookieActor | BrokerActor
+            if kind == "bookie":
+                part = BookieActor(BookieConfig("b1", (tmp_path / "j",), (tmp_path / "d",), port=port), url)
+            else:
+                part = BrokerActor(BrokerConfig(broker_id="b", actor_name="b", port=port), url)
+            with pytest.raises(ResourceError) as refused:
+                await _after(0.0, part.start)
+            said = str(refused.value)
+            assert f"on node {socket.gethostname()}" in said
+            assert f"127.0.0.1:{port}" in said
+            assert "choose another" in said
+            await part.stop()
+
+    asyncio.run(scenario())

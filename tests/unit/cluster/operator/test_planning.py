@@ -157,7 +157,7 @@ def test_a_node_that_is_away_is_named_with_its_parts() -> None:
     [
         (labels.BOOKIE, "maybe", "use true for any bookie"),
         (labels.BROKER, "yes", "use true, or leave it out"),
-        ("heliograph.io/boookie", "true", "means nothing"),
+        ("heliograph.io/boookie", "true", "the nearest is heliograph.io/bookie"),
     ],
 )
 def test_labels_that_nobody_understands_are_named_and_the_node_gets_nothing(key: str, value: str, said: str) -> None:
