@@ -13,14 +13,14 @@ from ray.data.datasource import Datasink, Datasource, ReadTask, WriteResult
 from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
-from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.client.identity import IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss
-from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, split
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns, schema_of
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
-from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
+from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.reading.topic_plan import plan_table
 from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity
 
 
@@ -65,20 +65,18 @@ def read_topic(
         BadRequestError: there is no such column.
         NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
     """
-    check_columns(columns, on_unreadable)
-    identity = Identity.of(credentials)
-    ranges = plan_topic(
+    ranges, schemas = plan_table(
         topic,
+        schema,
+        columns,
+        on_unreadable,
+        credentials,
         start=start,
         end=end,
         on_data_loss=on_data_loss,
         compacted=compacted,
         namespace=namespace,
-        identity=identity,
     )
-    schemas = None
-    if schema is not None:
-        schemas = schemas_of(topic, schema_versions(topic, namespace=namespace, identity=identity))
     return ranges_dataset(
         ranges, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable, schemas=schemas
     )

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Unpack
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError
-from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.client.identity import IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss
-from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, range_from_json, split
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, OnUnreadable, check_columns
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
-from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
+from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.reading.topic_plan import plan_table
 from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ _SPARK_TYPES = {
     "__error": "string",
     "__schemaVersion": "long",
 }
-REGISTRY = "registry"
 _RANGE_COLUMN = "ranges"
 _WRITTEN = "__written"
 
@@ -95,20 +94,20 @@ def topic_dataframe(
         BadRequestError: there is no such column.
         NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
     """
-    check_columns(columns, on_unreadable)
-    identity = Identity.of(credentials)
-    ranges = plan_topic(
+    ranges, schemas = plan_table(
         topic,
+        schema,
+        columns,
+        on_unreadable,
+        credentials,
         start=start,
         end=end,
         on_data_loss=on_data_loss,
         compacted=compacted,
         namespace=namespace,
-        identity=identity,
     )
-    decoded = registry_or_given(topic, schema, namespace, identity)
     return ranges_dataframe(
-        spark, ranges, schema=decoded, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable
+        spark, ranges, schema=schemas or schema, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable
     )
 
 
@@ -135,15 +134,6 @@ def ranges_dataframe(
         return plan.mapInArrow(_reader(wanted, on_unreadable, schema), shape)
     frame = plan.mapInArrow(_reader(wanted, on_unreadable, None), shape)
     return frame if schema is None else _decoded(frame, schema, wanted)
-
-
-def registry_or_given(
-    topic: str, schema: StructType | str | None, namespace: str | None, identity: Identity
-) -> StructType | str | TopicSchemas | None:
-    """Return the schemas of the registry where ``schema`` asks for them, otherwise ``schema``."""
-    if not isinstance(schema, str) or schema != REGISTRY:
-        return schema
-    return schemas_of(topic, schema_versions(topic, namespace=namespace, identity=identity))
 
 
 def _shape(decoder: ValueDecoder) -> StructType:

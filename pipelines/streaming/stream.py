@@ -15,7 +15,8 @@ from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.columns import OnUnreadable
 from heliograph.pipelines.reading.registry import TopicSchemas
-from heliograph.pipelines.spark.dataframe import ranges_dataframe, registry_or_given
+from heliograph.pipelines.reading.topic_plan import registry_schemas
+from heliograph.pipelines.spark.dataframe import ranges_dataframe
 from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH, Batch, StreamCheckpoint, batches
 from heliograph.pipelines.streaming.patience import Patience
 from heliograph.pipelines.streaming.subscription import StreamSubscription
@@ -128,7 +129,7 @@ class _Source:
 
     def schemas(self, schema: StructType | str | None) -> StructType | str | TopicSchemas | None:
         def found() -> StructType | str | TopicSchemas | None:
-            return registry_or_given(self._topic, schema, self._namespace, self._identity)
+            return registry_schemas(self._topic, schema, self._namespace, self._identity) or schema
 
         return self._patience.call(f"reading the schemas of {self._topic}", found)
 

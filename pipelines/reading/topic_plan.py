@@ -1,0 +1,57 @@
+"""The plan of a table that is a whole topic: its ranges of entries, and the schemas that decode its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
+
+from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.planning.loss import OnDataLoss
+from heliograph.pipelines.planning.plan import plan_topic, schema_versions
+from heliograph.pipelines.planning.ranges import LedgerRange, Position
+from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
+from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
+
+REGISTRY = "registry"
+
+
+class PlanOptions(TypedDict, total=False):
+    """Which entries are read, and where; as in ``plan_topic``."""
+
+    start: Mapping[int, Position] | None
+    end: Mapping[int, Position] | None
+    on_data_loss: OnDataLoss
+    compacted: bool
+    namespace: str | None
+
+
+def plan_table(
+    topic: str,
+    schema: object,
+    columns: Sequence[str] | None,
+    on_unreadable: OnUnreadable,
+    credentials: IdentityOptions,
+    **options: Unpack[PlanOptions],
+) -> tuple[list[LedgerRange], TopicSchemas | None]:
+    """Return the ranges of a topic, and its schemas where ``schema`` is ``registry``, otherwise None.
+
+    Args:
+        columns, on_unreadable: checked before anything is asked.
+        credentials: who reads.
+
+    Raises:
+        BadRequestError: there is no such column.
+        DataLostError, TopicNotFoundError, ClusterNotFoundError: as ``plan_topic`` raises.
+        NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
+    """
+    check_columns(columns, on_unreadable)
+    identity = Identity.of(credentials)
+    ranges = plan_topic(topic, identity=identity, **options)
+    return ranges, registry_schemas(topic, schema, options.get("namespace"), identity)
+
+
+def registry_schemas(topic: str, schema: object, namespace: str | None, identity: Identity) -> TopicSchemas | None:
+    """Return the schemas of the registry where ``schema`` asks for them, otherwise None."""
+    if not isinstance(schema, str) or schema != REGISTRY:
+        return None
+    return schemas_of(topic, schema_versions(topic, namespace=namespace, identity=identity))
