@@ -125,6 +125,7 @@ class ClusterHome:
         self._file = directory / "cluster.json"
         self._secret = directory / "cluster.secret"
         self._places = directory / "places.json"
+        self._members = directory / "etcd-members.json"
         self._started_with = directory / "started-with.json"
 
     @property
@@ -195,8 +196,28 @@ class ClusterHome:
         return found
 
     def forget_places(self) -> None:
-        """Delete that record, when the data is deleted."""
+        """Delete that record and the one of the etcd members, when the data is deleted."""
         self._places.unlink(missing_ok=True)
+        self._members.unlink(missing_ok=True)
+
+    def keep_members(self, membership: Mapping[str, Any]) -> None:
+        """Record the etcd members that the cluster runs itself, for every later start."""
+        self.prepare()
+        replace_private(self._members, (json.dumps(dict(membership), indent=2) + "\n").encode())
+
+    def members(self) -> dict[str, Any] | None:
+        """Return the record of the etcd members; None before their first start.
+
+        Raises:
+            ResourceError: the file cannot be read.
+        """
+        try:
+            found: dict[str, Any] = json.loads(self._members.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise ResourceError(f"{self._members} cannot be read ({error})") from error
+        return found
 
     def keep_started_with(self, settings: Mapping[str, Any]) -> None:
         """Record the settings that the cluster was started with, but for secrets, by full names."""

@@ -25,6 +25,7 @@ BOOKIE_PREFIX = "bookie-"
 GATEWAY = "gateway"
 OPERATOR = "operator"
 METADATA = "metadata"
+METADATA_PREFIX = "metadata-"  # of etcd members that the cluster runs itself
 AUDITOR = "auditor"
 REPLICATOR_PREFIX = "replicator-"
 

@@ -21,8 +21,8 @@ from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig, entry_bytes_max
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.auth.config import AuthConfig
-from heliograph.base.errors import InvalidConfigError, InvalidQuorumError
-from heliograph.base.guard.handshake import SECRET_CHARACTERS_MIN, joined_secrets
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.handshake import joined_secrets
 from heliograph.base.home import DEFAULT_NAMESPACE, LOGS, default_state_root
 from heliograph.base.section import Section, build, from_environment
 from heliograph.base.settings import portable, restored, setting_of
@@ -34,8 +34,9 @@ from heliograph.cluster.ports import require_distinct
 from heliograph.cluster.settings.environment import check_environment
 from heliograph.cluster.settings.file import file_of
 from heliograph.cluster.settings.location import PREFIX, ClusterLocation
-from heliograph.cluster.settings.metadata_url import check_metadata_url
+from heliograph.cluster.settings.metadata_url import check_metadata
 from heliograph.cluster.settings.nodes import check_nodes
+from heliograph.cluster.settings.quorums import check_quorum, check_secrets
 from heliograph.cluster.settings.sections import (
     PARTS,
     Sections,
@@ -50,6 +51,8 @@ from heliograph.cluster.settings.tls import INTERNAL_TLS, OUTER_TLS, check_tls, 
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
+from heliograph.metadata.etcd_member.config import EtcdConfig
+from heliograph.metadata.etcd_member.membership import COUNTS
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -69,8 +72,9 @@ class ClusterConfig(ClusterLocation):
     """The configuration of one cluster, as ``helio up`` builds it.
 
     ``ClusterConfig(bookies=5, bookie={"read_cache_bytes": 1 << 30})`` sets one of the cluster's own settings and one of
-    the section ``bookie``. The sections are ``bookie``, ``broker``, ``auditor``, ``gateway``, ``ledger``, ``auth``
-    and ``logs``; each has the settings of the part's own configuration class but those that the cluster decides.
+    the section ``bookie``. The sections are ``bookie``, ``broker``, ``auditor``, ``gateway``, ``ledger``, ``etcd``,
+    ``auth`` and ``logs``; each has the settings of the part's own configuration class but those that the cluster
+    decides.
 
     Raises:
         InvalidQuorumError: not E >= Qw >= Qa >= 1, or fewer bookies than E.
@@ -176,13 +180,30 @@ class ClusterConfig(ClusterLocation):
         description="start the operator, which gives joining nodes their parts, scales, and restarts parts in turn",
     )
 
+    metadata_kind: Literal["embedded", "etcd"] = Field(
+        default="embedded",
+        description="metadata store that the cluster runs itself: `embedded` is one actor with one disk; `etcd` is "
+        "one, three or five members of etcd, on the nodes labelled `heliograph.io/metadata=true`",
+    )
+    metadata_members: int | None = Field(
+        default=None,
+        description='members of `metadata_kind = "etcd"`, 1, 3 or 5, kept from the first start on; None: as many as '
+        "nodes are labelled for them then",
+    )
     metadata_url: str | None = Field(
-        default=None, description="existing metadata store; None: start the embedded one in an actor"
+        default=None, description="existing metadata store; None: the cluster runs its own, see `metadata_kind`"
     )
     metadata_password: SecretStr | None = Field(
         default=None, description="password of the user that `metadata_url` names; kept out of files and listings"
     )
     metadata_port: int = _port(0, "port of the embedded store; 0: a free one, kept over restarts")
+    etcd_port: int = Field(
+        default=2379,
+        ge=1,
+        le=65_535 - 2 * max(COUNTS),
+        description='port for clients of the first member of `metadata_kind = "etcd"`, etcd\'s own; the other members '
+        "reach it at the next port, and each further member has both ports 2 higher",
+    )
     bookie_port: int = _port(
         0, "port of the first bookie, such as BookKeeper's 3181, and 1 more for each other one; 0: free ones"
     )
@@ -297,36 +318,8 @@ class ClusterConfig(ClusterLocation):
 
     @model_validator(mode="after")
     def _check_quorum(self) -> Self:
-        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
-            raise InvalidQuorumError(
-                f"ensemble size {self.ensemble_size}, write quorum {self.write_quorum}, ack quorum {self.ack_quorum} "
-                "must satisfy ensemble >= write quorum >= ack quorum >= 1",
-                field="ensemble_size,write_quorum,ack_quorum",
-                limit="E >= Qw >= Qa >= 1",
-            )
-        if self.bookies < self.ensemble_size:
-            raise InvalidQuorumError(
-                f"{self.bookies} bookies cannot hold an ensemble of {self.ensemble_size}: start at least "
-                f"{self.ensemble_size} bookies, or lower ensemble_size, write_quorum and ack_quorum",
-                field="bookies",
-                limit=f"bookies >= ensemble_size ({self.ensemble_size})",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_secret(self) -> Self:
-        for name in ("cluster_secret", "previous_cluster_secret"):
-            given = getattr(self, name)
-            if given is not None and (len(text := given.get_secret_value()) < SECRET_CHARACTERS_MIN or "\n" in text):
-                raise InvalidConfigError(
-                    f"{name} is shorter than {SECRET_CHARACTERS_MIN} characters, or has several lines",
-                    field=name,
-                    limit=f"at least {SECRET_CHARACTERS_MIN} characters, in one line",
-                )
-        if self.previous_cluster_secret is not None and self.cluster_secret is None:
-            raise InvalidConfigError(
-                "a previous secret stays valid beside the present one: give cluster_secret, too", field="cluster_secret"
-            )
+        check_quorum(self)
+        check_secrets(self)
         return self
 
     @property
@@ -343,18 +336,16 @@ class ClusterConfig(ClusterLocation):
     @model_validator(mode="after")
     def _check_ports(self) -> Self:
         fields: tuple[str, ...] = ("metadata_port", "broker_port", "gateway_port", "dashboard_port", "ray_port")
+        if self.metadata_kind == "etcd":
+            fields = (*fields, "etcd_port")
         if self.tls_certificate_file is not None:
             fields = (*fields, "broker_tls_port")
         require_distinct({field: getattr(self, field) for field in fields})
         return self
 
     @model_validator(mode="after")
-    def _check_metadata_url(self) -> Self:
-        check_metadata_url(self.metadata_url)
-        return self
-
-    @model_validator(mode="after")
-    def _check_nodes(self) -> Self:
+    def _check_stores_and_nodes(self) -> Self:
+        check_metadata(self)
         check_nodes(self.nodes)
         return self
 
@@ -366,6 +357,7 @@ class ClusterConfig(ClusterLocation):
             self.auditor_config()
             self.gateway_config()
             self.logs_config()
+            self.etcd_config()
         except InvalidConfigError as error:
             if "." in (error.field or ""):  # of a section; the others are checked when the parts are made
                 raise
@@ -375,6 +367,16 @@ class ClusterConfig(ClusterLocation):
     def data_root(self) -> Path:
         """Journals, entry logs and metadata."""
         return self.data_directory or self.home_directory / "data"
+
+    @property
+    def has_embedded_store(self) -> bool:
+        """Whether the cluster runs the embedded metadata store."""
+        return self.metadata_url is None and self.metadata_kind == "embedded"
+
+    @property
+    def has_etcd_members(self) -> bool:
+        """Whether the cluster runs members of etcd."""
+        return self.metadata_url is None and self.metadata_kind == "etcd"
 
     # -- configurations of the parts
 
@@ -428,6 +430,11 @@ class ClusterConfig(ClusterLocation):
     def metadata_limits(self) -> ServerLimits:
         """Return the limits that the embedded metadata store is started with."""
         made: ServerLimits = self._build("metadata")
+        return made
+
+    def etcd_config(self) -> EtcdConfig:
+        """Return the settings of the etcd members."""
+        made: EtcdConfig = self._build("etcd")
         return made
 
     def endpoint_limits(self, *, container_check_ms: int) -> EndpointLimits:

@@ -32,6 +32,7 @@ from heliograph.base.settings import portable, restored
 from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.etcd_members.record import note_formed, plan_of, with_membership
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.operator import roster as rosters
@@ -47,6 +48,7 @@ from heliograph.gateway.actor import GatewayActor
 from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
 from heliograph.metadata.connect import connect_store, embedded_url
 from heliograph.metadata.credentials import with_password, with_secrets
+from heliograph.metadata.etcd_member.actor import EtcdMemberActor
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import Roster
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
@@ -72,7 +74,14 @@ class Deployed:
     not_serving: dict[str, str] = field(default_factory=dict)  # reasons, by actor name; each keeps trying
 
 
-def deploy(config: ClusterConfig, home: ClusterHome, progress: Progress, *, dashboard_url: str = "") -> Deployed:
+def deploy(
+    config: ClusterConfig,
+    home: ClusterHome,
+    progress: Progress,
+    *,
+    dashboard_url: str = "",
+    metadata_only: bool = False,
+) -> Deployed:
     """Create the missing parts of the cluster in the Ray that this process has joined, and wait until they serve.
 
     A part that does not serve within ``start_timeout_ms``, or whose node is away, keeps trying and does not keep the
@@ -80,6 +89,7 @@ def deploy(config: ClusterConfig, home: ClusterHome, progress: Progress, *, dash
 
     Args:
         home: where the places of parts with data are recorded.
+        metadata_only: start the cluster's own metadata store and nothing else, and write nothing into it.
 
     Raises:
         ResourceError: the metadata store, every bookie or every broker does not serve; names one and the reason. The
@@ -100,9 +110,11 @@ def deploy(config: ClusterConfig, home: ClusterHome, progress: Progress, *, dash
                 progress(_outcome(part.name, deployed))
             _require_service(group, deployed)
             if "metadata" in kinds:
-                if group:
-                    deployed.metadata_url = embedded_url(deployed.addresses[METADATA], config.peer_tls)
+                deployed.metadata_url = _store_url(config, group, deployed)
                 url = _with_credentials(config, deployed.metadata_url)
+                note_formed(group, home)
+                if metadata_only:
+                    return deployed
                 asyncio.run(_initialise(config, url, _named_actors(config.namespace)))
                 if config.operator:
                     parts = _on_roster(parts, asyncio.run(_call_roll(config, url, parts, nodes)), config)
@@ -125,7 +137,7 @@ def _placed_parts(config: ClusterConfig, home: ClusterHome, progress: Progress) 
     while True:
         nodes = diagnosis.living_nodes()
         try:
-            return parts_of(config, nodes, known), nodes
+            return with_membership(parts_of(config, nodes, known), nodes, config, home), nodes
         except ResourceError as error:
             if error.field != "labels" or "ray_labels" not in config.model_fields_set or time.monotonic() > deadline:
                 raise
@@ -142,6 +154,15 @@ def _outcome(name: str, deployed: Deployed) -> str:
     return f"{name} serves" + (f" at {address}" if address != name else "")
 
 
+def _store_url(config: ClusterConfig, group: Sequence[Part], deployed: Deployed) -> str:
+    """Return the URL of the metadata store, without the cluster's secret."""
+    if not group:
+        return deployed.metadata_url
+    if group[0].membership is not None:
+        return group[0].membership.store_url(config.peer_tls)
+    return embedded_url(deployed.addresses[METADATA], config.peer_tls)
+
+
 def _require_service(group: Sequence[Part], deployed: Deployed) -> None:
     """Check that the parts that started can serve clients at all.
 
@@ -149,8 +170,11 @@ def _require_service(group: Sequence[Part], deployed: Deployed) -> None:
         ResourceError: they cannot.
     """
     for kind in NEEDED:
-        names = [part.name for part in group if part.kind == kind]
-        if names and not any(name in deployed.addresses for name in names):
+        parts = [part for part in group if part.kind == kind]
+        names = [part.name for part in parts]
+        least = parts[0].membership.quorum if parts and parts[0].membership is not None else 1
+        if names and sum(name in deployed.addresses for name in names) < least:
+            names = [name for name in names if name not in deployed.addresses]
             reasons = "; ".join(f"{name} did not start: {deployed.not_serving[name]}" for name in names)
             raise ResourceError(f"nothing can be served: {reasons}")
 
@@ -169,6 +193,8 @@ def _start_group(
             deployed.created.append(part.name)
         url = _with_credentials(config, deployed.metadata_url)
         handle = _create(part, config, url, dashboard_url, others)
+        if part.membership is not None and not part.membership.is_formed:
+            handle.permit.remote(is_joining=False)
         if any(part.place.admits(node) for node in nodes):
             calls[handle.start.remote()] = part
         else:
@@ -310,6 +336,8 @@ def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig) -> type[A
 def _class_and_arguments(
     part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str
 ) -> tuple[type[Any], tuple[Any, ...]]:
+    if part.membership is not None:
+        return EtcdMemberActor, (str(part.directory), ListenAddress(config.host, part.port), plan_of(part, config))
     if part.kind == "metadata":
         access = StoreAccess(config.secrets, config.peer_tls)
         listen = ListenAddress(config.host, part.port)
@@ -378,7 +406,7 @@ async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) ->
     store = await connect_store(url, session_timeout_ms=config.session_timeout_ms)
     try:
         await initialise(store)
-        if config.metadata_url is not None:  # the embedded store of our directory has no other cluster
+        if config.metadata_url is not None:  # a store that the cluster runs itself has no other cluster
             await require_vacant(store, ours, SESSION_TIMEOUTS_WAITED * config.session_timeout_ms)
         wanted = Persistence(config.ensemble_size, config.write_quorum, config.ack_quorum)
         await set_default_copies(store, wanted)

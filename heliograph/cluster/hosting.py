@@ -36,6 +36,7 @@ from heliograph.cluster.logs.setup import start_log
 from heliograph.cluster.logs.start_history import StartHistory, Starts
 
 START_METHOD = "start"
+ENDED_METHOD = "ended"  # of a part that may end by itself: returns why when it has
 READY_WAIT_SECONDS = 10.0  # longest wait of a call for the start
 FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next; callers learn the reason in it
 # Python's collector stops the process while it scans all objects. Those of Ray and of our imports live as long as the
@@ -55,6 +56,7 @@ class _HostedPart:
     _hosted_history: StartHistory | None
     _hosted_stop: Callable[[], Awaitable[None]]  # of its own class
     _hosted_start: asyncio.Task[Any]
+    _hosted_end: asyncio.Task[None]
 
     async def start(self) -> Any:
         return await shielded(self._hosted_start)
@@ -81,10 +83,21 @@ class _HostedPart:
     def _hosted_started(self, start: asyncio.Task[Any]) -> None:
         if not start.cancelled() and (error := start.exception()) is not None:
             self._hosted_failed(error)
-        elif not start.cancelled() and self._hosted_history is not None:
-            self._hosted_history.served()
+        elif not start.cancelled():
+            if self._hosted_history is not None:
+                self._hosted_history.served()
+            if (ended := getattr(self, ENDED_METHOD, None)) is not None:
+                self._hosted_end = asyncio.get_running_loop().create_task(self._hosted_until(ended()))
         _started(start)
         _export_build(self._hosted_part)
+
+    async def _hosted_until(self, ended: Awaitable[str]) -> None:
+        """End this process when the part has ended by itself, so that Ray starts both again."""
+        why = await ended
+        log.error("the part has ended: %s", why)
+        if self._hosted_history is not None:
+            self._hosted_history.failed(why)
+        os._exit(1)
 
     def _hosted_failed(self, error: BaseException) -> None:
         if self._hosted_history is not None:
@@ -103,7 +116,9 @@ def hosted(
     ``start`` may be called any number of times: each call returns or raises the outcome of the one real start. Another
     async method raises ServiceNotReadyError when the start takes longer than 10 s. ``log_chunk`` returns the end of the
     actor's log, or what was written after a place, as ``read_log`` does; ``part_facts`` returns ``own_facts``,
-    and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest.
+    and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest. Methods that the class
+    names in ``ungated`` are not held back. When ``ended`` of a class that has it returns, the process ends, and the
+    reason that it returned is the ``failure``.
 
     Args:
         prepare: is given each argument of the constructor on the node that runs the actor, and returns what the actor
@@ -144,8 +159,9 @@ def hosted(
             self._hosted_start = asyncio.get_running_loop().create_task(_after(pause, own.start))
             self._hosted_start.add_done_callback(self._hosted_started)
 
+    ungated = {*_UNGATED, ENDED_METHOD, *getattr(actor_class, "ungated", ())}
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
-        if not name.startswith("_") and name not in _UNGATED:
+        if not name.startswith("_") and name not in ungated:
             setattr(Hosted, name, _gated(method))
     Hosted.__name__ = Hosted.__qualname__ = actor_class.__name__
     Hosted.__doc__ = actor_class.__doc__

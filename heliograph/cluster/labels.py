@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from heliograph.base.errors import BadRequestError, ResourceError
+from heliograph.base.errors import BadRequestError, InvalidConfigError, ResourceError
 
 PREFIX = "heliograph.io/"
 BOOKIE = "heliograph.io/bookie"
@@ -23,6 +23,8 @@ HOST = "heliograph.io/host"  # by which others reach what runs on the node; with
 ANY = "true"
 ADDRESS_RESOURCE = "node:"  # and an address: a resource that Ray gives to the nodes at that address
 METADATA_NAME = "metadata"  # of the actor
+METADATA_PREFIX = "metadata-"  # of the actors of etcd members
+MEMBER_COUNTS = (1, 3, 5)
 FIRST_BOOKIE = "bookie-1"
 
 KNOWN = (BOOKIE, BROKER, METADATA, RACK, HOST)
@@ -134,12 +136,57 @@ def storage_places(names: Sequence[str], nodes: Sequence[Node], known: Mapping[s
     return places
 
 
+def member_places(
+    count: int | None, nodes: Sequence[Node], known: Mapping[str, Place], *, is_local: bool, require_labels: bool
+) -> dict[str, Place]:
+    """Return the place of each etcd member, which is where it was, whether its node is there or not.
+
+    Args:
+        count: of the members; None: as many as were placed before, or else one for each labelled node.
+        nodes: the living ones.
+        known: where parts were placed before.
+        is_local: all parts are on one machine, so that several members may share a node.
+        require_labels: use labelled nodes only.
+
+    Raises:
+        ResourceError: fewer nodes are labelled than there are members.
+        InvalidConfigError: another number of members was placed before.
+    """
+    is_bare = not require_labels or is_one_without_labels(nodes, known)
+    selector = {} if is_bare else {METADATA: ANY}
+    usable = sorted({node.address for node in nodes if matches(selector, node.labels)})
+    before = {name: _kept(place, usable, known) for name, place in known.items() if name.startswith(METADATA_PREFIX)}
+    if before and count not in (None, len(before)):
+        raise InvalidConfigError(
+            f"the cluster has {len(before)} etcd members since its first start: leave metadata_members at that",
+            field="metadata_members",
+            limit=str(len(before)),
+        )
+    if before:
+        return before
+    if not usable:
+        raise ResourceError(_missing(METADATA, "an etcd member"), field="labels")
+    wanted = count or max(each for each in MEMBER_COUNTS if each <= max(1, len(usable)))
+    if len(usable) < wanted and not is_local:
+        raise ResourceError(
+            f"{wanted} etcd members need a node each, and {len(usable)} nodes are labelled {METADATA}={ANY}: "
+            "start more with `ray start --labels`",
+            field="labels",
+        )
+    names = [f"{METADATA_PREFIX}{number}" for number in range(1, wanted + 1)]
+    return {name: Place(selector, usable[index % len(usable)]) for index, name in enumerate(names)}
+
+
 def _own_label(name: str, nodes: Sequence[Node]) -> Selector | None:
     """Return the labels of the node that is labelled for this part and no other; None if there is none."""
     if name == METADATA_NAME:
         named = [node for node in nodes if node.labels.get(METADATA) == ANY]
         if len(named) > 1:
-            raise ResourceError(f"{len(named)} nodes are labelled {METADATA}={ANY}: leave one", field="labels")
+            raise ResourceError(
+                f"{len(named)} nodes are labelled {METADATA}={ANY}, and the embedded "
+                "store is one: leave one, or set metadata_kind to etcd",
+                field="labels",
+            )
         return {METADATA: ANY} if named else None
     return {BOOKIE: name} if any(node.labels.get(BOOKIE) == name for node in nodes) else None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,11 +40,14 @@ RAY_STARTS_MAX = 3
 Progress = Callable[[str], None]
 
 
-def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterState:
+def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_only: bool = False) -> ClusterState:
     """Start the cluster, or the missing parts of it; running parts stay as they are.
 
     Uses the Ray that this process has joined, else the one that RAY_ADDRESS names, else starts one. This process has
     joined that Ray afterwards.
+
+    Args:
+        metadata_only: start the cluster's own metadata store and nothing else, and write nothing into it.
 
     Returns:
         the saved state, with the addresses of Ray, the dashboard, the metadata store and the gateway.
@@ -82,8 +86,9 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
             if started is not None:
                 _attach(config, home, state)
                 _clear_what_ended(config, home, progress)
-            state = _deploy(config, home, state, progress, is_first=started is not None)
-            keep_settings(wanted, home, progress)
+            state = _deploy(config, home, state, progress, is_first=started is not None, metadata_only=metadata_only)
+            if not metadata_only:
+                keep_settings(wanted, home, progress)
             return state
         except BaseException:
             if started is not None:
@@ -91,6 +96,24 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None) -> ClusterSta
                 _stop_failed(started, home)
                 progress(f"the logs of what failed are in {home.failed_start}")
             raise
+
+
+@contextlib.contextmanager
+def metadata_alone(config: ClusterConfig, progress: Progress = lambda _: None) -> Iterator[str]:
+    """Run a stopped cluster's own metadata store, and nothing else of it, for the length of the block. Yield its URL.
+
+    Raises:
+        ConflictError: the cluster runs.
+        ResourceError, ClusterNotFoundError, InvalidConfigError: the same as ``up``.
+    """
+    home = ClusterHome(config.home_directory)
+    if home.load() is not None:
+        raise ConflictError(f"the cluster of {home.directory} runs: stop it first, with helio down", field="home")
+    state = up(config, progress, metadata_only=True)
+    try:
+        yield state.metadata_url
+    finally:
+        down(home, progress=progress)
 
 
 def keep_settings(config: ClusterConfig, home: ClusterHome, progress: Progress) -> None:
@@ -138,7 +161,17 @@ def check_exposure(config: ClusterConfig) -> None:
             "ray_on_loopback is for a cluster on one machine: leave host on loopback, and node_address away",
             field="ray_on_loopback",
         )
-    if is_loopback(config.host) or config.auth_config().is_enabled or config.insecure:
+    if is_loopback(config.host) or config.insecure:
+        return
+    if config.has_etcd_members and config.peer_tls is None:
+        raise InvalidConfigError(
+            f"other machines reach {config.host}, and etcd would let everyone in: its members ask for certificates "
+            "and for nothing else. Set tls to auto or give internal_tls_certificate_file, or --insecure if everyone "
+            "who reaches this address may do everything",
+            field="metadata_kind",
+            limit="certificates of the parts, where other machines reach them",
+        )
+    if config.auth_config().is_enabled:
         return
     raise InvalidConfigError(
         f"other machines reach {config.host}, and callers would not have to say who they are: set auth.enabled, or "
@@ -161,7 +194,8 @@ def check_doors(config: ClusterConfig) -> None:
         "the plain port of the brokers (tls_only)": not config.tls_only,
         "the gateway (gateway_tls)": config.gateway and not config.gateway_tls,
         "the bookies (internal_tls_certificate_file)": parts_are_open,
-        "the embedded metadata store (internal_tls_certificate_file)": parts_are_open and config.metadata_url is None,
+        "the embedded metadata store (internal_tls_certificate_file)": parts_are_open and config.has_embedded_store,
+        "the etcd members (internal_tls_certificate_file)": parts_are_open and config.has_etcd_members,
     }
     if found := [door for door, is_open in doors.items() if is_open]:
         raise InvalidConfigError(
@@ -219,7 +253,13 @@ def _leave(home: ClusterHome, progress: Progress, *, delete_data: bool) -> None:
 
 
 def _deploy(
-    config: ClusterConfig, home: ClusterHome, state: ClusterState, progress: Progress, *, is_first: bool
+    config: ClusterConfig,
+    home: ClusterHome,
+    state: ClusterState,
+    progress: Progress,
+    *,
+    is_first: bool,
+    metadata_only: bool,
 ) -> ClusterState:
     from heliograph.cluster.deployment import deploy
     from heliograph.cluster.joining.view import ClusterCard, OutsideView
@@ -231,7 +271,7 @@ def _deploy(
     card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator)
     seen = OutsideView(state.ray_address)
     seen.publish(card)  # before the parts start, because they may wait for other machines to join
-    deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url)
+    deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url, metadata_only=metadata_only)
     if state.ray_pid and is_wanted(config):
         RayStorage.of(home).keep_origin(settings, by_one_start=is_first)
     state = replace(
@@ -290,9 +330,14 @@ def _with_files(state: ClusterState, config: ClusterConfig) -> ClusterState:
 
 def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> ClusterState:
     require_writable(config.data_root, "data_directory")
-    wanted = {"gateway_port": config.gateway, "broker_port": not config.tls_only}
-    for setting in ("metadata_port", "broker_port", "gateway_port"):
-        if wanted.get(setting, True):
+    wanted = {
+        "metadata_port": config.has_embedded_store,
+        "etcd_port": config.has_etcd_members,
+        "broker_port": not config.tls_only,
+        "gateway_port": config.gateway,
+    }
+    for setting, is_used in wanted.items():
+        if is_used:
             ports.require_free(getattr(config, setting), "0.0.0.0" if config.host == NODE else config.host, setting)
     storage = RayStorage.of(home)
     if storage.is_served and not is_wanted(config):
@@ -430,11 +475,14 @@ def _remove_actors(state: ClusterState, home: ClusterHome, progress: Progress, *
     try:
         discovery.attach(state.namespace, home=home.directory, address=state.ray_address)
         names = discovery.actor_names(state.namespace)
-        bookies = [name for name in names if name.startswith(discovery.BOOKIE_PREFIX)] if delete_data else []
-        remove([name for name in names if name not in bookies], state.namespace)
-        for bookie, why in erase(bookies, state.namespace).items():
-            progress(f"the data of {bookie} may be left: {why}")
-        remove(bookies, state.namespace)
+        # Bookies first: a bookie that stops tells the metadata store.
+        prefixes = (discovery.BOOKIE_PREFIX, discovery.METADATA_PREFIX) if delete_data else ()
+        remove([name for name in names if not name.startswith(prefixes)], state.namespace)
+        for prefix in prefixes:
+            stored = [name for name in names if name.startswith(prefix)]
+            for name, why in erase(stored, state.namespace).items():
+                progress(f"the data of {name} may be left: {why}")
+            remove(stored, state.namespace)
         progress(f"{len(names)} actors have stopped")
     except ClusterNotFoundError:
         progress(f"no actors of {state.namespace} are left in the Ray at {state.ray_address}")

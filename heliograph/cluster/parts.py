@@ -6,17 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from heliograph.base.peer import is_loopback
 from heliograph.client.discovery import (
     AUDITOR,
     BOOKIE_PREFIX,
     BROKER_PREFIX,
     GATEWAY,
     METADATA,
+    METADATA_PREFIX,
     OPERATOR,
     REPLICATOR_PREFIX,
 )
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
+from heliograph.metadata.etcd_member.membership import PORTS_OF_A_MEMBER, EtcdMembership
 
 PORTS_OF_A_BROKER = 2  # plain and TLS, next to each other with Pulsar's own numbers
 # Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
@@ -37,10 +40,11 @@ class Part:
     duties: str = "all"  # of an auditor or a replicator
     journal_directories: tuple[Path, ...] = ()  # of a bookie that was moved, instead of the configured ones
     data_directories: tuple[Path, ...] = ()
+    membership: EtcdMembership | None = None  # of an etcd member
 
 
 def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping[str, labels.Place]) -> list[Part]:
-    """Return every actor of the cluster in starting order, without the embedded store if ``metadata_url`` is set.
+    """Return every actor of the cluster in starting order, without a metadata store if ``metadata_url`` is set.
 
     Args:
         nodes: Ray's living nodes.
@@ -50,7 +54,7 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
         ResourceError: no node has a label that one of the parts needs.
     """
     bookies = [f"{BOOKIE_PREFIX}{number}" for number in range(1, config.bookies + 1)]
-    stored = bookies if config.metadata_url is not None else [*bookies, METADATA]
+    stored = [*bookies, METADATA] if config.has_embedded_store else bookies
     anywhere = labels.Place()
     places: Mapping[str, labels.Place] = dict.fromkeys(stored, anywhere)
     if config.require_labels and labels.is_one_without_labels(nodes, known):
@@ -59,10 +63,19 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
         places = labels.storage_places(stored, nodes, known)
         anywhere = labels.Place(labels.broker_selector(nodes))
     parts = []
-    if config.metadata_url is None:
+    if config.has_embedded_store:
         parts.append(
             Part(METADATA, "metadata", places[METADATA], config.metadata_port, directory=config.data_root / METADATA)
         )
+    if config.has_etcd_members:
+        members = labels.member_places(
+            config.metadata_members,
+            nodes,
+            known,
+            is_local=is_loopback(config.host),
+            require_labels=config.require_labels,
+        )
+        parts += [part_named(name, config, place) for name, place in members.items()]
     parts += [part_named(name, config, places[name], rack_of(places[name], nodes)) for name in bookies]
     brokers = [f"{BROKER_PREFIX}{number}" for number in range(1, config.brokers + 1)]
     parts += [part_named(name, config, anywhere) for name in brokers]
@@ -81,12 +94,15 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
 
 
 def part_named(name: str, config: ClusterConfig, place: labels.Place, rack: str = "default") -> Part:
-    """Return the part that is the bookie or broker of this name."""
+    """Return the part that is the etcd member, bookie or broker of this name."""
     number = int(name.rpartition("-")[2])
+    if name.startswith(METADATA_PREFIX):
+        port = _numbered(config.etcd_port, number, PORTS_OF_A_MEMBER)
+        return Part(name, "metadata", place, port, directory=config.data_root / name)
     if name.startswith(BOOKIE_PREFIX):
         port = _numbered(config.bookie_port, number, 1)
         return Part(name, "bookie", place, port, rack=rack, directory=config.data_root / name)
-    assert name.startswith(BROKER_PREFIX), "only bookies and brokers are numbered"
+    assert name.startswith(BROKER_PREFIX), "only etcd members, bookies and brokers are numbered"
     port = _numbered(config.broker_port, number, PORTS_OF_A_BROKER)
     return Part(name, "broker", place, port, _numbered(config.broker_tls_port, number, PORTS_OF_A_BROKER))
 

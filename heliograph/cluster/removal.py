@@ -33,10 +33,10 @@ def remove(names: Sequence[str], namespace: str) -> None:
 
 
 def erase(names: Sequence[str], namespace: str) -> dict[str, str]:
-    """Have bookies stop and delete their directories, wherever these are.
+    """Have bookies and etcd members stop and delete their directories, wherever these are.
 
     Returns:
-        the bookies whose data may be left, with the reasons.
+        the parts whose data may be left, with the reasons.
     """
     calls = {handle.erase.remote(): name for name in names if (handle := existing(name, namespace)) is not None}
     done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ERASE_TIMEOUT_SECONDS) if calls else ([], [])

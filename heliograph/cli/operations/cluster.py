@@ -34,6 +34,10 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
     broker_port: Annotated[int | None, typer.Option(help="First broker's port, 0: any. [default: 6650]")] = None,
     gateway_port: Annotated[int | None, typer.Option(help="Gateway's port, 0: any. [default: 8080]")] = None,
+    metadata_kind: Annotated[
+        str | None, typer.Option("--metadata", help="Metadata of our own: embedded, or etcd. [default: embedded]")
+    ] = None,
+    metadata_members: Annotated[int | None, typer.Option(help="Members of that etcd. [default: one a node]")] = None,
     metadata_url: Annotated[
         str | None, typer.Option(help="Metadata in etcd://hosts/prefix or zk://hosts/chroot. [default: our own]")
     ] = None,

@@ -1,11 +1,12 @@
-"""``helio metadata``: serve the metadata store to ZooKeeper's own tools, and move it to another store."""
+"""``helio metadata``: serve the metadata store to ZooKeeper's own tools, move it, and look after its etcd members."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +20,9 @@ from heliograph.base.home import ClusterHome
 from heliograph.base.peer import is_loopback
 from heliograph.base.tls.contexts import ServerTls, TlsFiles
 from heliograph.cli.context import CommandContext, command
-from heliograph.cli.operations.metadata_access import is_same, opened
+from heliograph.cli.operations.metadata_access import is_same, named_store, opened, store_of
 from heliograph.cli.options import Home, Json, Namespace, Target, given
-from heliograph.cli.output import Output
+from heliograph.cli.output import EXIT_FAILED, Output
 
 if TYPE_CHECKING:
     from heliograph.metadata.backup.file import BackupSummary
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_ZK_PORT = 2181
 
 app = typer.Typer(
-    help="The metadata store: serve it, move it.",
+    help="The metadata store: serve it, move it, look after its members.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 @app.callback()
 def metadata() -> None:
-    """The metadata store: serve it, move it."""
+    """The metadata store: serve it, move it, look after its members."""
 
 
 @app.command()
@@ -84,7 +85,7 @@ def serve(
     cluster = ClusterConfig(**given(home=kept.directory, config_file=config))
     limits = cluster.endpoint_limits(container_check_ms=round(container_check_seconds * 1000))
     auth = cluster.auth_config()
-    auth = replace(auth, **own_credentials(auth, kept.directory, output.progress, with_gateway=False))
+    auth = changed(auth, **own_credentials(auth, kept.directory, output.progress, with_gateway=False))
     url = with_secrets(url, secrets_in() or kept.secret())
     if not (is_loopback(host) or auth.is_enabled or insecure):
         raise InvalidConfigError(
@@ -104,30 +105,118 @@ def serve(
 def migrate(
     context: CommandContext,
     source: Annotated[
-        str, typer.Option("--from", help="The cluster's store: a URL, or the directory of a stopped embedded one.")
+        str,
+        typer.Option("--from", help="The cluster's store: a URL, the directory of a stopped embedded one, or etcd."),
     ],
-    target: Annotated[str, typer.Option("--to", help="An empty store: a URL, or a directory for an embedded one.")],
+    target: Annotated[
+        str,
+        typer.Option(
+            "--to", help="An empty store: a URL, a directory for an embedded one, or etcd: members of our own."
+        ),
+    ],
 ) -> None:
     """Copy a stopped cluster's metadata into an empty store.
 
     Every persistent node is copied, with ACLs of endpoints and kinds, and compared; sessions and ephemerals are
     not. Then start the cluster with the new store. The old one is not changed: do not start the cluster with it again.
+    The word etcd stands for the members that the cluster runs itself; they, and Ray, run for the length of the command.
     """
     from heliograph.metadata.backup.migration import migrate as copy
 
     async def run() -> tuple[BackupSummary, list[str]]:
         with tempfile.TemporaryDirectory(prefix="heliograph-migration-") as scratch:
-            async with opened(source, context.home) as old, opened(target, context.home) as new:
+            async with opened(found, context.home) as old, opened(empty, context.home) as new:
                 return await copy(old, new, Path(scratch) / "copy")
 
     if is_same(source, target):
         raise BadRequestError("--from and --to name the same store", field="to")
-    summary, behind = asyncio.run(run())
+    with (
+        named_store(source, context.location, context.output.progress) as found,
+        named_store(target, context.location, context.output.progress) as empty,
+    ):
+        summary, behind = asyncio.run(run())
     context.report(
         {"instance_id": summary.instance_id, "nodes": summary.nodes, "ledgers": summary.ledgers, "behind": behind},
         f"{summary.nodes} nodes of cluster {summary.instance_id or '(none)'} were copied; both stores hold the same.",
         *(f"{path}: its counter is behind, sequence numbers will be given again" for path in behind),
     )
+
+
+@command(app)
+def status(context: CommandContext) -> None:
+    """Show the members of the running cluster's etcd: leader, size, version, lag and alarms.
+
+    Exit code 0 if all members serve without an alarm. Of another store, only whether it answers is shown.
+    """
+    from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
+    from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
+    from heliograph.metadata.etcd_member.survey import survey
+
+    url = store_of(context.home)
+    if not url.startswith(tuple(f"{scheme}://" for scheme in ETCD_SCHEMES)):
+        _show_one_store(context, url)
+        return
+    found = asyncio.run(survey(EtcdAddress.parse(url)))
+    rows = [
+        (
+            member.name,
+            member.endpoint,
+            "leader" if member.is_leader else "follower" if member.is_serving else "",
+            member.version,
+            f"{member.db_bytes / 2**20:.1f} MiB" if not member.why else "",
+            member.lag if not member.why else "",
+            ", ".join([*member.alarms, *([member.why] if member.why else [])]),
+        )
+        for member in found.members
+    ]
+    members = [
+        {**asdict(member), "is_serving": member.is_serving, "is_leader": member.is_leader} for member in found.members
+    ]
+    columns = ("member", "address", "role", "version", "database", "lag", "note")
+    context.show({"has_quorum": found.has_quorum, "members": members}, columns, rows)
+    if found.trouble:
+        context.output.progress(found.trouble)
+    if not all(member.is_serving and not member.alarms for member in found.members):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _show_one_store(context: CommandContext, url: str) -> None:
+    async def ask() -> None:
+        async with opened(url, context.home) as store:
+            await store.sync()
+
+    asyncio.run(ask())
+    shown = _without_credentials(url)
+    context.report({"store": shown, "members": []}, f"{shown} answers; it is no etcd, so it has no members to show")
+
+
+@command(app)
+def replace(
+    context: CommandContext,
+    member: Annotated[str, typer.Argument(help="The etcd member, such as metadata-2.")],
+    empty_disk: Annotated[bool, typer.Option("--empty-disk", help="Confirm that what its disk held is lost.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for it to serve.", min=0)] = 120.0,
+) -> None:
+    """Have an etcd member whose disk was lost begin on an empty one.
+
+    The other members take it off their list and on again as a new one, and it gets their data. The command is refused
+    while the member serves, and where too few others do. Exits with 1 if the time was too short.
+    """
+    from heliograph.cluster.config import ClusterConfig
+    from heliograph.cluster.etcd_members import replacement as work
+
+    if not empty_disk:
+        raise BadRequestError(
+            f"this gives up what the disk of {member} held: confirm with --empty-disk", field="empty_disk"
+        )
+    config = ClusterConfig(**context.location)
+    is_serving = work.replace(member, config, wait_seconds=wait, progress=context.output.progress)
+    context.report(
+        {"member": member, "is_serving": is_serving},
+        f"{member} serves" if is_serving else f"{member} does not serve yet; helio status says why",
+    )
+    if not is_serving:
+        raise typer.Exit(EXIT_FAILED)
 
 
 async def _serve(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heliograph.base.errors import BadRequestError
 from heliograph.base.guard.handshake import secrets_in
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from heliograph.metadata.store import MetadataStore
 
 LOOPBACK = "127.0.0.1"
+OWN_ETCD = "etcd"  # names the members that the cluster runs itself, as its metadata_kind does
 
 
 def is_same(one: str, other: str) -> bool:
@@ -23,6 +24,28 @@ def is_same(one: str, other: str) -> bool:
     if "://" in one or "://" in other:
         return one == other
     return Path(one).resolve() == Path(other).resolve()
+
+
+@contextlib.contextmanager
+def named_store(name: str, location: Mapping[str, Any], progress: Callable[[str], None]) -> Iterator[str]:
+    """Return the name of a store that can be opened: for the word ``etcd``, the cluster's own members run meanwhile.
+
+    Args:
+        location: names the cluster, as arguments of its configuration.
+
+    Raises:
+        ConflictError: the word is given, and the cluster runs.
+        ResourceError: the members cannot be started.
+    """
+    if name != OWN_ETCD:
+        yield name
+        return
+    from heliograph.cluster.config import ClusterConfig
+    from heliograph.cluster.lifecycle import metadata_alone
+
+    config = ClusterConfig(**location, metadata_kind=OWN_ETCD, metadata_url=None)
+    with metadata_alone(config, progress) as url:
+        yield url
 
 
 def store_of(home: Path) -> str:

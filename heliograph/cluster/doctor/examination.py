@@ -9,7 +9,7 @@ from pathlib import Path
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterHome
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.doctor import machine, running, secrecy
+from heliograph.cluster.doctor import machine, members, running, secrecy
 from heliograph.cluster.doctor.finding import CheckResult, problem
 
 
@@ -31,6 +31,8 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
     except HeliographError as error:
         yield problem("settings", str(error), "correct them: docs/operations/settings.md lists all")
         return
+    if config.has_etcd_members:
+        yield machine.check_etcd(config.etcd_config().binary)
     for directory in machine.separate_disks((config.data_root, home)):
         yield from machine.check_disk(directory, bookie.full_share, bookie.headroom_bytes)
     yield secrecy.check_modes(config)
@@ -41,4 +43,5 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
     yield answers
     if state is not None and not state.own_pid and not answers.way_out:
         yield from running.check_parts(namespace, state)
+        yield from members.check_members(state)
         yield running.check_metadata(state.metadata_url, ClusterHome(home).secret())

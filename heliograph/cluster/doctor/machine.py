@@ -18,6 +18,7 @@ from heliograph.base.errors import HeliographError, UnsupportedError
 from heliograph.base.version import DISTRIBUTION, heliograph_version
 from heliograph.client import ray_release
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
+from heliograph.metadata.etcd_member.binary import dotted, find_etcd
 
 OPEN_FILES_WANTED = 65_536  # connections, entry logs and the index of a bookie
 OPEN_FILES_LEAST = 4_096
@@ -68,6 +69,19 @@ def check_java() -> CheckResult:
     if not home and shutil.which("java") is None:
         return warning("Java", "none", f"only Spark needs it: pip install '{DISTRIBUTION}[spark]'")
     return ok("Java", home or str(shutil.which("java")))
+
+
+def check_etcd(configured: str) -> CheckResult:
+    """Check the etcd that a member on this machine would run.
+
+    Args:
+        configured: its path; empty: it is looked for in PATH.
+    """
+    try:
+        path, version = find_etcd(configured)
+    except HeliographError as error:
+        return warning("etcd", str(error), "nodes labelled heliograph.io/metadata=true need it, others do not")
+    return ok("etcd", f"{dotted(version)}, {path}")
 
 
 def check_open_files() -> CheckResult:

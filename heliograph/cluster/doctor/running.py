@@ -36,7 +36,8 @@ def check_ports(config: ClusterConfig, *, is_running: bool) -> Iterator[CheckRes
     """
     host = "0.0.0.0" if config.host == NODE else config.host
     wanted = {
-        "metadata_port": config.metadata_url is None,
+        "metadata_port": config.has_embedded_store,
+        "etcd_port": config.has_etcd_members,
         "broker_port": not config.tls_only,
         "gateway_port": config.gateway,
     }

@@ -25,6 +25,7 @@ from heliograph.cluster.logs.config import LogsConfig
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
+from heliograph.metadata.etcd_member.config import EtcdConfig
 
 PARTS: Mapping[str, type[Any]] = {
     "bookie": BookieConfig,
@@ -34,6 +35,7 @@ PARTS: Mapping[str, type[Any]] = {
     "ledger": LedgerClientConfig,
     "auth": AuthConfig,
     "metadata": ServerLimits,
+    "etcd": EtcdConfig,
     "endpoint": EndpointLimits,
     "logs": LogsConfig,
 }
@@ -97,6 +99,7 @@ DECIDED: Mapping[str, Mapping[str, str]] = {
     },
     "auth": {},
     "metadata": {},
+    "etcd": {},
     "endpoint": {"container_check_ms": "the option --container-check-seconds of helio metadata serve"},
     "logs": {"directory": "the cluster setting home"},
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from urllib.parse import unquote
 
 from heliograph.cluster.operator.storage import load_report
+from heliograph.cluster.status.members import ask_members
 from heliograph.cluster.status.model import ClusterStatus
 from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import BookieStartFailure
@@ -39,6 +40,7 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
     """
     if not status.metadata_url:
         return
+    await ask_members(status)
     store = await connect_store(with_secrets(status.metadata_url, secret))
     try:
         status.bookies_available = await store.children(paths.BOOKIES_AVAILABLE)
@@ -128,7 +130,10 @@ async def _take_report(status: ClusterStatus, store: MetadataStore) -> None:
     status.operator, status.operator_notes = report.identity, list(report.notes)
     for actor in status.actors:
         actor.version = report.versions.get(actor.name, "")
-        if not actor.note and (reported := report.parts.get(actor.name)):
+        reported = report.parts.get(actor.name)
+        if reported and actor.note and actor.kind == "metadata":
+            actor.note = reported if actor.note in reported else f"{actor.note}; {reported}"
+        elif reported and not actor.note:
             # A part of which nothing else is wrong serves now, but was started again and again.
             actor.note, actor.is_warning = reported, actor.state == "ALIVE"
 

@@ -43,7 +43,7 @@ class EtcdConnection:
         self.api = api
         self.endpoint = endpoint
         self._address = address
-        self._channel = _channel(endpoint, address.tls)
+        self._channel = open_channel(endpoint, address.tls)
         self._token = ""
         self._logging_in = asyncio.Lock()
         self._calls: set[Any] = set()
@@ -172,7 +172,12 @@ class EtcdConnection:
         return (_HAS_LEADER, ("token", self._token)) if self._token else (_HAS_LEADER,)
 
 
-def _channel(endpoint: str, tls: Tls | None) -> grpc.Channel:
+def open_channel(endpoint: str, tls: Tls | None) -> grpc.Channel:
+    """Return a channel to one endpoint, which connects with its first call.
+
+    Raises:
+        InvalidConfigError: a file of TLS cannot be read.
+    """
     if tls is None:
         return grpc.insecure_channel(endpoint, options=_OPTIONS)
     try:

@@ -1,0 +1,82 @@
+"""The record of the etcd members, with their addresses, which are fixed at the first start."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heliograph.base.errors import InvalidConfigError
+from heliograph.base.home import ClusterHome
+from heliograph.base.peer import NODE, is_wildcard
+from heliograph.cluster import labels
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.labels import Node
+from heliograph.cluster.parts import Part
+from heliograph.metadata.etcd_member.command import MemberPlan
+from heliograph.metadata.etcd_member.membership import EtcdMember, EtcdMembership
+
+CLUSTER_ID_BYTES = 8
+NAME_OF_OWN_CERTIFICATES = "localhost"  # in each certificate of parts that ``tls = "auto"`` makes, and in no client's
+
+
+def membership_of(home: ClusterHome) -> EtcdMembership | None:
+    """Return the recorded membership; None before the first start.
+
+    Raises:
+        ResourceError: the record cannot be read.
+    """
+    found = home.members()
+    return None if found is None else EtcdMembership.parse(found)
+
+
+def with_membership(
+    parts: Sequence[Part], nodes: Sequence[Node], config: ClusterConfig, home: ClusterHome
+) -> list[Part]:
+    """Return the parts, those that are etcd members with the membership, which is recorded before the first start.
+
+    Raises:
+        ResourceError: the record cannot be read.
+        InvalidConfigError: ``etcd_port`` is another than at the first start.
+    """
+    own = [part for part in parts if part.kind == "metadata"]
+    if not config.has_etcd_members:
+        return list(parts)
+    members = tuple(EtcdMember(part.name, _host_of(part, nodes, config), part.port) for part in own)
+    membership = membership_of(home)
+    if membership is None:
+        membership = EtcdMembership(secrets.token_hex(CLUSTER_ID_BYTES), members)
+    elif [each.client_port for each in membership.members] != [each.client_port for each in members]:
+        first = membership.members[0].client_port
+        raise InvalidConfigError(
+            f"the etcd members have their ports from {first} on since their first start: leave etcd_port at that",
+            field="etcd_port",
+            limit=str(first),
+        )
+    elif len(members) == 1:  # nobody else has to find it, so it may move with its machine
+        membership = replace(membership, members=members)
+    home.keep_members(membership.fields())
+    return [replace(part, membership=membership) if part in own else part for part in parts]
+
+
+def note_formed(parts: Sequence[Part], home: ClusterHome) -> None:
+    """Record that the members have served: from then on none of them begins on an empty disk by itself."""
+    for part in parts:
+        if part.membership is not None:
+            home.keep_members(replace(part.membership, is_formed=True).fields())
+            return
+
+
+def plan_of(part: Part, config: ClusterConfig) -> MemberPlan:
+    """Return what the actor of a member is started with."""
+    assert part.membership is not None, "it is an etcd member"
+    own = NAME_OF_OWN_CERTIFICATES if config.tls == "auto" else ""
+    return MemberPlan(part.name, part.membership, config.etcd_config(), config.peer_tls, own)
+
+
+def _host_of(part: Part, nodes: Sequence[Node], config: ClusterConfig) -> str:
+    """Return the host by which others reach what runs on the node of a part."""
+    named = [node.labels.get(labels.HOST, "") for node in nodes if part.place.admits(node)]
+    if named and named[0]:
+        return named[0]
+    return part.place.address if config.host == NODE or is_wildcard(config.host) else config.host
