@@ -77,7 +77,9 @@ PURPOSES = (
             CommandEntry("tokens", f"{_OPERATIONS}.tokens:app", "Make and check keys and tokens of clients."),
             CommandEntry("certs", f"{_OPERATIONS}.certs:app", "The certificates that `helio up --tls auto` makes."),
             CommandEntry(
-                "metadata", f"{_OPERATIONS}.metadata:app", "The metadata store: serve it, move it, its members."
+                "metadata",
+                f"{_OPERATIONS}.metadata:app",
+                "The metadata store: serve, move, mend it.",
             ),
             CommandEntry("backup", f"{_OPERATIONS}.backup:app", "Back the metadata up, and restore it."),
         ),

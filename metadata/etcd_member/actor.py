@@ -96,7 +96,7 @@ class EtcdMemberActor:
         assert self._child is not None, "it was started"
         await asyncio.wait([self._exit])
         if self._is_stopped:
-            await asyncio.Event().wait()  # whoever stopped it ends this process
+            await asyncio.Event().wait()  # the caller of stop ends this process
         return self._why()
 
     async def permit(self, is_joining: bool) -> None:

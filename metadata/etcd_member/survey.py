@@ -71,11 +71,13 @@ class Survey:
         """Why nothing can be read or written, with the way out; empty if all can."""
         if self.has_quorum:
             return ""
-        serving = sum(member.is_serving for member in self.members)
-        silent = ", ".join(member.endpoint for member in self.members if not member.is_serving)
+        silent = [member.endpoint for member in self.members if member.why]
+        answering = len(self.members) - len(silent)
+        if answering >= self.quorum:
+            return f"no leader: {answering} of {len(self.members)} members answer, and have elected none yet"
         return (
-            f"quorum lost: {serving} of {len(self.members)} members serve, {self.quorum} have to; nothing changes "
-            f"owner until these are back: {silent}"
+            f"quorum lost: {answering} of {len(self.members)} members answer, {self.quorum} have to; nothing changes "
+            f"owner until {self.quorum - answering} of these are back: {', '.join(silent)}"
         )
 
 
@@ -149,4 +151,6 @@ def _said(error: grpc.RpcError) -> str:
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"no answer in {ANSWER_SECONDS:.0f} s"
+    if code is grpc.StatusCode.UNAVAILABLE and details:
+        return str(details).rpartition(": ")[2].lower()  # the reason stands behind gRPC's own words
     return str(details or code.name.lower())

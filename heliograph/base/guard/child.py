@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -75,10 +76,11 @@ class GuardedChild:
             _tell(loop, started, lambda: started.set_exception(failure))
             return
         _tell(loop, started, lambda: started.set_result(None))
-        assert self._process.stdout is not None, "a pipe"
-        while line := self._process.stdout.readline(LINE_BYTES_MAX):
-            self._on_line(line.decode(errors="replace").rstrip())
-        code = self._process.wait()
+        with self._process as process:
+            assert process.stdout is not None, "a pipe"
+            while line := process.stdout.readline(LINE_BYTES_MAX):
+                self._on_line(line.decode(errors="replace").rstrip())
+            code = process.wait()
         _tell(loop, ended, lambda: ended.set_result(code))
 
 
@@ -87,5 +89,5 @@ def _tell(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], then: Ca
         if not future.done():
             then()
 
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
         loop.call_soon_threadsafe(tell)

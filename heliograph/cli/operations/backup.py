@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heliograph.cli.context import CommandContext, command, group
-from heliograph.cli.operations.metadata_access import opened, store_of
+from heliograph.cli.operations.metadata_access import named_store, opened, store_of
 
 if TYPE_CHECKING:
     from heliograph.metadata.backup.file import BackupSummary
@@ -72,7 +72,9 @@ def verify(context: CommandContext, file: File, store: Store = None) -> None:
 def restore(
     context: CommandContext,
     file: File,
-    to: Annotated[str, typer.Option("--to", help="An empty store: a URL, or a directory for an embedded one.")],
+    to: Annotated[
+        str, typer.Option("--to", help="An empty store: a URL, a directory for an embedded one, or etcd: our own.")
+    ],
 ) -> None:
     """Fill an empty store from a backup.
 
@@ -81,10 +83,11 @@ def restore(
     from heliograph.metadata.backup.restore import restore as fill
 
     async def run() -> tuple[BackupSummary, list[str]]:
-        async with opened(to, context.home) as session:
+        async with opened(empty, context.home) as session:
             return await fill(file, session)
 
-    summary, behind = asyncio.run(run())
+    with named_store(to, context.location, context.output.progress) as empty:
+        summary, behind = asyncio.run(run())
     context.report(
         {"file": str(file), **_fields(summary), "behind": behind},
         f"restored: {_line(summary)}",

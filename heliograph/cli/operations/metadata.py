@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_ZK_PORT = 2181
 
 app = typer.Typer(
-    help="The metadata store: serve it, move it, look after its members.",
+    help="The metadata store: serve, move, mend it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 @app.callback()
 def metadata() -> None:
-    """The metadata store: serve it, move it, look after its members."""
+    """The metadata store: serve, move, mend it."""
 
 
 @app.command()
@@ -70,7 +70,7 @@ def serve(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Serve a metadata store in ZooKeeper's protocol until interrupted.
+    """Serve a store in ZooKeeper's protocol until interrupted.
 
     Stock kazoo, zkCli.sh and Java clients can read the store and coordinate through it. Their sessions
     outlive this command until their timeout: a client may go on at another endpoint of the same store.
@@ -144,22 +144,25 @@ def migrate(
 
 @command(app)
 def status(context: CommandContext) -> None:
-    """Show the members of the running cluster's etcd: leader, size, version, lag and alarms.
+    """Show the members of the running cluster's etcd.
 
+    That is each one's role, version, size of its database, lag and alarms.
     Exit code 0 if all members serve without an alarm. Of another store, only whether it answers is shown.
     """
-    from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
+    from heliograph.cluster.etcd_members.record import membership_of
     from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
     from heliograph.metadata.etcd_member.survey import survey
 
     url = store_of(context.home)
-    if not url.startswith(tuple(f"{scheme}://" for scheme in ETCD_SCHEMES)):
+    if not _is_etcd(url):
         _show_one_store(context, url)
         return
     found = asyncio.run(survey(EtcdAddress.parse(url)))
+    recorded = membership_of(ClusterHome(context.home))
+    names = {each.endpoint: each.name for each in recorded.members} if recorded is not None else {}
     rows = [
         (
-            member.name,
+            member.name or names.get(member.endpoint, ""),
             member.endpoint,
             "leader" if member.is_leader else "follower" if member.is_serving else "",
             member.version,
@@ -197,7 +200,7 @@ def replace(
     empty_disk: Annotated[bool, typer.Option("--empty-disk", help="Confirm that what its disk held is lost.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for it to serve.", min=0)] = 120.0,
 ) -> None:
-    """Have an etcd member whose disk was lost begin on an empty one.
+    """Start an etcd member after its disk died.
 
     The other members take it off their list and on again as a new one, and it gets their data. The command is refused
     while the member serves, and where too few others do. Exits with 1 if the time was too short.
@@ -217,6 +220,36 @@ def replace(
     )
     if not is_serving:
         raise typer.Exit(EXIT_FAILED)
+
+
+@command(app)
+def defragment(context: CommandContext) -> None:
+    """Give space that the members' databases do not use back.
+
+    One member after the other, the leader last: each serves nothing meanwhile. The alarm NOSPACE is ended then.
+    """
+    from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
+    from heliograph.metadata.etcd_member import changes
+    from heliograph.metadata.etcd_member.survey import MemberState
+
+    freed: dict[str, int] = {}
+
+    def note(member: MemberState, db_bytes: int) -> None:
+        freed[member.endpoint] = member.db_bytes - db_bytes
+        before, after = member.db_bytes / 2**20, db_bytes / 2**20
+        context.output.progress(f"{member.name or member.endpoint}: {before:.1f} MiB before, {after:.1f} MiB now")
+
+    url = store_of(context.home)
+    if not _is_etcd(url):
+        raise BadRequestError(f"{_without_credentials(url)} is no etcd", field="home")
+    asyncio.run(changes.defragment(EtcdAddress.parse(url), note))
+    context.report({"freed_bytes": freed}, "no member has the alarm NOSPACE now")
+
+
+def _is_etcd(url: str) -> bool:
+    from heliograph.metadata.backends.etcd.wire.address import SCHEMES
+
+    return url.partition("://")[0] in SCHEMES
 
 
 async def _serve(

@@ -37,5 +37,5 @@ def what_is_wrong_with(member: MemberState) -> str:
     if not member.is_serving:
         return "serves nothing: it knows no leader"
     if member.alarms:
-        return f'alarm {", ".join(member.alarms)}: see docs/operations/metadata.md, "Full"'
+        return f"alarm {', '.join(member.alarms)}: helio metadata defragment"
     return ""

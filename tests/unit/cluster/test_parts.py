@@ -1,12 +1,15 @@
 """The actors of a cluster: which, on which nodes, and in which order."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from heliograph.base.errors import ResourceError
+from heliograph.base.errors import InvalidConfigError, ResourceError
+from heliograph.base.home import ClusterHome
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.etcd_members.record import note_formed, with_membership
 from heliograph.cluster.labels import Node, Place, storage_places
 from heliograph.cluster.naming import START_ORDER, kind_of, sort_key
 from heliograph.cluster.parts import Part, parts_of
@@ -136,3 +139,81 @@ def test_names_sort_by_start_and_by_number() -> None:
     assert sorted(names, key=sort_key) == ordered
     assert [kind_of(name) for name in ("bookie-2", "gateway")] == ["bookie", "gateway"]
     assert START_ORDER[0] == "metadata"
+
+
+METADATA = {labels.METADATA: "true"}
+FOUR = [Node(f"10.0.0.{number}", {**ANY, **METADATA, labels.BROKER: "true"}) for number in (1, 2, 3, 4)]
+
+
+def members(config: ClusterConfig, nodes: list[Node], known: dict[str, Place] | None = None) -> dict[str, Part]:
+    return {name: part for name, part in parts(config, nodes, known).items() if part.kind == "metadata"}
+
+
+def test_etcd_has_an_odd_number_of_members_on_the_nodes_labelled_for_it(tmp_path: Path) -> None:
+    config = ClusterConfig(home=tmp_path, metadata_kind="etcd", host="node")
+    found = members(config, FOUR)
+    assert [(part.place, part.port) for part in found.values()] == [
+        (Place(METADATA, "10.0.0.1"), 2379),
+        (Place(METADATA, "10.0.0.2"), 2381),
+        (Place(METADATA, "10.0.0.3"), 2383),
+    ]
+    assert found["metadata-2"].directory == tmp_path / "data" / "metadata-2"
+    assert list(members(config, FOUR[:2])) == ["metadata-1"]
+    known = {name: part.place for name, part in found.items()}
+    assert {name: part.place for name, part in members(config, FOUR[1:], known).items()} == known, "one waits"
+
+
+def test_etcd_members_need_a_node_each_but_on_one_machine() -> None:
+    wanted = ClusterConfig(metadata_kind="etcd", metadata_members=3, host="node")
+    with pytest.raises(ResourceError, match=r"3 etcd members need a node each, and 2 nodes are labelled"):
+        members(wanted, FOUR[:2])
+    local = members(ClusterConfig(metadata_kind="etcd", metadata_members=3), FOUR[:1])
+    assert {part.place.address for part in local.values()} == {"10.0.0.1"}
+    bare = members(ClusterConfig(metadata_kind="etcd"), [Node("10.0.0.1", {})])
+    assert [part.place for part in bare.values()] == [Place(address="10.0.0.1")]
+
+
+def test_the_number_of_etcd_members_stays() -> None:
+    known = {name: part.place for name, part in members(ClusterConfig(metadata_kind="etcd"), FOUR).items()}
+    with pytest.raises(InvalidConfigError, match="has 3 etcd members since its first start"):
+        members(ClusterConfig(metadata_kind="etcd", metadata_members=5), FOUR, known)
+
+
+def test_one_metadata_store_is_named() -> None:
+    with pytest.raises(InvalidConfigError, match="give one"):
+        ClusterConfig(metadata_kind="etcd", metadata_url="etcd://10.0.0.1:2379")
+    with pytest.raises(InvalidConfigError, match="metadata_members is 2"):
+        ClusterConfig(metadata_kind="etcd", metadata_members=2)
+    with pytest.raises(InvalidConfigError, match="etcd_port and broker_port are both 6650"):
+        ClusterConfig(metadata_kind="etcd", etcd_port=6650)
+
+
+def test_the_addresses_of_etcd_members_are_kept(tmp_path: Path) -> None:
+    config = ClusterConfig(home=tmp_path, metadata_kind="etcd", host="node")
+    home = ClusterHome(tmp_path)
+    nodes = [*FOUR[:2], Node("10.0.0.3", {**FOUR[2].labels, labels.HOST: "three.example"})]
+    first = with_membership(list(members(config, nodes).values()), nodes, config, home)
+    membership = first[0].membership
+    assert membership is not None
+    assert [member.endpoint for member in membership.members] == [
+        "10.0.0.1:2379", "10.0.0.2:2381", "three.example:2383",
+    ]  # fmt: skip
+    note_formed(first, home)
+    known = {part.name: part.place for part in first}
+    later = with_membership(list(members(config, nodes[:1], known).values()), nodes[:1], config, home)
+    assert later[0].membership == replace(membership, is_formed=True), "also of nodes that are away"
+    moved = ClusterConfig(home=tmp_path, metadata_kind="etcd", host="node", etcd_port=3379)
+    with pytest.raises(InvalidConfigError, match="leave etcd_port at that"):
+        with_membership(list(members(moved, nodes, known).values()), nodes, moved, home)
+
+
+def test_a_lone_etcd_member_moves_with_its_machine(tmp_path: Path) -> None:
+    config = ClusterConfig(home=tmp_path, metadata_kind="etcd", host="node")
+    home = ClusterHome(tmp_path)
+    first = with_membership(list(members(config, FOUR[:1]).values()), FOUR[:1], config, home)
+    known = {part.name: part.place for part in first}
+    later = with_membership(list(members(config, FOUR[1:2], known).values()), FOUR[1:2], config, home)
+    assert first[0].membership is not None
+    assert later[0].membership is not None
+    assert later[0].membership.members[0].host == "10.0.0.2"
+    assert later[0].membership.cluster_id == first[0].membership.cluster_id

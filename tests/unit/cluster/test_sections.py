@@ -87,6 +87,8 @@ def arrived(config: ClusterConfig, full: str) -> list[Any]:
         found: Any
         if kind == "endpoint":  # no part of the cluster: `helio metadata serve` starts it
             found = config.endpoint_limits(container_check_ms=1)
+        elif kind == "etcd":  # of every member
+            found = config.etcd_config()
         elif kind == "logs":  # of every part
             found = config.logs_config()
         else:
@@ -350,7 +352,14 @@ def test_tasks_that_read_ledgers_take_the_section_from_their_environment(monkeyp
 
 
 def test_the_flags_of_helio_up_are_settings_and_show_their_defaults() -> None:
-    shown = {"yes": True, "no": False, "our own": None, "<home>/data": None, "<home>/cluster.toml": None}
+    shown = {
+        "yes": True,
+        "no": False,
+        "our own": None,
+        "<home>/data": None,
+        "<home>/cluster.toml": None,
+        "one a node": None,
+    }
     hints = get_type_hints(up, include_extras=True)
     for name, hint in hints.items():
         if name in ("as_json", "return", "home", "namespace", "watch"):
