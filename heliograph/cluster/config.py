@@ -23,10 +23,9 @@ from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.handshake import joined_secrets
-from heliograph.base.home import DEFAULT_NAMESPACE, LOGS, default_state_root
+from heliograph.base.home import LOGS
 from heliograph.base.section import Section, build, from_environment
 from heliograph.base.settings import portable, restored, setting_of
-from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
 from heliograph.cluster.labels import ONE_MACHINE
 from heliograph.cluster.logs.config import LogsConfig
@@ -47,7 +46,14 @@ from heliograph.cluster.settings.sections import (
     section_settings,
     with_directories,
 )
-from heliograph.cluster.settings.tls import INTERNAL_TLS, OUTER_TLS, check_tls, gateway_files
+from heliograph.cluster.settings.tls import (
+    INTERNAL_TLS,
+    OUTER_TLS,
+    check_tls,
+    gateway_files,
+    outer_files,
+    with_own_certificates,
+)
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
@@ -301,20 +307,9 @@ class ClusterConfig(ClusterLocation):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_own_certificates(cls, values: dict[str, Any]) -> dict[str, Any]:
-        if values.get("tls") != "auto":
-            return values
-        home = values.get("home") or default_state_root() / str(values.get("namespace", DEFAULT_NAMESPACE))
-        folder = Path(home).expanduser().absolute() / CERTIFICATES
-        names = ("parts.pem", "parts.key", "ca.pem")
-        files = dict(zip(INTERNAL_TLS, names, strict=True)) | dict(zip(OUTER_TLS, names, strict=True))
-        return {"gateway_tls": True, **{setting: folder / name for setting, name in files.items()}, **values}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_decided(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _complete(cls, values: dict[str, Any]) -> dict[str, Any]:
         check_not_decided(values.get("sections", {}))
-        return values
+        return with_own_certificates(values)
 
     @model_validator(mode="after")
     def _check_quorum(self) -> Self:
@@ -329,11 +324,6 @@ class ClusterConfig(ClusterLocation):
         return joined_secrets(*(secret.get_secret_value() if secret is not None else None for secret in given))
 
     @model_validator(mode="after")
-    def _check_tls(self) -> Self:
-        check_tls(self)
-        return self
-
-    @model_validator(mode="after")
     def _check_ports(self) -> Self:
         fields: tuple[str, ...] = ("metadata_port", "broker_port", "gateway_port", "dashboard_port", "ray_port")
         if self.metadata_kind == "etcd":
@@ -344,9 +334,10 @@ class ClusterConfig(ClusterLocation):
         return self
 
     @model_validator(mode="after")
-    def _check_stores_and_nodes(self) -> Self:
+    def _check_groups(self) -> Self:
         check_metadata(self)
         check_nodes(self.nodes)
+        check_tls(self)
         return self
 
     @model_validator(mode="after")
@@ -497,14 +488,7 @@ class ClusterConfig(ClusterLocation):
     @property
     def outer_tls(self) -> TlsFiles | None:
         """The files of listeners for clients; None without TLS."""
-        if self.tls_certificate_file is None or self.tls_key_file is None:
-            return None
-        return TlsFiles(
-            str(self.tls_certificate_file),
-            str(self.tls_key_file),
-            str(self.tls_ca_file or ""),
-            self.tls_require_client_certificate,
-        )
+        return outer_files(self)
 
 
 def _restored(

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.home import DEFAULT_NAMESPACE, default_state_root
+from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import TlsFiles
 
 INTERNAL_TLS = ("internal_tls_certificate_file", "internal_tls_key_file", "internal_tls_ca_file")
 OUTER_TLS = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
+
+
+def with_own_certificates(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a ``ClusterConfig`` with the files that ``tls = "auto"`` names; others are unchanged."""
+    if values.get("tls") != "auto":
+        return dict(values)
+    home = values.get("home") or default_state_root() / str(values.get("namespace", DEFAULT_NAMESPACE))
+    folder = Path(home).expanduser().absolute() / CERTIFICATES
+    names = ("parts.pem", "parts.key", "ca.pem")
+    files = dict(zip(INTERNAL_TLS, names, strict=True)) | dict(zip(OUTER_TLS, names, strict=True))
+    return {"gateway_tls": True, **{setting: folder / name for setting, name in files.items()}, **values}
 
 
 def check_tls(config: Any) -> None:
@@ -47,6 +61,18 @@ def check_tls(config: Any) -> None:
             "tls_require_client_certificate needs tls_ca_file, which signs the certificates of clients",
             field="tls_ca_file",
         )
+
+
+def outer_files(config: Any) -> TlsFiles | None:
+    """Return the files of the listeners for clients that a ``ClusterConfig`` names; None without TLS."""
+    if config.tls_certificate_file is None or config.tls_key_file is None:
+        return None
+    return TlsFiles(
+        str(config.tls_certificate_file),
+        str(config.tls_key_file),
+        str(config.tls_ca_file or ""),
+        config.tls_require_client_certificate,
+    )
 
 
 def gateway_files(outer: TlsFiles | None, authority: Path | None, *, is_served: bool) -> dict[str, Any]:

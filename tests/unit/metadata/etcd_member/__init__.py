@@ -1,0 +1,1 @@
+"""The etcd members that a cluster runs itself."""
