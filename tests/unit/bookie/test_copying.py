@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from heliograph.actors.errors import CookieMismatchError, DirectoryLockedError
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.moving import transfer
 from heliograph.metadata.connect import connect_store
 
 PAYLOADS = [b"entry %d" % n for n in range(50)]
@@ -145,6 +148,33 @@ def test_what_is_wrong_with_a_copy_is_said_before_anything_is_written(
         copying.find_copies("bookie-2", [tmp_path / "old" / "bookie-1"])
     with pytest.raises(ConflictError, match="0 journal and 1 data"):
         copying.find_copies("bookie-1", [old.data_directories[0]])
+
+
+def test_directories_of_another_node_are_read_in_pieces_by_tasks_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = a_stopped_bookie(tmp_path / "old", "memory://copying-distant"), config_in(tmp_path / "new")
+    tasks: list[tuple[str, str]] = []
+
+    def on_node(address: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        tasks.append((address, function.__name__))
+        return function(*arguments)
+
+    monkeypatch.setattr(transfer, "on_node", on_node)
+    monkeypatch.setattr(copying, "CHUNK_BYTES", 1 << 20)
+    report = transfer.transfer("10.0.0.1", directories(old), "10.0.0.2", directories(new))
+    assert tasks[:2] == [("10.0.0.2", "_transfer"), ("10.0.0.1", "_files")]
+    assert set(tasks[2:]) == {("10.0.0.1", "_read")}
+    assert len(tasks) > report.files  # a journal file has several pieces
+    for source, target in zip(directories(old), directories(new), strict=True):
+        found = {path.relative_to(target): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+        assert found == {
+            path.relative_to(source): path.read_bytes()
+            for path in source.rglob("*")
+            if path.is_file() and path != source / "lock"
+        }
+    assert transfer.retire("10.0.0.1", directories(old))
+    assert transfer.find_copies("10.0.0.2", "bookie-1", [tmp_path / "new" / "bookie-1"])[0]
 
 
 def test_a_bookie_that_runs_is_not_copied(tmp_path: Path) -> None:
