@@ -84,6 +84,11 @@ def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     notes += waits + _missing_nodes(roster, sight.nodes)
     there = [part for part in roster.parts if not part.is_leaving]
     wanted = [part.name for part in there if not part.is_held]
+    notes += [
+        f"{part.name} was stopped on request, to be moved: helio up starts it again"
+        for part in there
+        if part.is_held and part.name not in sight.running
+    ]
     replicators = rosters.replicators(roster) if rules.has_replicators else []
     return OperatorPlan(
         roster,

@@ -200,3 +200,10 @@ def test_a_bookie_that_was_moved_keeps_its_directories_and_place() -> None:
     assert (rosters.place_of(elsewhere), elsewhere.rack) == (place, "r9")
     assert rosters.without_holds(moved) == rosters.released(moved, "bookie-2")
     assert rosters.released(moved, "bookie-2").parts[1] == replace(after, is_held=False)
+
+
+def test_a_part_that_is_held_is_not_created_and_it_is_said_why() -> None:
+    roster = rosters.with_held(first(THREE), "bookie-2")
+    found = plan(roster, Sight(THREE, running=frozenset({"bookie-1", "bookie-3"})), OperatorRules())
+    assert "bookie-2" not in found.create
+    assert any("bookie-2 was stopped on request" in note and "helio up" in note for note in found.notes)
