@@ -8,7 +8,7 @@ milliseconds unless the name says otherwise.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,7 +25,7 @@ from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.handshake import joined_secrets
 from heliograph.base.home import LOGS
 from heliograph.base.section import Section, build, from_environment
-from heliograph.base.settings import portable, restored, setting_of
+from heliograph.base.settings import setting_of
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
 from heliograph.cluster.labels import ONE_MACHINE
 from heliograph.cluster.logs.config import LogsConfig
@@ -35,6 +35,7 @@ from heliograph.cluster.settings.file import file_of
 from heliograph.cluster.settings.location import PREFIX, ClusterLocation
 from heliograph.cluster.settings.metadata_url import check_metadata
 from heliograph.cluster.settings.nodes import check_nodes
+from heliograph.cluster.settings.pickling import reduced
 from heliograph.cluster.settings.quorums import check_quorum, check_secrets
 from heliograph.cluster.settings.sections import (
     PARTS,
@@ -42,7 +43,6 @@ from heliograph.cluster.settings.sections import (
     check_not_decided,
     decided_in,
     lifted,
-    restored_sections,
     section_settings,
     with_directories,
 )
@@ -439,14 +439,8 @@ class ClusterConfig(ClusterLocation):
         return made
 
     @override
-    def __reduce__(self) -> Any:
-        """Pickle by names: an actor that starts again may have the code of another release (``Portable``).
-
-        The sections' classes are made at run time. As they are, each pickle would hold their 180 KB.
-        """
-        values = {name: portable(getattr(self, name)) for name in type(self).model_fields if name != "sections"}
-        sections: Any = self.sections
-        return _restored, (type(self), values, sections.model_dump(exclude_unset=True), self.model_fields_set)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
     def with_auth(self, values: Mapping[str, Any]) -> Self:
         """Return this configuration with other settings of the section ``auth``."""
@@ -489,12 +483,3 @@ class ClusterConfig(ClusterLocation):
     def outer_tls(self) -> TlsFiles | None:
         """The files of listeners for clients; None without TLS."""
         return outer_files(self)
-
-
-def _restored(
-    kind: type[ClusterConfig], values: Mapping[str, Any], tables: Mapping[str, Any], given: Set[str]
-) -> ClusterConfig:
-    known = {name: restored(value) for name, value in values.items() if name in kind.model_fields}
-    return kind.model_construct(
-        {name for name in given if name in kind.model_fields}, sections=restored_sections(tables), **known
-    )

@@ -12,6 +12,7 @@ from heliograph.client.discovery import AUDITOR
 from heliograph.cluster.naming import kind_of
 from heliograph.cluster.operator.departure import ChangeRoster, Note, unload
 from heliograph.cluster.operator.ports import ClusterPort
+from heliograph.cluster.operator.roster import KINDS
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import UnderReplicatedLedger
@@ -54,6 +55,7 @@ class Rolling:
         left, done = list(roster.restart.left), list(roster.restart.done)
         failure = ""
         while left and not failure:
+            left = await self._absent_first(left)
             name = left[0]
             failure = await self._whole(roster, before=name)
             if failure:
@@ -68,6 +70,11 @@ class Rolling:
         if failure:
             await self._record([], done, f"the rolling restart stopped: {failure}; not restarted: {', '.join(left)}")
         self._note(NOTE, "")
+
+    async def _absent_first(self, left: list[str]) -> list[str]:
+        """Return the parts in the order of their restarts: what does not serve may need the code that it gets now."""
+        serving = await registered(self._store)
+        return sorted(left, key=lambda name: kind_of(name) not in KINDS or name in serving)
 
     async def _restart(self, name: str, roster: Roster) -> str:
         """Restart one part. Return why it does not serve, or nothing."""

@@ -116,20 +116,6 @@ _fields: dict[str, Any] = {name: (section, Field(default_factory=section)) for n
 Sections: type[BaseModel] = create_model("Sections", __config__=ConfigDict(extra="forbid", frozen=True), **_fields)
 
 
-def restored_sections(tables: Mapping[str, Any]) -> Any:
-    """Return the sections with the settings that were given; those that this release does not have are left out."""
-    return Sections(**_known(Sections, tables))
-
-
-def _known(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = {name: item.annotation for name, item in model.model_fields.items()}
-    return {
-        name: _known(kind, value) if isinstance(kind := kinds[name], type) and issubclass(kind, Section) else value
-        for name, value in values.items()
-        if name in kinds
-    }
-
-
 def with_directories(bookie: Section, bookie_id: str, directory: Path) -> Section:
     """Return the section of bookies with the directories of one of them.
 

@@ -129,7 +129,7 @@ async def _take_report(status: ClusterStatus, store: MetadataStore) -> None:
         return
     status.operator, status.operator_notes = report.identity, list(report.notes)
     for actor in status.actors:
-        actor.version = report.versions.get(actor.name, "")
+        actor.version = actor.version or report.versions.get(actor.name, "")
         reported = report.parts.get(actor.name)
         if reported and actor.note and actor.kind == "metadata":
             actor.note = reported if actor.note in reported else f"{actor.note}; {reported}"

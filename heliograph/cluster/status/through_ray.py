@@ -45,6 +45,7 @@ def gather(namespace: str, state: ClusterState | None = None, *, secret: str | N
 def _ask_ray(status: ClusterStatus) -> None:
     states = diagnosis.actor_states(status.namespace)
     calls: dict[Any, ActorStatus] = {}
+    facts: dict[Any, ActorStatus] = {}
     for actor in status.actors:
         known = states.get(actor.name)
         if known is not None:
@@ -54,12 +55,19 @@ def _ask_ray(status: ClusterStatus) -> None:
                 continue
         method = "start" if actor.name in _START_RETURNS_ADDRESS else "pid"
         with contextlib.suppress(HeliographError):
-            calls[getattr(discovery.actor(actor.name, status.namespace), method).remote()] = actor
-    done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_SECONDS) if calls else ([], [])
-    for call in late:
+            handle = discovery.actor(actor.name, status.namespace)
+            calls[getattr(handle, method).remote()] = actor
+            facts[handle.part_facts.remote()] = actor
+    every = [*calls, *facts]
+    done, late = ray.wait(every, num_returns=len(every), timeout=ANSWER_TIMEOUT_SECONDS) if every else ([], [])
+    for call in calls.keys() & set(late):
         calls[call].note = f"does not answer within {ANSWER_TIMEOUT_SECONDS:.0f} s"
     for call in done:
-        _take_answer(calls[call], call)
+        if call in calls:
+            _take_answer(calls[call], call)
+        else:
+            with contextlib.suppress(ray.exceptions.RayError):
+                facts[call].version = str(ray.get(call)["version"])
 
 
 def _take_answer(actor: ActorStatus, call: Any) -> None:

@@ -102,7 +102,7 @@ def machine(tmp_path: Path) -> Iterator[Installed]:
         made.helio("down", "--delete-data", exit_code=None)
 
 
-def test_a_running_cluster_gets_the_next_release_and_clients_do_not_notice(machine: Installed, tmp_path: Path) -> None:
+def test_a_running_cluster_goes_to_the_next_release_and_back_unnoticed(machine: Installed, tmp_path: Path) -> None:
     new = copy_present(tmp_path / "new", NEXT)
     machine.helio("namespaces", "policies", "set", "public/default", "deduplication=true")
     before = machine.actors()
@@ -130,8 +130,13 @@ def test_a_running_cluster_gets_the_next_release_and_clients_do_not_notice(machi
     after = machine.actors()
     assert {actor["version"] for actor in after.values()} == {NEXT}
     assert not {name for name in PARTS if after[name]["pid"] == before[name]["pid"]}
+    with load(url, 2) as made_later:  # and back, by the command of the release before
+        machine.install(tmp_path / "old")
+        assert machine.helio("restart", "--rolling")["done"]
+        made_later.wait_for_more()
+    assert {actor["version"] for actor in machine.actors().values()} == {"0.1.0"}
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    for stream in made.streams:
+    for stream in (*made.streams, *made_later.streams):
         assert read_all(client, stream.topic) == list(range(stream.publisher.sent)), "each message once, in order"
     client.close()
 

@@ -63,12 +63,12 @@ def test_the_configuration_comes_back_and_is_small(tmp_path: Path) -> None:
 
 
 def test_a_configuration_of_another_release_is_read(tmp_path: Path) -> None:
-    restore, (kind, values, tables, given) = config(tmp_path).__reduce__()
+    remake, (kind, values, given) = config(tmp_path).__reduce__()
     values["gone"] = 1
     del values["actor_cpus"]
-    tables["bookie"]["gone"] = 1
-    tables["gone"] = {"x": 1}
-    made = restore(kind, values, tables, {*given, "gone"})
+    values["sections"]["bookie"]["gone"] = 1
+    values["sections"]["gone"] = {"x": 1}
+    made = remake(kind, values, {*given, "gone"})
     assert made == config(tmp_path)
 
 

@@ -1,0 +1,142 @@
+"""The order of a rolling restart, what it waits for, and how it stops. A metadata store in memory, and no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.cluster.operator.planning import Sight
+from heliograph.cluster.operator.ports import ClusterPort, PartFacts
+from heliograph.cluster.operator.rolling import Rolling
+from heliograph.metadata import paths
+from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.codec import encode
+from heliograph.metadata.model import UnderReplicatedLedger
+from heliograph.metadata.operator_records import RollingRestart, Roster, RosterPart
+from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.store import MetadataStore
+
+PARTS = ("bookie-1", "bookie-2", "broker-1")
+
+
+@dataclass
+class Parts(ClusterPort):
+    """Parts that are their registrations. ``broken`` do not serve again."""
+
+    store: MetadataStore
+    broken: frozenset[str] = frozenset()
+    events: list[str] = field(default_factory=list)
+
+    @override
+    async def sight(self, homes: Mapping[str, str]) -> Sight:
+        raise NotImplementedError
+
+    @override
+    async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
+        raise NotImplementedError
+
+    @override
+    async def create(self, name: str, roster: Roster) -> None:
+        self.events.append(f"create {name}")
+
+    @override
+    async def started(self, name: str, seconds: float) -> str:
+        if name in self.broken:
+            return "its disk is gone"
+        await register(self.store, name)
+        return ""
+
+    @override
+    async def remove(self, name: str) -> None:
+        self.events.append(f"remove {name}")
+        if await self.store.exists(registration(name)):
+            await self.store.delete(registration(name))
+
+    @override
+    async def replace_process(self, name: str) -> None:
+        raise NotImplementedError
+
+    @override
+    async def ask(self, name: str, method: str, *arguments: Any) -> Any:
+        self.events.append(f"{method} {name}")
+
+
+def registration(name: str) -> str:
+    return paths.bookie_available(name) if name.startswith("bookie") else paths.broker_available(name)
+
+
+async def register(store: MetadataStore, name: str) -> None:
+    await store.create(registration(name), b"", parents=True)
+
+
+def restarted(
+    serving: tuple[str, ...], broken: frozenset[str] = frozenset(), *, is_lacking: bool = False
+) -> tuple[list[str], Roster]:
+    """Return what a restart of all parts did, and the roster that it left.
+
+    Args:
+        is_lacking: a ledger lacks copies until the restart says that it waits for them.
+    """
+
+    async def scenario() -> tuple[list[str], Roster]:
+        store = MemoryServer().open_session()
+        await initialise(store)
+        for name in serving:
+            await register(store, name)
+        rosters = [Roster(tuple(RosterPart(name, {}) for name in PARTS), 2, 1, 2, restart=RollingRestart(PARTS))]
+        notes: list[str] = []
+        cluster = Parts(store, broken)
+        if is_lacking:
+            await store.create(paths.underreplicated(7), encode(UnderReplicatedLedger(7, ("bookie-9",))), parents=True)
+
+        async def change(changed: Callable[[Roster], Roster]) -> None:
+            rosters.append(changed(rosters[-1]))
+
+        def note(name: str, text: str) -> None:
+            notes.append(text)
+            if is_lacking and "lack copies" in text:
+                cluster.events.append("waits for copies")
+                work = store.delete(paths.underreplicated(7))
+                tasks.add(asyncio.get_running_loop().create_task(work))
+
+        tasks: set[asyncio.Task[None]] = set()
+        await Rolling(store, cluster, change, note, 0.01).run(rosters[-1])
+        return cluster.events, rosters[-1]
+
+    return asyncio.run(scenario())
+
+
+def created(events: list[str]) -> list[str]:
+    return [event.removeprefix("create ") for event in events if event.startswith("create ")]
+
+
+def test_all_parts_are_restarted_in_their_order() -> None:
+    events, roster = restarted(PARTS)
+    assert created(events) == [*PARTS]
+    assert roster.restart is None
+    assert roster.failure == ""
+
+
+def test_what_does_not_serve_is_restarted_first() -> None:
+    """It may lack the code that the restart gives it; the others would wait for it."""
+    events, roster = restarted(("bookie-1", "broker-1"))
+    assert created(events) == ["bookie-2", "bookie-1", "broker-1"]
+    assert roster.failure == ""
+
+
+def test_a_part_that_does_not_serve_again_ends_it_with_the_reason() -> None:
+    events, roster = restarted(PARTS, broken=frozenset(["bookie-2"]))
+    assert created(events) == ["bookie-1", "bookie-2"]
+    assert roster.restart is None
+    assert "bookie-2 does not serve" in roster.failure
+    assert "its disk is gone; not restarted: bookie-2, broker-1" in roster.failure
+
+
+def test_nothing_is_stopped_while_a_ledger_lacks_copies() -> None:
+    events, _ = restarted(PARTS, is_lacking=True)
+    assert events[0] == "waits for copies"
+    assert created(events) == [*PARTS]
