@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from heliograph.client.access import connect_async as connect_async
     from heliograph.client.aio.client import AsyncClient as AsyncClient
     from heliograph.client.aio.consumer.consumer import AsyncConsumer as AsyncConsumer
+    from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from heliograph.client.aio.consumer.message import Message as Message
     from heliograph.client.aio.consumer.reader import AsyncReader as AsyncReader
+    from heliograph.client.aio.producer.interceptors import OutgoingMessage as OutgoingMessage
+    from heliograph.client.aio.producer.interceptors import ProducerInterceptor as ProducerInterceptor
     from heliograph.client.aio.producer.producer import AsyncProducer as AsyncProducer
     from heliograph.client.aio.topic import AsyncTopic as AsyncTopic
     from heliograph.client.schemas.records import AvroSchema as AvroSchema
@@ -43,11 +46,14 @@ _HOMES = {  # the module that defines each public name
     "AvroSchema": "heliograph.client.schemas.records",
     "Client": "heliograph.client.sync.client",
     "Consumer": "heliograph.client.sync.consumer",
+    "ConsumerInterceptor": "heliograph.client.aio.consumer.interceptors",
     "JsonSchema": "heliograph.client.schemas.records",
     "LocalCluster": "heliograph.standalone.local",
     "Message": "heliograph.client.aio.consumer.message",
     "MessageId": "heliograph.protocol.message_id",
+    "OutgoingMessage": "heliograph.client.aio.producer.interceptors",
     "Producer": "heliograph.client.sync.producer",
+    "ProducerInterceptor": "heliograph.client.aio.producer.interceptors",
     "RayCluster": "heliograph.ray_cluster",
     "Reader": "heliograph.client.sync.reader",
     "Schema": "heliograph.client.schemas.schema",
@@ -67,11 +73,14 @@ __all__ = [
     "AvroSchema",
     "Client",
     "Consumer",
+    "ConsumerInterceptor",
     "JsonSchema",
     "LocalCluster",
     "Message",
     "MessageId",
+    "OutgoingMessage",
     "Producer",
+    "ProducerInterceptor",
     "RayCluster",
     "Reader",
     "Schema",

@@ -145,6 +145,7 @@ class ProducerOptions:
         initial_subscription: A subscription that is created with the producer, unless there is one of that name.
         initial_sequence_id: Messages are numbered from the next number on. None continues after the last number that
             the topic holds of this name. A topic with deduplication stores no number of a name twice.
+        interceptors: What sees each message before it is sent and when its outcome is known, in this order.
         rejoin: When to look for the topic again after the broker closed the producer: ``at_once``, as stock clients do,
             which creates a topic again that was deleted by force; or, if nothing is unconfirmed, ``when_sending``.
     """
@@ -164,6 +165,7 @@ class ProducerOptions:
     access_mode: AccessMode = "shared"
     initial_subscription: str | None = None
     initial_sequence_id: int | None = None
+    interceptors: tuple[Any, ...] = ()
     rejoin: Rejoin = "at_once"
 
     def __post_init__(self) -> None:
@@ -195,7 +197,10 @@ class ConsumerOptions:
     """Which messages a consumer or reader receives, and how many it holds.
 
     Attributes:
-        topics: Full names, at least one.
+        topics: Full names, at least one unless there is a pattern.
+        pattern: A regular expression (RE2) of the topics instead: of those in ``public/default``, or with a namespace
+            in front. Topics that appear later are received from their first message on.
+        pattern_update_ms: Time between looks for topics that match; 0: only those that match at the opening.
         subscription: Name of the subscription; empty for a reader, which makes up a new name when it opens.
         schema: What values become, as ``heliograph.client.schemas.choice.schema_of`` takes it; None: bytes.
         type: How consumers share the subscription.
@@ -217,12 +222,15 @@ class ConsumerOptions:
         retry_topic: None: ``<topic>-<subscription>-RETRY``.
         priority_level: Consumers of a lower level are served first on shared subscriptions.
         read_compacted: Whether to read the compacted form of the topic.
+        interceptors: What sees each message before the caller, and each acknowledgement, in this order.
         start: Where a reader starts; None for consumers, which start at the cursor of their subscription.
         start_inclusive: Whether a reader receives the message at ``start`` itself.
     """
 
     topics: tuple[str, ...]
     subscription: str
+    pattern: str | None = None
+    pattern_update_ms: int = 60_000
     schema: SchemaLike = None
     type: SubscriptionType = "exclusive"
     initial_position: InitialPosition = "latest"
@@ -240,12 +248,13 @@ class ConsumerOptions:
     retry_topic: str | None = None
     priority_level: int = 0
     read_compacted: bool = False
+    interceptors: tuple[Any, ...] = ()
     start: MessageId | None = None
     start_inclusive: bool = False
 
     def __post_init__(self) -> None:
-        if not self.topics:
-            raise BadRequestError("a consumer needs at least one topic", field="topic")
+        if (self.pattern is None) is not bool(self.topics):
+            raise BadRequestError("a consumer needs at least one topic, or a pattern", field="topic")
         for topic in self.topics:
             TopicName.parse(topic)
         schema_of(self.schema)
@@ -257,6 +266,12 @@ class ConsumerOptions:
         if self.nack_delay_ms < 0 or self.priority_level < 0:
             raise InvalidConfigError("nack_delay_ms and priority_level cannot be negative", field="nack_delay_ms")
         self._check_redelivery()
+
+        if self.pattern is not None and (self.pattern_update_ms < 0 or (self.retry and self.retry_topic is None)):
+            raise InvalidConfigError(
+                "a consumer of a pattern needs the name of its retry_topic, and pattern_update_ms cannot be negative",
+                field="retry_topic,pattern_update_ms",
+            )
 
     def _check_redelivery(self) -> None:
         if not 1 <= self.nack_multiplier <= NACK_MULTIPLIER_MAX:

@@ -126,7 +126,7 @@ async def _lines_of_stdin() -> AsyncIterator[list[bytes]]:
     """
     import asyncio
 
-    from heliograph.client.aio.producer.producer import HEAD_BYTES_MAX
+    from heliograph.client.aio.producer.arguments import HEAD_BYTES_MAX
     from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 
     line_bytes_max = MESSAGE_BYTES_MAX + HEAD_BYTES_MAX  # of a key, its separator and the message

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from random import Random
+from re import Pattern
 from typing import Any
 
 from heliograph.client import options as options_module
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
+from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor
 from heliograph.client.aio.consumer.reader import AsyncReader
 from heliograph.client.aio.handle import AsyncHandle
+from heliograph.client.aio.pattern_watch import pattern_text
+from heliograph.client.aio.producer.interceptors import ProducerInterceptor
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.topic import AsyncTopic
@@ -69,7 +73,13 @@ class AsyncClient(AsyncHandle):
         return AsyncTopic(self, str(TopicName.parse(name)))
 
     def producer(
-        self, topic: str, *, schema: SchemaLike = None, name: str | None = None, **options: Any
+        self,
+        topic: str,
+        *,
+        schema: SchemaLike = None,
+        name: str | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
+        **options: Any,
     ) -> AsyncProducer:
         """Return a producer. It opens when it is awaited, or else at its first use.
 
@@ -79,6 +89,7 @@ class AsyncClient(AsyncHandle):
                 ``numpy.ndarray``, ``pyarrow.RecordBatch``, ``pyarrow.Table``, a ``JsonSchema`` or an ``AvroSchema``.
                 It is registered with the topic, which refuses one that is not compatible. None takes bytes and text.
             name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose.
+            interceptors: What sees each message before it is sent, and its outcome.
             options: Fields of ``heliograph.client.options.ProducerOptions``, such as ``batch_messages`` (1000),
                 ``batch_bytes`` (128 KiB), ``linger_ms`` (1), ``compression``, ``send_timeout_ms``.
 
@@ -87,12 +98,19 @@ class AsyncClient(AsyncHandle):
             BadRequestError: The schema is none.
         """
         full_name = str(TopicName.parse(topic))
-        built = options_module.build(ProducerOptions, topic=full_name, schema=schema, name=name, **options)
+        built = options_module.build(
+            ProducerOptions,
+            topic=full_name,
+            schema=schema,
+            name=name,
+            interceptors=tuple(interceptors),
+            **options,
+        )
         return AsyncProducer(self, built)
 
     def consumer(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | Pattern[str],
         subscription: str,
         *,
         type: SubscriptionType = "exclusive",
@@ -100,12 +118,15 @@ class AsyncClient(AsyncHandle):
         receiver_queue: int = 1000,
         schema: SchemaLike = None,
         name: str | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Any,
     ) -> AsyncConsumer:
         """Return a consumer of one or several topics. It subscribes when it is awaited, or else at its first use.
 
         Args:
-            topic: Full or short name, or several of them.
+            topic: Full or short name, or several of them; or a compiled regular expression for all topics of a
+                namespace whose names match, also of those that appear later: ``re.compile("orders-.*")`` for
+                ``public/default``, ``re.compile("tenant/namespace/orders-.*")`` for another one.
             subscription: Name of the subscription; its cursor outlives this consumer.
             type: ``exclusive``, ``shared``, ``failover`` or ``key_shared``.
             initial_position: Where the subscription starts if it does not exist yet.
@@ -113,21 +134,26 @@ class AsyncClient(AsyncHandle):
             schema: What values become: as for ``producer``. A message is decoded with the version of the schema that
                 it was written with, when its ``value`` is asked for. None leaves bytes.
             name: Shown in statistics; also decides the order of failover consumers.
+            interceptors: What sees each message before the caller, and each acknowledgement.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``, such as ``nack_delay_ms`` (1000).
 
         Raises:
             InvalidTopicNameError, InvalidConfigError, BadRequestError: A name or option is not acceptable.
+            UnsupportedError: The expression has flags, or a form that RE2 does not have.
         """
-        names = [topic] if isinstance(topic, str) else topic
+        pattern = pattern_text(topic) if isinstance(topic, Pattern) else None
+        names: Sequence[str] = [topic] if isinstance(topic, str) else () if isinstance(topic, Pattern) else topic
         built = options_module.build(
             ConsumerOptions,
             topics=tuple(map(str, map(TopicName.parse, names))),
+            pattern=pattern,
             subscription=subscription,
             type=type,
             initial_position=initial_position,
             receiver_queue=receiver_queue,
             schema=schema,
             name=name,
+            interceptors=tuple(interceptors),
             **options,
         )
         return AsyncConsumer(self, built)
@@ -139,6 +165,7 @@ class AsyncClient(AsyncHandle):
         *,
         inclusive: bool = False,
         schema: SchemaLike = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Any,
     ) -> AsyncReader:
         """Return a reader, which reads a topic from a given position and acknowledges nothing.
@@ -150,6 +177,7 @@ class AsyncClient(AsyncHandle):
             start: ``earliest``, ``latest``, or the id of the message after which the reader starts.
             inclusive: Start with the message at ``start`` itself.
             schema: What values become: as for ``consumer``.
+            interceptors: What sees each message before the caller.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``.
 
         Raises:
@@ -163,6 +191,7 @@ class AsyncClient(AsyncHandle):
             start=start_id,
             start_inclusive=inclusive,
             schema=schema,
+            interceptors=tuple(interceptors),
         )
         return AsyncReader(self, built)
 

@@ -31,8 +31,18 @@ class GrowthWatch:
 
     def start(self) -> None:
         """Start checking, unless no topic is partitioned or the client's options turn it off."""
-        if self._known and self._session.options.partitions_update_ms > 0:
+        if self._task is None and self._known and self._session.options.partitions_update_ms > 0:
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def add(self, topic: TopicName, count: int) -> None:
+        """Watch another topic with ``count`` partitions, from now on."""
+        if count > 0:
+            self._known[topic] = count
+            self.start()
+
+    def forget(self, topic: TopicName) -> None:
+        """Watch a topic no longer."""
+        self._known.pop(topic, None)
 
     async def stop(self) -> None:
         """Stop checking. Idempotent."""
@@ -51,7 +61,8 @@ class GrowthWatch:
             count = await self._session.partitions(topic)
             if count > known:
                 await self._grown(topic.partitions(count)[known:])
-                self._known[topic] = count
+                if topic in self._known:
+                    self._known[topic] = count
 
     async def _run(self) -> None:
         while True:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from re import Pattern
 from typing import Any
 
 from heliograph.client import options as options_module
+from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor
+from heliograph.client.aio.pattern_watch import pattern_text
+from heliograph.client.aio.producer.interceptors import ProducerInterceptor
 from heliograph.client.options import ConsumerOptions, ProducerOptions
 from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.sync.consumer import Consumer
@@ -53,7 +57,15 @@ class Client(ClientHandle):
         """
         return Topic(self, str(TopicName.parse(name)))
 
-    def producer(self, topic: str, *, schema: SchemaLike = None, name: str | None = None, **options: Any) -> Producer:
+    def producer(
+        self,
+        topic: str,
+        *,
+        schema: SchemaLike = None,
+        name: str | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
+        **options: Any,
+    ) -> Producer:
         """Return a producer. It opens at its first use or on entering a ``with`` block.
 
         Args:
@@ -62,6 +74,7 @@ class Client(ClientHandle):
                 ``numpy.ndarray``, ``pyarrow.RecordBatch``, ``pyarrow.Table``, a ``JsonSchema`` or an ``AvroSchema``.
                 It is registered with the topic, which refuses one that is not compatible. None takes bytes and text.
             name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose.
+            interceptors: What sees each message before it is sent, and its outcome.
             options: Fields of ``heliograph.client.options.ProducerOptions``, such as ``batch_messages`` (1000),
                 ``batch_bytes`` (128 KiB), ``linger_ms`` (1), ``compression``, ``send_timeout_ms``.
 
@@ -70,12 +83,14 @@ class Client(ClientHandle):
             BadRequestError: The schema is none.
         """
         full_name = str(TopicName.parse(topic))
-        built = options_module.build(ProducerOptions, topic=full_name, schema=schema, name=name, **options)
+        built = options_module.build(
+            ProducerOptions, topic=full_name, schema=schema, name=name, interceptors=tuple(interceptors), **options
+        )
         return Producer(self, built)
 
     def consumer(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | Pattern[str],
         subscription: str,
         *,
         type: SubscriptionType = "exclusive",
@@ -83,12 +98,15 @@ class Client(ClientHandle):
         receiver_queue: int = 1000,
         schema: SchemaLike = None,
         name: str | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Any,
     ) -> Consumer:
         """Return a consumer of one or several topics. It is subscribed when the call returns.
 
         Args:
-            topic: Full or short name, or several of them.
+            topic: Full or short name, or several of them; or a compiled regular expression for all topics of a
+                namespace whose names match, also of those that appear later: ``re.compile("orders-.*")`` for
+                ``public/default``, ``re.compile("tenant/namespace/orders-.*")`` for another one.
             subscription: Name of the subscription; its cursor outlives this consumer.
             type: ``exclusive``, ``shared``, ``failover`` or ``key_shared``.
             initial_position: Where the subscription starts if it does not exist yet.
@@ -96,22 +114,27 @@ class Client(ClientHandle):
             schema: What values become: as for ``producer``. A message is decoded with the version of the schema that
                 it was written with, when its ``value`` is asked for. None leaves bytes.
             name: Shown in statistics; also decides the order of failover consumers.
+            interceptors: What sees each message before the caller, and each acknowledgement.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``, such as ``nack_delay_ms`` (1000).
 
         Raises:
             InvalidTopicNameError, InvalidConfigError, BadRequestError: A name or option is not acceptable.
             TopicNotFoundError, ConnectionLostError, ...: The opening errors of ``Consumer``.
+            UnsupportedError: The expression has flags, or a form that RE2 does not have.
         """
-        names = [topic] if isinstance(topic, str) else topic
+        pattern = pattern_text(topic) if isinstance(topic, Pattern) else None
+        names: Sequence[str] = [topic] if isinstance(topic, str) else () if isinstance(topic, Pattern) else topic
         built = options_module.build(
             ConsumerOptions,
             topics=tuple(map(str, map(TopicName.parse, names))),
+            pattern=pattern,
             subscription=subscription,
             type=type,
             initial_position=initial_position,
             receiver_queue=receiver_queue,
             schema=schema,
             name=name,
+            interceptors=tuple(interceptors),
             **options,
         )
         return Consumer(self, built).open()
@@ -123,6 +146,7 @@ class Client(ClientHandle):
         *,
         inclusive: bool = False,
         schema: SchemaLike = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Any,
     ) -> Reader:
         """Return a reader, which reads a topic from a given position and acknowledges nothing.
@@ -134,6 +158,7 @@ class Client(ClientHandle):
             start: ``earliest``, ``latest``, or the id of the message after which the reader starts.
             inclusive: Start with the message at ``start`` itself.
             schema: What values become: as for ``consumer``.
+            interceptors: What sees each message before the caller.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``.
 
         Raises:
@@ -148,6 +173,7 @@ class Client(ClientHandle):
             start=start_id,
             start_inclusive=inclusive,
             schema=schema,
+            interceptors=tuple(interceptors),
         )
         return Reader(self, built).open()
 

@@ -31,7 +31,7 @@ class Consumer(TopicHandle[AsyncConsumer, ConsumerOptions]):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Return the full names of the topics, without partition suffixes."""
+        """Return the full names of the topics, without partition suffixes; none for a consumer of a pattern."""
         return self.options.topics
 
     @property
@@ -169,7 +169,8 @@ class Consumer(TopicHandle[AsyncConsumer, ConsumerOptions]):
             raise StopIteration from None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self.topics)}, {self.subscription!r}, {self.options.type})"
+        topics = self.options.pattern or ", ".join(self.topics)
+        return f"{type(self).__name__}({topics}, {self.subscription!r}, {self.options.type})"
 
     @override
     def _make(self) -> AsyncConsumer:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.base.errors import (
@@ -16,17 +15,15 @@ from heliograph.base.errors import (
     UnsupportedError,
 )
 from heliograph.client.aio.consumer.inbox import Inbox
+from heliograph.client.aio.consumer.interceptors import ConsumerInterceptors
 from heliograph.client.aio.consumer.letters import LetterTopics
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.partition import PartitionConsumer
-from heliograph.client.aio.growth import GrowthWatch
+from heliograph.client.aio.consumer.parts import SubscribedParts
 from heliograph.client.aio.handle import AsyncHandle, HandleState
-from heliograph.client.aio.opening import open_all
-from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ConsumerOptions
 from heliograph.client.schemas.choice import schema_of
 from heliograph.protocol.message_id import MessageId
-from heliograph.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
     from heliograph.client.aio.owner import HandleOwner
@@ -58,14 +55,15 @@ class AsyncConsumer(AsyncHandle):
         self.options = options
         self._inbox = Inbox(sources=1)
         self._parts: dict[str, PartitionConsumer] = {}
-        self._growth: GrowthWatch | None = None
+        self._subscribed: SubscribedParts | None = None
         self._schema = schema_of(options.schema)
+        self._interceptors = ConsumerInterceptors(options.interceptors)
         self._letters = LetterTopics(client, options)
         self._burials: set[asyncio.Task[None]] = set()
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Return the full names of the topics, without partition suffixes."""
+        """Return the full names of the topics, without partition suffixes; none for a consumer of a pattern."""
         return self.options.topics
 
     @property
@@ -126,6 +124,19 @@ class AsyncConsumer(AsyncHandle):
         await self._ack(messages)
 
     async def _ack(self, messages: Iterable[Message | MessageId]) -> None:
+        if not self._interceptors:
+            await self._acknowledge(messages)
+            return
+        messages = list(messages)
+        found = [_id_of(message) for message in messages]
+        try:
+            await self._acknowledge(messages)
+        except HeliographError as error:
+            self._interceptors.acknowledged(found, error)
+            raise
+        self._interceptors.acknowledged(found, None)
+
+    async def _acknowledge(self, messages: Iterable[Message | MessageId]) -> None:
         by_part: dict[PartitionConsumer, _Entries] = {}
         for message in messages:
             part = self._part_of(message)
@@ -159,7 +170,16 @@ class AsyncConsumer(AsyncHandle):
             bits = (1 << last.batch_size) - (1 << (last.batch_index + 1))
         part = self._part_of(message)
         part.redelivery.acknowledged_up_to((last.ledger_id, last.entry_id - (bits != 0)))
-        await part.acks.cumulative((last.ledger_id, last.entry_id), bits)
+        confirmed = part.acks.cumulative((last.ledger_id, last.entry_id), bits)
+        if not self._interceptors:
+            await confirmed
+            return
+        try:
+            await confirmed
+        except HeliographError as error:
+            self._interceptors.acknowledged_cumulatively(last, error)
+            raise
+        self._interceptors.acknowledged_cumulatively(last, None)
 
     async def nack(self, message: Message | MessageId) -> None:
         """Acknowledge a message negatively: it is delivered again after ``nack_delay_ms``.
@@ -174,6 +194,8 @@ class AsyncConsumer(AsyncHandle):
         is_last = isinstance(message, Message) and self._letters.is_last_delivery(message)
         if not is_last or not await self._bury(message):  # type: ignore[arg-type]  # ``is_last`` is of messages only
             self._nack(part, message)
+        if self._interceptors:
+            self._interceptors.negatively_acknowledged([_id_of(message)])
 
     async def reconsume_later(
         self, message: Message, delay: float = 0, *, properties: Mapping[str, str] | None = None
@@ -269,6 +291,9 @@ class AsyncConsumer(AsyncHandle):
             if messages and self.options.max_redeliver is not None:
                 messages = self._without_dead(messages)
             if messages:
+                self._on_received(messages)
+                if self._interceptors:
+                    return [self._interceptors.before_consume(message) for message in messages]
                 return messages
             if timeout is not None and deadline is None:
                 deadline = asyncio.get_running_loop().time() + timeout
@@ -282,6 +307,9 @@ class AsyncConsumer(AsyncHandle):
                 raise inbox.failure
             if not await inbox.wait(deadline):
                 return []
+
+    def _on_received(self, messages: Sequence[Message]) -> None:
+        """Note what callers receive; only readers do."""
 
     def _without_dead(self, messages: list[Message]) -> list[Message]:
         """Return the messages that callers may receive; begin to publish the others as dead letters."""
@@ -314,60 +342,24 @@ class AsyncConsumer(AsyncHandle):
         return self.options
 
     async def _do_open(self) -> None:
-        options = self._subscribing()
         session = await self.client.session()
-        counts = {}
-        for topic in map(TopicName.parse, [*self.options.topics, *self._letters.retry_topics]):
-            counts[topic] = await session.partitions(topic)
-        names = [name for topic, count in counts.items() for name in topic.partitions(count)]
-        self._inbox = Inbox(sources=len(names))
-        retries = {name for name in names if name.partitioned_name in self._letters.retry_topics}
-        parts = self._new_parts(session, [name for name in names if name not in retries], options, len(names))
-        if retries:  # their messages are of this subscription, also those that are older than it
-            parts += self._new_parts(session, retries, replace(options, initial_position="earliest"), len(names))
-        await open_all(parts)
-        self._parts = {part.topic_name: part for part in parts}
-        self._growth = GrowthWatch(session, counts, lambda names: self._grow(session, names))
-        self._growth.start()
+        parts = SubscribedParts(
+            session, self._subscribing(), self._schema, self._letters.retry_topics, self._interceptors.timed_out
+        )
+        await parts.open()
+        self._subscribed, self._inbox, self._parts = parts, parts.inbox, parts.by_name
         self.client.adopt(self)
-
-    def _new_parts(
-        self, session: ClientSession, names: Collection[TopicName], options: ConsumerOptions, sharers: int
-    ) -> list[PartitionConsumer]:
-        queue = max(1, self.options.receiver_queue // sharers)
-        bytes_max = max(1, self.options.receiver_bytes_max // sharers)
-        return [
-            PartitionConsumer(
-                session, name, options, self._inbox, queue=queue, bytes_max=bytes_max, schema=self._schema
-            )
-            for name in names
-        ]
-
-    async def _grow(self, session: ClientSession, names: Sequence[TopicName]) -> None:
-        """Subscribe to partitions that were added, from their first message on."""
-        options = replace(self._subscribing(), initial_position="earliest")
-        if options.start is not None:
-            options = replace(options, start=MessageId.EARLIEST)
-        parts = self._new_parts(session, names, options, len(self._parts) + len(names))
-        self._inbox.sources += len(names)
-        self._parts |= {part.topic_name: part for part in parts}  # the first may deliver before the last is open
-        try:
-            await open_all(parts)
-        except BaseException:
-            self._inbox.sources -= len(names)
-            for part in parts:
-                del self._parts[part.topic_name]
-            raise
 
     async def _do_close(self) -> None:
         """Send the acknowledgements that are left, then leave the topics."""
-        if self._growth is not None:
-            await self._growth.stop()
+        if self._subscribed is not None:
+            await self._subscribed.stop_watching()
         self._inbox.fail(AlreadyClosedError("the consumer was closed"))
         if self._burials:
             await asyncio.wait(list(self._burials))
         await self._letters.close()
-        await asyncio.gather(*(part.close() for part in self._parts.values()))
+        if self._subscribed is not None:
+            await self._subscribed.close()
         self.client.release(self)
 
     # -- acknowledging
@@ -406,7 +398,12 @@ class AsyncConsumer(AsyncHandle):
         return type(self), (self.client, self.options)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self.topics)}, {self.subscription!r}, {self.options.type})"
+        topics = self.options.pattern or ", ".join(self.topics)
+        return f"{type(self).__name__}({topics}, {self.subscription!r}, {self.options.type})"
+
+
+def _id_of(message: Message | MessageId) -> MessageId:
+    return message.message_id if isinstance(message, Message) else message
 
 
 def _acknowledge(message: Message | MessageId, entries: _Entries) -> _Position:

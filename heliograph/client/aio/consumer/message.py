@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,10 @@ class Message:
         if decoded[1] is not None:
             raise decoded[1]
         return decoded[0]
+
+    def with_value(self, value: Any) -> Message:
+        """Return a copy with another value, as an interceptor may hand it on."""
+        return replace(self, _decode=None, _decoded=(value, None))
 
     def _outcome(self) -> tuple[Any, HeliographError | None] | None:
         if self._decode is not None and self._decoded is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from heliograph.base.errors import Advice, AlreadyClosedError, ConnectionLostError, ConsumerBusyError, HeliographError
 from heliograph.base.lifecycle import Lifecycle
@@ -91,6 +91,8 @@ class PartitionConsumer:
         queue: int,
         bytes_max: int,
         schema: Schema | None,
+        on_failed: Callable[[PartitionConsumer, HeliographError], None],
+        on_ack_timeout: Callable[[Sequence[MessageId]], None],
     ) -> None:
         self.topic_name = str(topic)
         self.partition = topic.partition
@@ -100,6 +102,8 @@ class PartitionConsumer:
         self.topic = topic
         self.decoders = None if schema is None else ValueDecoders(session, topic, schema)
         self._schema = None if schema is None else schema.info
+        self._on_failed = on_failed
+        self._on_ack_timeout = on_ack_timeout
         self._session = session
         self._options = options
         self._inbox = inbox
@@ -117,7 +121,7 @@ class PartitionConsumer:
         )
         self._not_before_ms: int | None = None  # publish time at which a reader starts after a seek by time
         self._broker_epoch = 0
-        self.redelivery = RedeliverySchedule(options, session.loop, self._redeliver)
+        self.redelivery = RedeliverySchedule(options, session.loop, self._redeliver, self._tell_timeout)
         self._chunks = ChunkAssembler()
         self.acks = AckSender(self._id, session.options.operation_timeout_ms, session.backoff().pause)
 
@@ -232,6 +236,9 @@ class PartitionConsumer:
 
     # -- redelivery
 
+    def _tell_timeout(self, positions: Sequence[_Position]) -> None:
+        self._on_ack_timeout([MessageId(*each, self.partition, topic=self.topic_name) for each in positions])
+
     def _redeliver(self, positions: Sequence[_Position]) -> None:
         connection = self._connection
         if connection is None or self._state is not _READY:
@@ -328,7 +335,7 @@ class PartitionConsumer:
                 if error.advice is Advice.STOP and not isinstance(error, ConsumerBusyError):
                     log.warning("consumer of %s failed for good: %s", self.topic_name, error)
                     self._move(ConsumerPartitionState.FAILED)
-                    self._inbox.fail(error)
+                    self._on_failed(self, error)
                     self.acks.fail(error)
                     return
                 log.debug("consumer of %s is not back yet: %s", self.topic_name, error)

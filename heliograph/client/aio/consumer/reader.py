@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
+from collections.abc import Sequence
 
 from typing_extensions import override
 
@@ -71,13 +72,11 @@ class AsyncReader(AsyncConsumer):
         return dataclasses.replace(self.options, subscription=name)
 
     @override
-    async def _receive(self, limit: int, timeout: float | None) -> list[Message]:
-        messages = await super()._receive(limit, timeout)
+    def _on_received(self, messages: Sequence[Message]) -> None:
         for message in messages:
             delivery = message._delivery
             assert delivery is not None, "a message that was just received has its delivery"
             delivery.consumer.on_read(message.message_id)
-        return messages
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic})"

@@ -19,6 +19,7 @@ class RedeliverySchedule:
 
     Args:
         redeliver: Called with the entries that are due, sorted.
+        on_timeout: Called before with those that were not acknowledged in time.
     """
 
     def __init__(
@@ -26,10 +27,12 @@ class RedeliverySchedule:
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
         redeliver: Callable[[Sequence[_Position]], None],
+        on_timeout: Callable[[Sequence[_Position]], None] = lambda _: None,
     ) -> None:
         self._options = options
         self._loop = loop
         self._redeliver = redeliver
+        self._on_timeout = on_timeout
         self._nacked: dict[_Position, float] = {}  # loop time at which an entry is requested again
         self._due: list[tuple[float, _Position]] = []  # a heap of the same, with entries that are no longer nacked
         self._nack_timer: asyncio.TimerHandle | None = None
@@ -101,6 +104,7 @@ class RedeliverySchedule:
                 break
             late += self._unacknowledged.pop(position)[1]
         if late:
+            self._on_timeout(sorted(late))
             self._redeliver(sorted(late))
 
     def _give_up(self, position: _Position) -> None:

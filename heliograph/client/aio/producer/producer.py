@@ -6,37 +6,41 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from heliograph.base.clock import wall_ms
-from heliograph.base.errors import AlreadyClosedError, BadRequestError, MessageTooLargeError
+from heliograph.base.errors import AlreadyClosedError, HeliographError, MessageTooLargeError
 from heliograph.client.aio.growth import GrowthWatch
 from heliograph.client.aio.handle import AsyncHandle, HandleState
 from heliograph.client.aio.opening import open_all
+from heliograph.client.aio.producer.arguments import (
+    all_encoded,
+    all_heads,
+    check_head_size,
+    check_lengths,
+    checked_head,
+    checked_text,
+    columns_of,
+    deliver_at_ms_of,
+    encoded,
+    key_texts,
+    to_bytes,
+)
+from heliograph.client.aio.producer.interceptors import OutgoingMessage, ProducerInterceptors
 from heliograph.client.aio.producer.partition import PartitionProducer
 from heliograph.client.aio.producer.routing import Router
 from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ProducerOptions
 from heliograph.client.schemas.choice import schema_of
-from heliograph.client.schemas.schema import Schema
-from heliograph.protocol.batch import full_head, heads_of, key_text, keyed_head, plain_head
-from heliograph.protocol.frame import FRAME_SLACK_BYTES
+from heliograph.protocol.batch import keyed_head, plain_head
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
     from heliograph.client.aio.owner import HandleOwner
 
-# Key, properties and event time of one message: they must fit what a frame has on top of its payload. # I15
-HEAD_BYTES_MAX = 7 << 10
-DELIVER_AFTER_SECONDS_MAX = 100 * 365 * 86_400
-
-assert HEAD_BYTES_MAX < FRAME_SLACK_BYTES, "a message with the longest head fits its frame"
-
 _OPEN = HandleState.OPEN  # looked up once: every message compares with it
 _Waiter = asyncio.Future[MessageId]
-_Key = TypeVar("_Key", str, bytes, str | bytes)
 
 
 class AsyncProducer(AsyncHandle):
@@ -57,6 +61,7 @@ class AsyncProducer(AsyncHandle):
         self.client = client
         self.options = options
         self._schema = schema_of(options.schema)
+        self._interceptors = ProducerInterceptors(options.interceptors)
         self._window = SendWindow(options.pending_messages_max, options.pending_bytes_max)
         self._parts: list[PartitionProducer] = []
         self._router = Router(1)
@@ -142,26 +147,35 @@ class AsyncProducer(AsyncHandle):
         """
         if self._state is not _OPEN:
             await self.open()
+        message: OutgoingMessage | None = None
+        if self._interceptors:
+            message = self._interceptors.before_send(OutgoingMessage(value, key, properties, event_time_ms))
+            value, properties, event_time_ms = message.value, message.properties, message.event_time_ms
+            key = None if message.key is None else checked_text(message.key)
         if self._schema is not None:
-            value, properties = _encoded(self._schema, value, properties)
-        payload = value if type(value) is bytes else _to_bytes(value)
+            value, properties = encoded(self._schema, value, properties)
+        payload = value if type(value) is bytes else to_bytes(value)
         self._check_payload_size(payload)
         deliver_at_ms = 0
         if deliver_after is not None or deliver_at is not None:
-            deliver_at_ms = _deliver_at_ms(deliver_after, deliver_at)
+            deliver_at_ms = deliver_at_ms_of(deliver_after, deliver_at)
         if properties or event_time_ms is not None:
-            head = _checked_head(len(payload), key if key is None else _checked_text(key), properties, event_time_ms)
+            head = checked_head(len(payload), key if key is None else checked_text(key), properties, event_time_ms)
         elif key is None:
             head = plain_head(len(payload))
         else:
-            head = keyed_head(_checked_text(key), len(payload))
-        _check_head_size(head)
+            head = keyed_head(checked_text(key), len(payload))
+        check_head_size(head)
         size = len(head) + len(payload)
         if not self._window.try_acquire(1, size):
             await self._wait_for_room(1, size)
         if deliver_at_ms:
-            return self._choose(key).add_delayed(head, payload, deliver_at_ms)
-        return self._choose(key).add(head, payload, key)
+            waiter = self._choose(key).add_delayed(head, payload, deliver_at_ms)
+        else:
+            waiter = self._choose(key).add(head, payload, key)
+        if message is not None:
+            self._tell_outcome(message, waiter)
+        return waiter
 
     async def send_many(
         self,
@@ -193,19 +207,28 @@ class AsyncProducer(AsyncHandle):
         """
         if self._state is not _OPEN:
             await self.open()
-        if self._schema is not None:
-            values, properties = _all_encoded(self._schema, values, properties)
-        payloads = [value if type(value) is bytes else b"" if value is None else _to_bytes(value) for value in values]
-        _check_length(
-            payloads, keys=keys, properties=properties, event_times_ms=event_times_ms, ordering_keys=ordering_keys
+        check_lengths(
+            values, keys=keys, properties=properties, event_times_ms=event_times_ms, ordering_keys=ordering_keys
         )
+        messages: list[OutgoingMessage] = []
+        if self._interceptors:
+            messages = [
+                self._interceptors.before_send(OutgoingMessage(*each))
+                for each in columns_of(values, keys, properties, event_times_ms)
+            ]
+            values, keys = [each.value for each in messages], [each.key for each in messages]
+            properties = [each.properties for each in messages]
+            event_times_ms = [each.event_time_ms for each in messages]
+        if self._schema is not None:
+            values, properties = all_encoded(self._schema, values, properties)
+        payloads = [value if type(value) is bytes else b"" if value is None else to_bytes(value) for value in values]
         if not payloads:
             return []
         self._check_payload_size(max(payloads, key=len))
         nulls = [value is None for value in values] if None in values else None
-        heads = _heads_of(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
-        _check_head_size(max(heads, key=len))
-        shares = self._shares(len(payloads), None if keys is None else _texts(keys))
+        heads = all_heads(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
+        check_head_size(max(heads, key=len))
+        shares = self._shares(len(payloads), None if keys is None else key_texts(keys))
         ids: list[MessageId | None] = [None] * len(payloads)
         waiting: list[tuple[_Waiter, Sequence[int]]] = []
         try:
@@ -213,6 +236,9 @@ class AsyncProducer(AsyncHandle):
                 await self._push_share(part, heads, payloads, positions, key, waiting)
         finally:
             failures = await _collect(waiting, ids)
+            for message, found in zip(messages, ids, strict=False):  # none without interceptors
+                failed = failures[0] if found is None and failures else None
+                self._interceptors.acknowledged(message, found, failed if isinstance(failed, HeliographError) else None)
         if failures:
             raise failures[0]
         return ids  # type: ignore[return-value]
@@ -250,6 +276,18 @@ class AsyncProducer(AsyncHandle):
             await self._growth.stop()
         await asyncio.gather(*(part.close() for part in self._parts))
         self.client.release(self)
+
+    def _tell_outcome(self, message: OutgoingMessage, waiter: _Waiter) -> None:
+        def settled(done: _Waiter) -> None:
+            if done.cancelled():
+                return  # by the caller, who does not want to know
+            error = done.exception()
+            if error is None:
+                self._interceptors.acknowledged(message, done.result(), None)
+            elif isinstance(error, HeliographError):
+                self._interceptors.acknowledged(message, None, error)
+
+        waiter.add_done_callback(settled)
 
     # -- choosing partitions, packing entries
 
@@ -333,21 +371,6 @@ class AsyncProducer(AsyncHandle):
         return f"{type(self).__name__}({self.topic}, name={self.name!r})"
 
 
-def _encoded(
-    schema: Schema, value: Any, properties: Mapping[str, str] | None
-) -> tuple[bytes, Mapping[str, str] | None]:
-    return schema.encode(value), {**schema.properties, **(properties or {})} or None
-
-
-def _all_encoded(
-    schema: Schema, values: Sequence[Any], properties: Sequence[Mapping[str, str] | None] | None
-) -> tuple[list[bytes | None], Sequence[Mapping[str, str] | None] | None]:
-    encoded = [None if value is None else schema.encode(value) for value in values]
-    if schema.properties and (properties is None or len(properties) == len(values)):
-        properties = [{**schema.properties, **(own or {})} for own in properties or [None] * len(values)]
-    return encoded, properties
-
-
 async def _collect(
     waiting: Sequence[tuple[_Waiter, Sequence[int]]], ids: list[MessageId | None]
 ) -> list[BaseException]:
@@ -368,106 +391,3 @@ async def _collect(
         for index, position in enumerate(positions):
             ids[position] = MessageId(ledger_id, entry_id, partition, index, size, topic)
     return failures
-
-
-def _heads_of(
-    payloads: Sequence[bytes],
-    keys: Sequence[str | bytes | None] | None,
-    properties: Sequence[Mapping[str, str] | None] | None,
-    event_times_ms: Sequence[int | None] | None,
-    ordering_keys: Sequence[bytes | None] | None,
-    nulls: Sequence[bool] | None,
-) -> list[bytes]:
-    for key in keys or ():
-        if key is not None:
-            _checked_key(key)
-    has_bytes = any(isinstance(key, bytes) for key in keys or ())
-    if properties is None and event_times_ms is None and ordering_keys is None and nulls is None and not has_bytes:
-        return heads_of(payloads, keys)  # type: ignore[arg-type]  # all keys are text
-    nothing: list[None] = [None] * len(payloads)
-    columns = zip(
-        map(len, payloads),
-        keys or nothing,
-        properties or nothing,
-        event_times_ms or nothing,
-        ordering_keys or nothing,
-        nulls or [False] * len(payloads),
-        strict=True,
-    )
-    return [_checked_head(*column) for column in columns]
-
-
-def _checked_head(
-    size: int,
-    key: str | bytes | None,
-    properties: Mapping[str, str] | None,
-    event_time_ms: int | None,
-    ordering_key: bytes | None = None,
-    is_null: bool = False,
-) -> bytes:
-    if event_time_ms is not None and (type(event_time_ms) is not int or not 0 <= event_time_ms < 1 << 63):
-        raise BadRequestError(
-            f"event_time_ms is {event_time_ms!r}, not a time in ms since the epoch", field="event_time_ms"
-        )
-    for name, value in (properties or {}).items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise BadRequestError(f"property {name!r} is not text", field="properties")
-    if ordering_key is not None and not isinstance(ordering_key, bytes):
-        raise BadRequestError(
-            f"an ordering key must be bytes, not {type(ordering_key).__name__}", field="ordering_keys"
-        )
-    return full_head(size, key if key is None else _checked_key(key), properties, event_time_ms, ordering_key, is_null)
-
-
-def _texts(keys: Sequence[str | bytes | None]) -> list[str | None]:
-    return [key if key is None else key_text(key) for key in keys]
-
-
-def _deliver_at_ms(deliver_after: float | None, deliver_at: int | None) -> int:
-    """Return the earliest delivery time in ms since the epoch."""
-    if deliver_after is not None and deliver_at is not None:
-        raise BadRequestError("give deliver_after or deliver_at, not both", field="deliver_at")
-    if deliver_at is not None:
-        if type(deliver_at) is not int or not 0 <= deliver_at < 1 << 63:
-            raise BadRequestError(f"deliver_at is {deliver_at!r}, not a time in ms since the epoch", field="deliver_at")
-        return deliver_at
-    if not isinstance(deliver_after, int | float) or not 0 <= deliver_after <= DELIVER_AFTER_SECONDS_MAX:
-        raise BadRequestError(
-            f"deliver_after is {deliver_after!r}", field="deliver_after", limit=f"0 to {DELIVER_AFTER_SECONDS_MAX} s"
-        )
-    return wall_ms() + round(deliver_after * 1_000)
-
-
-def _check_head_size(head: bytes) -> None:
-    if len(head) > HEAD_BYTES_MAX:
-        raise MessageTooLargeError(
-            f"the key and properties of a message have {len(head)} bytes",
-            field="properties",
-            limit=f"{HEAD_BYTES_MAX} bytes",
-        )
-
-
-def _checked_text(key: str) -> str:
-    if not isinstance(key, str):
-        raise BadRequestError(f"a key must be text, not {type(key).__name__}", field="key")
-    return key
-
-
-def _checked_key(key: _Key) -> _Key:
-    if not isinstance(key, str | bytes):
-        raise BadRequestError(f"a key must be text or bytes, not {type(key).__name__}", field="key")
-    return key
-
-
-def _check_length(payloads: Sequence[bytes], **columns: Sequence[Any] | None) -> None:
-    for name, column in columns.items():
-        if column is not None and len(column) != len(payloads):
-            raise BadRequestError(f"{name} has {len(column)} items for {len(payloads)} values", field=name)
-
-
-def _to_bytes(value: object) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise BadRequestError(f"a value must be bytes or text, not {type(value).__name__}", field="value")

@@ -1,0 +1,157 @@
+"""What callers give for one message, checked, and the bytes that are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import BadRequestError, MessageTooLargeError
+from heliograph.client.schemas.schema import Schema
+from heliograph.protocol.batch import full_head, heads_of, key_text
+from heliograph.protocol.frame import FRAME_SLACK_BYTES
+
+# Key, properties and event time of one message: they must fit what a frame has on top of its payload. # I15
+HEAD_BYTES_MAX = 7 << 10
+DELIVER_AFTER_SECONDS_MAX = 100 * 365 * 86_400
+
+assert HEAD_BYTES_MAX < FRAME_SLACK_BYTES, "a message with the longest head fits its frame"
+
+_Key = TypeVar("_Key", str, bytes, str | bytes)
+
+
+def encoded(schema: Schema, value: Any, properties: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str] | None]:
+    """Return the payload and the properties of a value with a schema."""
+    return schema.encode(value), {**schema.properties, **(properties or {})} or None
+
+
+def all_encoded(
+    schema: Schema, values: Sequence[Any], properties: Sequence[Mapping[str, str] | None] | None
+) -> tuple[list[bytes | None], Sequence[Mapping[str, str] | None] | None]:
+    """Return payloads and properties of many values with a schema; None stays None."""
+    encoded = [None if value is None else schema.encode(value) for value in values]
+    if schema.properties and (properties is None or len(properties) == len(values)):
+        properties = [{**schema.properties, **(own or {})} for own in properties or [None] * len(values)]
+    return encoded, properties
+
+
+def all_heads(
+    payloads: Sequence[bytes],
+    keys: Sequence[str | bytes | None] | None,
+    properties: Sequence[Mapping[str, str] | None] | None,
+    event_times_ms: Sequence[int | None] | None,
+    ordering_keys: Sequence[bytes | None] | None,
+    nulls: Sequence[bool] | None,
+) -> list[bytes]:
+    """Return the metadata in front of each payload."""
+    for key in keys or ():
+        if key is not None:
+            checked_key(key)
+    has_bytes = any(isinstance(key, bytes) for key in keys or ())
+    if properties is None and event_times_ms is None and ordering_keys is None and nulls is None and not has_bytes:
+        return heads_of(payloads, keys)  # type: ignore[arg-type]  # all keys are text
+    nothing: list[None] = [None] * len(payloads)
+    columns = zip(
+        map(len, payloads),
+        keys or nothing,
+        properties or nothing,
+        event_times_ms or nothing,
+        ordering_keys or nothing,
+        nulls or [False] * len(payloads),
+        strict=True,
+    )
+    return [checked_head(*column) for column in columns]
+
+
+def checked_head(
+    size: int,
+    key: str | bytes | None,
+    properties: Mapping[str, str] | None,
+    event_time_ms: int | None,
+    ordering_key: bytes | None = None,
+    is_null: bool = False,
+) -> bytes:
+    """Return the metadata in front of one payload; raise BadRequestError if a part of it is not acceptable."""
+    if event_time_ms is not None and (type(event_time_ms) is not int or not 0 <= event_time_ms < 1 << 63):
+        raise BadRequestError(
+            f"event_time_ms is {event_time_ms!r}, not a time in ms since the epoch", field="event_time_ms"
+        )
+    for name, value in (properties or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadRequestError(f"property {name!r} is not text", field="properties")
+    if ordering_key is not None and not isinstance(ordering_key, bytes):
+        raise BadRequestError(
+            f"an ordering key must be bytes, not {type(ordering_key).__name__}", field="ordering_keys"
+        )
+    return full_head(size, key if key is None else checked_key(key), properties, event_time_ms, ordering_key, is_null)
+
+
+def key_texts(keys: Sequence[str | bytes | None]) -> list[str | None]:
+    """Return keys as text, those of bytes in base64."""
+    return [key if key is None else key_text(key) for key in keys]
+
+
+def deliver_at_ms_of(deliver_after: float | None, deliver_at: int | None) -> int:
+    """Return the earliest delivery time in ms since the epoch."""
+    if deliver_after is not None and deliver_at is not None:
+        raise BadRequestError("give deliver_after or deliver_at, not both", field="deliver_at")
+    if deliver_at is not None:
+        if type(deliver_at) is not int or not 0 <= deliver_at < 1 << 63:
+            raise BadRequestError(f"deliver_at is {deliver_at!r}, not a time in ms since the epoch", field="deliver_at")
+        return deliver_at
+    if not isinstance(deliver_after, int | float) or not 0 <= deliver_after <= DELIVER_AFTER_SECONDS_MAX:
+        raise BadRequestError(
+            f"deliver_after is {deliver_after!r}", field="deliver_after", limit=f"0 to {DELIVER_AFTER_SECONDS_MAX} s"
+        )
+    return wall_ms() + round(deliver_after * 1_000)
+
+
+def check_head_size(head: bytes) -> None:
+    """Raise MessageTooLargeError for a head that does not fit its frame."""
+    if len(head) > HEAD_BYTES_MAX:
+        raise MessageTooLargeError(
+            f"the key and properties of a message have {len(head)} bytes",
+            field="properties",
+            limit=f"{HEAD_BYTES_MAX} bytes",
+        )
+
+
+def checked_text(key: str | bytes) -> str:
+    """Return a key that has to be text; raise BadRequestError for another one."""
+    if not isinstance(key, str):
+        raise BadRequestError(f"a key must be text, not {type(key).__name__}", field="key")
+    return key
+
+
+def checked_key(key: _Key) -> _Key:
+    """Return a key of text or bytes; raise BadRequestError for another one."""
+    if not isinstance(key, str | bytes):
+        raise BadRequestError(f"a key must be text or bytes, not {type(key).__name__}", field="key")
+    return key
+
+
+def columns_of(
+    values: Sequence[Any],
+    keys: Sequence[str | bytes | None] | None,
+    properties: Sequence[Mapping[str, str] | None] | None,
+    event_times_ms: Sequence[int | None] | None,
+) -> Iterator[tuple[Any, str | bytes | None, Mapping[str, str] | None, int | None]]:
+    """Return value, key, properties and event time of each message."""
+    nothing: list[None] = [None] * len(values)
+    return zip(values, keys or nothing, properties or nothing, event_times_ms or nothing, strict=True)
+
+
+def check_lengths(payloads: Sequence[Any], **columns: Sequence[Any] | None) -> None:
+    """Raise BadRequestError for a column with another number of items than there are values."""
+    for name, column in columns.items():
+        if column is not None and len(column) != len(payloads):
+            raise BadRequestError(f"{name} has {len(column)} items for {len(payloads)} values", field=name)
+
+
+def to_bytes(value: object) -> bytes:
+    """Return bytes or text as bytes; raise BadRequestError for anything else."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise BadRequestError(f"a value must be bytes or text, not {type(value).__name__}", field="value")

@@ -1,0 +1,82 @@
+"""Interceptors of producers: code of the user that sees each message on its way out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heliograph.base.errors import HeliographError
+from heliograph.protocol.message_id import MessageId
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """A message that a caller wants to send.
+
+    Attributes:
+        value: What the caller gave: before the schema encodes it. None is a null value.
+        key, properties, event_time_ms: As in ``AsyncProducer.send``.
+    """
+
+    value: Any
+    key: str | bytes | None = None
+    properties: Mapping[str, str] | None = None
+    event_time_ms: int | None = None
+
+    def replace(self, **changes: Any) -> OutgoingMessage:
+        """Return a copy with other values of some attributes."""
+        return replace(self, **changes)
+
+
+class ProducerInterceptor:
+    """The base of a producer's interceptors: override what is of interest.
+
+    The methods run on the event loop of the handle and must not block. An interceptor that raises is logged and passed
+    over: the message goes on as it was before, and the next interceptor gets it. It has to be picklable if the handle
+    is pickled.
+    """
+
+    def before_send(self, message: OutgoingMessage) -> OutgoingMessage:
+        """Return the message to send instead, or the same; it is called before the value is encoded."""
+        return message
+
+    def on_send_acknowledged(
+        self, message: OutgoingMessage, message_id: MessageId | None, error: HeliographError | None
+    ) -> None:
+        """Learn the outcome of a message: the id of a stored one, or the error that its caller gets."""
+
+
+class ProducerInterceptors:
+    """The interceptors of one producer, in the order in which they are called."""
+
+    def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
+        self._interceptors = tuple(interceptors)
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def before_send(self, message: OutgoingMessage) -> OutgoingMessage:
+        """Return the message as the last interceptor leaves it."""
+        for one in self._interceptors:
+            try:
+                found = one.before_send(message)
+                if not isinstance(found, OutgoingMessage):
+                    raise TypeError(f"before_send returned {type(found).__name__}")
+                message = found
+            except Exception:
+                log.exception("%s.before_send failed; the message is sent without it", type(one).__name__)
+        return message
+
+    def acknowledged(
+        self, message: OutgoingMessage, message_id: MessageId | None, error: HeliographError | None
+    ) -> None:
+        """Tell all interceptors the outcome of a message."""
+        for one in self._interceptors:
+            try:
+                one.on_send_acknowledged(message, message_id, error)
+            except Exception:
+                log.exception("%s.on_send_acknowledged failed", type(one).__name__)

@@ -1,0 +1,140 @@
+"""Consumers of several topics, and of all topics whose names match an expression."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+import heliograph
+from heliograph.base.errors import BadRequestError, HeliographError, InvalidConfigError, UnsupportedError
+from heliograph.client.aio.pattern_watch import full_pattern
+from tests.unit.client.world import run
+
+SECONDS = 60
+FAST: dict[str, Any] = {"initial_position": "earliest", "pattern_update_ms": 20}
+
+
+def values_of(consumer: heliograph.Consumer, count: int) -> set[bytes]:
+    found = set()
+    for _ in range(count):
+        message = consumer.receive(SECONDS)
+        consumer.ack(message)
+        found.add(message.value)
+    return found
+
+
+def test_a_consumer_of_several_topics(client: heliograph.Client) -> None:
+    for topic in ("several-a", "several-b", "several-c"):
+        client.producer(topic).send(topic)
+    with client.consumer(["several-a", "several-b"], "s", initial_position="earliest") as consumer:
+        assert values_of(consumer, 2) == {b"several-a", b"several-b"}
+
+
+def test_a_pattern_receives_from_topics_that_match_also_from_new_ones(client: heliograph.Client) -> None:
+    client.producer("matched-1").send("1")
+    client.producer("other").send("no")
+    consumer = client.consumer(re.compile("matched-.*"), "s", **FAST)
+    assert repr(consumer) == "Consumer(matched-.*, 's', exclusive)"
+    assert values_of(consumer, 1) == {b"1"}
+    with client.producer("matched-2") as producer:  # from its first message on, though it was there before
+        producer.send_many(["2", "3"])
+    assert values_of(consumer, 2) == {b"2", b"3"}
+    consumer.close()
+    copy = pickle.loads(pickle.dumps(consumer))
+    client.producer("matched-1").send("4")
+    assert values_of(copy, 1) == {b"4"}
+    copy.close()
+
+
+def test_a_pattern_may_match_nothing_yet_and_name_a_namespace(client: heliograph.Client) -> None:
+    with client.consumer(re.compile("persistent://public/default/later-[0-9]"), "s", **FAST) as consumer:
+        assert consumer.receive_many(1, timeout=0.01) == []
+        client.producer("later-1").send("1")
+        assert values_of(consumer, 1) == {b"1"}
+
+
+def test_own_letters_do_not_match(client: heliograph.Client) -> None:
+    client.producer("letters-a").send("bad")
+    options = {**FAST, "type": "shared", "nack_delay_ms": 0, "max_redeliver": 0}
+    with client.consumer(re.compile("letters-.*"), "s", **options) as consumer:
+        consumer.nack(consumer.receive(SECONDS))
+        client.producer("letters-b").send("good")
+        assert values_of(consumer, 1) == {b"good"}, "the look that found it saw the dead letter topic too"
+    with client.reader("letters-a-s-DLQ", "earliest") as reader:
+        assert reader.receive(SECONDS).value == b"bad"
+
+
+def test_a_deleted_topic_leaves_the_others(cluster: heliograph.LocalCluster) -> None:
+    async def scenario() -> None:
+        async with await heliograph.connect_async(cluster.service_url) as client:
+            for topic in ("gone-1", "gone-2"):
+                async with client.producer(topic) as producer:
+                    await producer.send(topic)
+            consumer = await client.consumer(re.compile("gone-.*"), "s", **{**FAST, "pattern_update_ms": 0})
+            for _ in range(2):
+                await consumer.ack(await consumer.receive(SECONDS))
+            watch = consumer._subscribed._pattern  # type: ignore[union-attr]
+            assert watch is not None
+            found = await watch.ask()
+            kept = {topic for topic in found if topic.local_name == "gone-2"}
+
+            async def fewer() -> Any:
+                return kept
+
+            watch.ask = fewer  # type: ignore[method-assign]
+            await watch.check()
+            assert list(consumer._parts) == ["persistent://public/default/gone-2"]
+            async with client.producer("gone-2") as producer:
+                await producer.send("more")
+            assert (await consumer.receive(SECONDS)).value == b"more"
+            assert not consumer.has_reached_end
+
+    run(scenario())
+
+
+def test_new_partitions_of_a_matched_topic_are_watched(cluster: heliograph.LocalCluster) -> None:
+    async def scenario() -> None:
+        async with await heliograph.connect_async(cluster.service_url) as client:
+            await client.producer("counted-1").send("1")
+            consumer = await client.consumer(re.compile("counted-.*"), "s", **FAST)
+            waiting = asyncio.ensure_future(consumer.receive_many(10, SECONDS))
+            assert [message.value for message in await waiting] == [b"1"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("a.*", ("persistent", "public/default", "public/default/(?:a.*)")),
+        ("t.x/n/a|b", ("persistent", "t.x/n", r"t\.x/n/(?:a|b)")),
+        ("non-persistent://t/n/a", ("non-persistent", "t/n", "t/n/(?:a)")),
+    ],
+)
+def test_the_parts_of_a_pattern(pattern: str, expected: tuple[str, str, str]) -> None:
+    assert full_pattern(pattern) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error"),
+    [
+        (re.compile("a", re.IGNORECASE), UnsupportedError),
+        (re.compile("(?=a)b"), UnsupportedError),
+        (re.compile("t.*/n/a"), HeliographError),
+        (re.compile("n/a"), BadRequestError),
+        (re.compile("persistent://a"), BadRequestError),
+        (re.compile(""), InvalidConfigError),
+    ],
+)
+def test_patterns_that_are_refused(client: heliograph.Client, pattern: re.Pattern[str], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        client.consumer(pattern, "s")
+
+
+def test_a_pattern_with_retries_needs_the_name_of_their_topic(client: heliograph.Client) -> None:
+    with pytest.raises(InvalidConfigError, match="retry_topic"):
+        client.consumer(re.compile("a"), "s", type="shared", retry=True)
