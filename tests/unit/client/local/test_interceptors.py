@@ -26,9 +26,8 @@ class Marking(heliograph.ProducerInterceptor):
         self.outcomes: list[tuple[Any, bool, str]] = []
 
     def before_send(self, message: heliograph.OutgoingMessage) -> heliograph.OutgoingMessage:
-        return message.replace(
-            value=message.value + self.mark, properties={**(message.properties or {}), self.mark: "1"}
-        )
+        properties = {**(message.properties or {}), self.mark: "1"}
+        return message.replace(value=message.value + self.mark, properties=properties)
 
     def on_send_acknowledged(
         self,
