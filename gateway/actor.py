@@ -8,12 +8,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ray.exceptions import RayError
+
 from heliograph.auth.issuing import own_token
 from heliograph.auth.principal import Principal
 from heliograph.base.completion import shielded
-from heliograph.base.errors import ServiceNotReadyError
+from heliograph.base.errors import ClusterNotFoundError, NotFoundError, RequestTimeoutError, ServiceNotReadyError
+from heliograph.client import discovery
 from heliograph.client.access import client_options, connect_async, joined_address
-from heliograph.client.admin.admin import Admin
+from heliograph.client.admin.admin import Admin, unwrapped
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.identity import Identity
 from heliograph.client.options import ClientOptions
@@ -23,6 +26,8 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from heliograph.gateway.ports import ClusterView
 from heliograph.metadata.connect import connect_store
+
+AUDITOR_SECONDS_MAX = 30.0  # one call
 
 
 class GatewayActor:
@@ -102,8 +107,8 @@ class GatewayActor:
             else:
                 self._client = await connect_async(address, namespace=config.ray_namespace, **_tls_options(config))
             self._cluster = _cluster_view(config)
-            admin = Admin(config.ray_namespace)
-            await server.start(create_app(self._client, admin, config, self._cluster, factory))
+            admin, auditor = Admin(config.ray_namespace), RayAuditor(config.ray_namespace)
+            await server.start(create_app(self._client, admin, config, self._cluster, factory, auditor))
         except BaseException:
             await server.stop()
             await self._close_clients()
@@ -118,6 +123,26 @@ class GatewayActor:
             await client.close()
         if cluster is not None:
             await cluster.close()
+
+
+class RayAuditor:
+    """The auditor, reached through its actor."""
+
+    def __init__(self, ray_namespace: str) -> None:
+        self._ray_namespace = ray_namespace
+
+    async def ask(self, method: str, arguments: list[Any]) -> Any:
+        """Call a method of the auditor's actor; see ``AuditorPort``."""
+        try:
+            handle = await asyncio.to_thread(discovery.actor, discovery.AUDITOR, self._ray_namespace)
+        except ClusterNotFoundError as error:
+            raise NotFoundError("this cluster has no auditor, which moves and repairs data", field="auditor") from error
+        try:
+            return await asyncio.wait_for(getattr(handle, method).remote(*arguments), AUDITOR_SECONDS_MAX)
+        except TimeoutError:
+            raise RequestTimeoutError(f"the auditor did not answer within {AUDITOR_SECONDS_MAX:.0f} s") from None
+        except RayError as error:
+            raise unwrapped(error, discovery.AUDITOR) from error
 
 
 class BrokerAgents:

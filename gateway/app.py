@@ -19,6 +19,7 @@ from heliograph.base.errors import Advice, BadRequestError, HeliographError
 from heliograph.base.version import heliograph_version
 from heliograph.gateway.admin import backlogs as admin_backlogs
 from heliograph.gateway.admin import brokers as admin_brokers
+from heliograph.gateway.admin import calls as admin_calls
 from heliograph.gateway.admin import cluster as admin_cluster
 from heliograph.gateway.admin import namespaces as admin_namespaces
 from heliograph.gateway.admin import not_offered as admin_not_offered
@@ -36,9 +37,9 @@ from heliograph.gateway.http.guard import RequestGuard
 from heliograph.gateway.http.limiter import Limiter
 from heliograph.gateway.http.request_counter import RequestCounter
 from heliograph.gateway.openapi import DocumentedApp
-from heliograph.gateway.ports import AdminPort, AgentFactory, ClientPort, ClusterView
+from heliograph.gateway.ports import AdminPort, AgentFactory, AuditorPort, ClientPort, ClusterView
 from heliograph.gateway.rest import consume, produce
-from heliograph.gateway.services import Services
+from heliograph.gateway.services import NoAuditor, Services
 from heliograph.gateway.shapes.url_segments import SegmentPaths
 from heliograph.gateway.websocket import consumer as websocket_consumer
 from heliograph.gateway.websocket import producer as websocket_producer
@@ -73,6 +74,7 @@ _ROUTERS = (
     admin_brokers.router,
     admin_namespaces.router,
     admin_permissions.router,
+    admin_calls.router,
     admin_not_offered.router,
     admin_policies.router,  # last: its paths end in a policy's name and would match others
     websocket_producer.router,
@@ -87,6 +89,7 @@ def create_app(
     config: GatewayConfig,
     cluster: ClusterView | None = None,
     factory: AgentFactory | None = None,
+    auditor: AuditorPort | None = None,
 ) -> FastAPI:
     """Return the gateway as an ASGI app.
 
@@ -95,12 +98,13 @@ def create_app(
         admin: runs administrative calls; the caller owns it.
         cluster: lists brokers and bookies; with None the lists are empty.
         factory: makes what acts for callers; needed where they are authenticated.
+        auditor: answers questions about repair; None where the cluster has none.
 
     Raises:
         InvalidConfigError: the configuration contradicts itself.
     """
     assert factory is not None or not config.auth.is_enabled, "callers that are known need clients of their own"
-    services = Services(client, admin, cluster or NoClusterView(), config, factory)
+    services = Services(client, admin, cluster or NoClusterView(), config, factory, auditor or NoAuditor())
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

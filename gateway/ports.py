@@ -174,6 +174,18 @@ class ClusterView(Protocol):
         """Close the view's connections."""
 
 
+class AuditorPort(Protocol):
+    """The auditor, which repairs ledgers. It asks for no credentials: its callers check the rights."""
+
+    async def ask(self, method: str, arguments: list[Any]) -> Any:
+        """Call a method.
+
+        Raises:
+            NotFoundError: the cluster has no auditor.
+            HeliographError: what the method raises.
+        """
+
+
 class ClosableClient(ClientPort, Protocol):
     """A client that its user closes."""
 

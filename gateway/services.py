@@ -15,13 +15,21 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from heliograph.auth.authenticator import Authenticator
-from heliograph.base.errors import NotPermittedError
+from heliograph.base.errors import NotFoundError, NotPermittedError
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller, caller_of
 from heliograph.gateway.http.limits import BodyBudget, RateLimits, Shares
 from heliograph.gateway.http.metrics import GatewayMetrics
-from heliograph.gateway.ports import AdminPort, AgentFactory, BookieView, BrokerView, ClientPort, ClusterView
+from heliograph.gateway.ports import (
+    AdminPort,
+    AgentFactory,
+    AuditorPort,
+    BookieView,
+    BrokerView,
+    ClientPort,
+    ClusterView,
+)
 from heliograph.gateway.sessions.agents import Agents
 from heliograph.gateway.sessions.consumers import RestConsumers
 from heliograph.gateway.sessions.producers import RestProducers
@@ -66,6 +74,14 @@ class SessionSlots:
             gauge.dec()
 
 
+class NoAuditor:
+    """The auditor of a cluster that has none."""
+
+    async def ask(self, method: str, arguments: list[Any]) -> Any:
+        """Refuse."""
+        raise NotFoundError("this cluster has no auditor, which moves and repairs data", field="auditor")
+
+
 class SuperuserView:
     """A view of the cluster for a role that may not see it."""
 
@@ -93,6 +109,7 @@ class Services:
     cluster: ClusterView
     config: GatewayConfig
     factory: AgentFactory | None = None
+    auditor: AuditorPort = field(default_factory=NoAuditor)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     started: float = field(default_factory=time.monotonic)
     # When the last status was requested, and the status, by role.
@@ -123,6 +140,16 @@ class Services:
             if principal.role not in self.config.auth.superuser_roles:
                 own.cluster = SuperuserView(principal.role)
         return own
+
+    def require_superuser(self) -> None:
+        """Check that the caller may do what concerns the whole cluster.
+
+        Raises:
+            NotPermittedError: it may not.
+        """
+        principal = self.caller.principal
+        if not principal.is_internal and principal.role not in self.config.auth.superuser_roles:
+            raise NotPermittedError(f"{principal.role} needs the right 'superuser' on the cluster", field="role")
 
     async def sweep(self) -> None:
         """Close idle sessions and redeliver overdue messages, for as long as the app runs."""

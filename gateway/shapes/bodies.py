@@ -144,11 +144,11 @@ class ErrorBody(BaseModel):
     limit: str | None = None
 
 
-async def read_body(request: Request, limit_bytes: int) -> bytes:
+async def read_body(request: Request, limit_bytes: int, media_type: str = JSON) -> bytes:
     """Return the request's body; never buffer more than the limit.
 
     Raises:
-        MediaTypeError: there is a body, and it is not called JSON.
+        MediaTypeError: there is a body, and it is called something else than ``media_type``.
         MessageTooLargeError: the body is larger; it was not read to its end.
     """
     announced = request.headers.get("content-length", "")
@@ -158,7 +158,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     size = 0
     async for chunk in request.stream():
         if chunk and not size:
-            _check_media_type(request)
+            _check_media_type(request, media_type)
         size += len(chunk)
         if size > limit_bytes:
             raise _too_large(limit_bytes)
@@ -166,13 +166,15 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _check_media_type(request: Request) -> None:
+def _check_media_type(request: Request, wanted: str) -> None:
     """Refuse what a form of a web page can send without asking first."""
     given = request.headers.get("content-type", "")
     media_type = given.partition(";")[0].strip().lower()
-    if media_type != JSON and not (media_type.startswith("application/") and media_type.endswith("+json")):
+    is_json = media_type.startswith("application/") and media_type.endswith("+json")
+    if media_type != wanted and not (wanted == JSON and is_json):
         shown = f"Content-Type {given[:100]!r} is not taken" if given else "the body has no Content-Type"
-        raise MediaTypeError(f"{shown}: send JSON with Content-Type: {JSON}", field="Content-Type", limit=JSON)
+        form = "JSON" if wanted == JSON else "MessagePack"
+        raise MediaTypeError(f"{shown}: send {form} with Content-Type: {wanted}", field="Content-Type", limit=wanted)
 
 
 def parsed(model: type[M], body: bytes) -> M:

@@ -18,6 +18,7 @@ from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, USER
 
 if TYPE_CHECKING:
     from heliograph.client.admin.admin import AdminSync
+    from heliograph.client.admin.over_http import GatewayCalls
     from heliograph.client.aio.client import AsyncClient
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -61,6 +62,26 @@ class Target:
         os.environ["HELIOGRAPH_HOME"] = str(directory)  # where a client looks when it has to find its brokers again
         use_token(directory / ADMIN_TOKEN_FILE)
         return cls(discovery.namespace_or_noted(namespace), directory, address)
+
+    def gateway(self) -> GatewayCalls | None:
+        """Return the cluster's gateway, which spares a command to join Ray; None where it is not noted."""
+        from heliograph.client.admin.over_http import noted_gateway
+        from heliograph.client.certificates import tls_options
+
+        return noted_gateway(self.namespace, self.home, tls_options(self.namespace))
+
+    def way_to_admin(self) -> GatewayCalls | None:
+        """Return what an administration of the cluster is given: its gateway, or None after Ray was joined.
+
+        Ray is not joined for a cluster in one process, which is found without.
+
+        Raises:
+            ClusterNotFoundError: there is no cluster.
+        """
+        gateway = self.gateway()
+        if gateway is None and discovery.own_process_state(self.namespace, self.home) is None:
+            self.attach()
+        return gateway
 
     def attach(self) -> None:
         """Join the Ray cluster that Heliograph runs in.
@@ -107,7 +128,7 @@ def use_token(own: Path) -> None:
 
 
 def admin_of(namespace: str | None, home: Path | None) -> AdminSync:
-    """Join the cluster that the options name and return its administration.
+    """Return the administration of the cluster that the options name.
 
     Raises:
         ClusterNotFoundError: there is none.
@@ -115,9 +136,7 @@ def admin_of(namespace: str | None, home: Path | None) -> AdminSync:
     from heliograph.client.admin.admin import AdminSync
 
     target = Target.of(namespace, home)
-    if discovery.own_process_state(target.namespace, target.home) is None:
-        target.attach()
-    return AdminSync(target.namespace)
+    return AdminSync(target.namespace, gateway=target.way_to_admin())
 
 
 def content_of(path: Path) -> bytes:

@@ -119,11 +119,10 @@ async def _topic(
     """Yield the topic to use; create it if it is missing, and delete it afterwards if the caller named none."""
     from heliograph.client.admin.admin import Admin
 
-    if target.address is not None:  # without Ray there is no admin client: the broker creates the topic when it is used
+    if target.address is not None:  # of a cluster that may be noted nowhere: its broker creates the topic
         yield topic or f"perf-{uuid.uuid4().hex[:12]}"
         return
-    target.attach()
-    admin = Admin(target.namespace)
+    admin = Admin(target.namespace, gateway=target.way_to_admin())
     name = topic or f"perf-{uuid.uuid4().hex[:12]}"
     with contextlib.suppress(TopicExistsError):
         await admin.create_topic(name, partitions, persistence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -149,9 +151,15 @@ def _pause(is_paused: bool, repair: bool, scrubs: bool, home: Home, namespace: N
 
 
 def _ask(home: Home, namespace: Namespace, method: str, *arguments: Any) -> Any:
+    target = Target.of(namespace, home)
+    if (gateway := target.gateway()) is not None:
+        from heliograph.client.admin.over_http import GatewayAwayError
+        from heliograph.client.identity import Identity
+
+        with contextlib.suppress(GatewayAwayError):
+            return asyncio.run(gateway.ask_auditor(method, list(arguments), Identity.from_environment()))
     from heliograph.cluster.decommission import ask
 
-    target = Target.of(namespace, home)
     target.attach()
     return ask(target.namespace, method, *arguments)
 

@@ -27,6 +27,7 @@ from heliograph.base.errors import (
 from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.client import discovery
 from heliograph.client.admin.local_socket import ask
+from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
 from heliograph.client.identity import Identity
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.bookies import BookieOperations
@@ -55,14 +56,21 @@ class Admin(AdminOperations):
     Args:
         namespace: Ray namespace of the cluster.
         identity: who the caller says it is; None takes HELIOGRAPH_TOKEN or HELIOGRAPH_TOKEN_FILE, if one is set.
+        gateway: asked instead of brokers while it answers, so that the process need not join Ray.
 
     Every method raises ClusterNotFoundError when there is no cluster or no broker of it answers, RequestTimeoutError
     when the outcome is unknown after all attempts, AuthenticationError when the caller's credentials are refused,
     NotPermittedError when the caller lacks the right to the operation, and otherwise what the operation raises.
     """
 
-    def __init__(self, namespace: str = DEFAULT_NAMESPACE, identity: Identity | None = None) -> None:
+    def __init__(
+        self,
+        namespace: str = DEFAULT_NAMESPACE,
+        identity: Identity | None = None,
+        gateway: GatewayCalls | None = None,
+    ) -> None:
         self._namespace = namespace
+        self._gateway = gateway
         self._identity = Identity.from_environment() if identity is None else identity
         self._address = ""  # of the caller, if it is not this process
         self._preferred: str | None = None  # the broker that answered last
@@ -77,7 +85,7 @@ class Admin(AdminOperations):
         return self._with(address=address)
 
     def _with(self, identity: Identity | None = None, address: str = "") -> Admin:
-        made = Admin(self._namespace, identity or self._identity)
+        made = Admin(self._namespace, identity or self._identity, self._gateway)
         made._address = address or self._address
         made._preferred = self._preferred
         return made
@@ -106,6 +114,8 @@ class Admin(AdminOperations):
         raise failure
 
     async def _choose(self, attempt: int) -> str:
+        if self._gateway is not None and not self._identity.original_principal:
+            return self._gateway.url
         if self._preferred is not None and attempt == 0:
             return self._preferred
         if own := await asyncio.to_thread(discovery.own_process_state, self._namespace):
@@ -114,6 +124,12 @@ class Admin(AdminOperations):
         return random.choice(names)
 
     async def _ask(self, name: str, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
+        if self._gateway is not None and name == self._gateway.url:
+            try:
+                return await self._gateway.run(operation, arguments, self._identity)
+            except GatewayAwayError:
+                self._gateway = self._preferred = None
+                name = await self._choose(0)
         if name.startswith("/"):
             return await asyncio.wait_for(ask(name, operation, arguments, self._address), CALL_TIMEOUT_SECONDS)
         import ray.exceptions
@@ -288,8 +304,13 @@ class PermissionsSync(_BlockingGroup):
 class AdminSync(_BlockingGroup):
     """The blocking form of ``Admin``: the same methods. Safe to share between threads."""
 
-    def __init__(self, namespace: str = DEFAULT_NAMESPACE, identity: Identity | None = None) -> None:
-        admin = Admin(namespace, identity)
+    def __init__(
+        self,
+        namespace: str = DEFAULT_NAMESPACE,
+        identity: Identity | None = None,
+        gateway: GatewayCalls | None = None,
+    ) -> None:
+        admin = Admin(namespace, identity, gateway)
         super().__init__(admin)
         self.schemas = SchemasSync(admin.schemas)
         self.cursors = CursorsSync(admin.cursors)

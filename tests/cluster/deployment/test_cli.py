@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from heliograph.base.home import ClusterHome
 from heliograph.base.processes import session_members
+from heliograph.cluster.status.dashboard import RayDashboard
 from tests.cluster.support.command_process import CommandProcess
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 from tests.patience import START_SECONDS
@@ -106,6 +108,60 @@ def test_status_shows_every_actor(home: Path) -> None:
     assert all(actor["state"] == "ALIVE" and actor["pid"] for actor in found["actors"])
     assert found["bookies_available"] == ["bookie-1", "bookie-2", "bookie-3"]
     assert "bookie-3" in helio("status", "--home", home)
+
+
+WITHOUT_RAY = (
+    ("topics", "create", "spared", "--partitions", "2"),
+    ("topics", "list"),
+    ("produce", "spared", "one"),
+    ("consume", "spared", "-s", "audit", "--from", "earliest", "-n", "1", *PATIENT),
+    ("subscriptions", "list", "spared"),
+    ("namespaces", "list"),
+    ("namespaces", "policies", "get", "public/default"),
+    ("tenants", "list"),
+    ("schemas", "list", "spared"),
+    ("permissions", "list", "public/default"),
+    ("brokers", "list"),
+    ("bookies", "racks", "list"),
+    ("ledgers", "repair-status"),
+    ("ledgers", "under-replicated"),
+    ("config", "live"),
+    ("perf", "produce", "spared", "--messages", "10"),
+    ("topics", "delete", "spared", "--force"),
+    ("status",),
+)
+RUN_ALL = """
+import json, sys
+from heliograph.cli import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["helio", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    assert "ray" not in sys.modules, arguments
+print("all done")
+"""
+
+
+def test_commands_that_start_and_end_no_actor_register_no_job_of_ray(home: Path) -> None:
+    state = ClusterHome(home).load()
+    assert state is not None
+    jobs = f"{state.dashboard_url}/api/v0/jobs?detail=1"
+
+    def registered() -> int:
+        answer = httpx.get(jobs, headers=RayDashboard(state.dashboard_url, state.ray_auth_mode)._headers, timeout=60)
+        return len(answer.json()["data"]["result"]["result"])
+
+    before = registered()
+    assert before  # that of `helio up`
+    commands = json.dumps([[*command, "--home", str(home)] for command in WITHOUT_RAY])
+    run = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, commands], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert "all done" in run.stdout, run.stdout + run.stderr
+    assert registered() == before
 
 
 def test_topics_live_and_die(home: Path, joined: CommandProcess) -> None:

@@ -1,0 +1,79 @@
+"""The operations of the table by their own names, for callers that are not in Ray: MessagePack both ways.
+
+``heliograph/client/admin/over_http.py`` is the other side. A web page cannot send the media type without asking first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import msgpack
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heliograph.base.errors import BadRequestError, HeliographError, NotFoundError
+from heliograph.client.admin.local_socket import described
+from heliograph.client.admin.over_http import MEDIA_TYPE, PATH
+from heliograph.gateway.errors import row_of
+from heliograph.gateway.services import Services, ServicesDep
+from heliograph.gateway.shapes.bodies import read_body
+from heliograph.operations.table import OPERATIONS
+
+CALL_BODY_BYTES_MAX = 8 << 20  # of a request # I15
+AUDITOR_METHODS = frozenset(("describe_ledger", "pause", "repair_status", "repair_tasks"))
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.post(PATH + "/operations/{name}")
+async def operation(request: Request, services: ServicesDep, name: str) -> Response:
+    """Run an operation; the caller needs the right that the table says."""
+    found = OPERATIONS.get(name)
+    if found is None:
+        raise NotFoundError(f"there is no operation {name[:100]!r}", field="operation")
+    arguments = await _arguments(request, services)
+    if not isinstance(arguments, dict):
+        raise BadRequestError("the arguments of an operation are a map", field="arguments")
+    return await _answer(services.admin.call(found, arguments))
+
+
+@router.post(PATH + "/auditor/{method}")
+async def auditor(request: Request, services: ServicesDep, method: str) -> Response:
+    """Call the auditor, for which the caller has to be a superuser."""
+    if method not in AUDITOR_METHODS:
+        raise NotFoundError(f"the auditor has no method {method[:100]!r} for this", field="method")
+    services.require_superuser()
+    arguments = await _arguments(request, services)
+    if not isinstance(arguments, list):
+        raise BadRequestError("the arguments of a method are a list", field="arguments")
+    return await _answer(services.auditor.ask(method, arguments))
+
+
+async def _arguments(request: Request, services: Services) -> Any:
+    """Return what a caller sent, if it is meant for this cluster.
+
+    Raises:
+        BadRequestError: it is no map in MessagePack.
+        NotFoundError: it is for another cluster, whose port this one has now.
+    """
+    body = await read_body(request, CALL_BODY_BYTES_MAX, MEDIA_TYPE)
+    try:
+        found = await asyncio.to_thread(msgpack.unpackb, body, strict_map_key=False)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError("the body is not MessagePack", field="body") from error
+    if not isinstance(found, dict):
+        raise BadRequestError("the body must be a map", field="body")
+    if found.get("namespace") != services.config.ray_namespace:
+        raise NotFoundError("this is the gateway of another cluster", field="namespace")
+    return found.get("arguments")
+
+
+async def _answer(work: Awaitable[Any]) -> Response:
+    try:
+        answer, status = {"value": await work}, 200
+    except HeliographError as error:
+        answer, status = {"failure": described(error)}, row_of(error).http
+    return Response(await asyncio.to_thread(msgpack.packb, answer), status, media_type=MEDIA_TYPE)

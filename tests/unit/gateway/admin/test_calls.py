@@ -1,0 +1,184 @@
+"""Operations by their names over HTTP: what a caller gets that is not in Ray, and in whose role it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from heliograph.auth.principal import Principal
+from heliograph.base.errors import (
+    AuthenticationError,
+    HeliographError,
+    NotFoundError,
+    NotPermittedError,
+    TopicExistsError,
+)
+from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.client import discovery
+from heliograph.client.admin.admin import Admin
+from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls, noted_gateway
+from heliograph.client.identity import Identity
+from heliograph.gateway.app import create_app
+from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.http.server import GatewayServer
+from heliograph.operations.admin import AdminOperations
+from heliograph.operations.table import AdminOperation
+from tests.unit.gateway.door.test_callers import AUTH, token
+from tests.unit.gateway.world import View
+
+
+class Cluster(AdminOperations):
+    """Notes what is asked in which role, and answers with the arguments."""
+
+    def __init__(self, asked: list[tuple[str, str]], role: str = "") -> None:
+        self.asked = asked
+        self.role = role
+        self.run_through(self._run)
+
+    @override
+    def called_from(self, address: str) -> Cluster:
+        return self
+
+    async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
+        self.asked.append((operation.name, self.role))
+        if operation.name == "create_topic":
+            raise TopicExistsError("it exists", field="topic", limit="one")
+        return arguments
+
+    def client(self, principal: Principal) -> Any:
+        return None
+
+    def admin(self, principal: Principal) -> Cluster:
+        return Cluster(self.asked, principal.role)
+
+
+class Auditor:
+    async def ask(self, method: str, arguments: list[Any]) -> Any:
+        if arguments == [404]:
+            raise NotFoundError("no such ledger", field="ledger_id")
+        return [method, *arguments]
+
+
+Scenario = Callable[[str, list[tuple[str, str]]], Coroutine[Any, Any, None]]
+
+
+def served(scenario: Scenario, **settings: Any) -> None:
+    async def whole() -> None:
+        asked: list[tuple[str, str]] = []
+        config = GatewayConfig(port=0, ray_namespace="mine", **settings)
+        cluster, nothing = Cluster(asked), None
+        server = GatewayServer(config)
+        server.bind()
+        await server.start(create_app(nothing, cluster, config, View(), cluster, Auditor()))  # type: ignore[arg-type]
+        try:
+            await scenario(server.url, asked)
+        finally:
+            await server.stop()
+
+    asyncio.run(whole())
+
+
+def test_an_operation_runs_with_its_arguments_and_bytes_stay_bytes() -> None:
+    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+        admin = Admin("mine", Identity(), GatewayCalls(url, "mine"))
+        assert await admin.publish("t", [b"\xff\x00"]) == {"topic": "t", "payloads": [b"\xff\x00"], "keys": None}  # type: ignore[comparison-overlap]
+        assert await admin.topic_stats("t") == {"topic": "t"}
+        assert asked == [("publish", ""), ("topic_stats", "")]
+
+    served(scenario)
+
+
+def test_an_error_arrives_with_its_class_and_all_that_it_names() -> None:
+    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+        admin = Admin("mine", Identity(), GatewayCalls(url, "mine"))
+        with pytest.raises(TopicExistsError) as caught:
+            await admin.create_topic("t")
+        assert (str(caught.value), caught.value.field, caught.value.limit) == ("it exists", "topic", "one")
+
+    served(scenario)
+
+
+def test_each_caller_acts_in_its_own_role_and_strangers_do_not_come_in() -> None:
+    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+        calls = GatewayCalls(url, "mine")
+        await Admin("mine", Identity(token=token("alice")), calls).list_topics()
+        assert asked == [("list_topics", "alice")]
+        with pytest.raises(AuthenticationError):
+            await Admin("mine", Identity(), calls).list_topics()
+        with pytest.raises(AuthenticationError):
+            await Admin("mine", Identity(token="forged"), calls).list_topics()
+        assert len(asked) == 1
+
+    served(scenario, auth=AUTH)
+
+
+def test_the_auditor_answers_superusers_alone() -> None:
+    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+        calls = GatewayCalls(url, "mine")
+        root = Identity(token=token("root"))
+        assert await calls.ask_auditor("describe_ledger", [7], root) == ["describe_ledger", 7]
+        with pytest.raises(NotFoundError, match="no such ledger"):
+            await calls.ask_auditor("describe_ledger", [404], root)
+        with pytest.raises(NotPermittedError):
+            await calls.ask_auditor("describe_ledger", [7], Identity(token=token("alice")))
+        with pytest.raises(GatewayAwayError):  # no method for callers outside of the cluster
+            await calls.ask_auditor("stop", [], root)
+
+    served(scenario, auth=AUTH)
+
+
+def test_the_gateway_of_another_cluster_at_the_same_port_does_nothing() -> None:
+    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+        with pytest.raises(GatewayAwayError):
+            await GatewayCalls(url, "other").ask_auditor("repair_status", [], Identity())
+        assert not asked
+
+    served(scenario)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x90", b"\x81\xa9namespace\xa4mine"])
+def test_a_malformed_body_is_refused(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("msgpack.packb", lambda _: body)
+
+    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+        with pytest.raises(HeliographError):
+            await GatewayCalls(url, "mine").ask_auditor("repair_status", [], Identity())
+        assert not asked
+
+    served(scenario)
+
+
+def test_brokers_are_asked_through_ray_where_no_gateway_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    admin = Admin("mine", Identity(), GatewayCalls(url, "mine"))
+    monkeypatch.setattr(discovery, "broker_names", lambda _: ["broker-1"])
+
+    def gone(name: str, _: str) -> None:
+        raise AuthenticationError(f"asked {name}")
+
+    monkeypatch.setattr(discovery, "actor", gone)
+    with pytest.raises(AuthenticationError, match="asked broker-1"):
+        asyncio.run(admin.list_topics())
+
+
+def test_the_gateway_is_the_one_that_this_machine_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "is_attached", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert noted_gateway("mine", tmp_path, {}) is None
+    ClusterHome(tmp_path).save(ClusterState("mine", "10.0.0.1:6379", "", gateway_url="http://10.0.0.1:8080"))
+    found = noted_gateway("mine", tmp_path, {})
+    assert found is not None
+    assert found.url == "http://10.0.0.1:8080"
+    assert noted_gateway("other", tmp_path, {}) is None
+    monkeypatch.setenv("RAY_ADDRESS", "10.9.9.9:6379")
+    assert noted_gateway("mine", tmp_path, {}) is None
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(discovery, "is_attached", lambda: True)
+    assert noted_gateway("mine", tmp_path, {}) is None
