@@ -21,13 +21,18 @@ class CommandEntry:
         name: The word after ``helio``.
         home: ``module:attribute`` of its function or its ``typer.Typer``.
         summary: The first sentence of its own help.
-        is_hidden: Whether the list leaves it out: an older name that goes on working.
+        older_name_of: The command that it is an older name of: it goes on working, and the list leaves it out.
     """
 
     name: str
     home: str
     summary: str
-    is_hidden: bool = False
+    older_name_of: str = ""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the list of all commands leaves it out."""
+        return bool(self.older_name_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,10 @@ class LazyGroup(TyperGroup):
         self.load(args[0])
         return super().resolve_command(ctx, args)
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write examples."""
+        _write_examples("", ctx, formatter)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands, by purpose."""
         width = max(len(entry.name) for entry in self._entries())
@@ -91,14 +100,24 @@ def _loaded(entry: CommandEntry) -> Any:
         alone.command(entry.name)(found)
         loaded = get_command(alone)
     loaded.name, loaded.hidden = entry.name, entry.is_hidden
-    _spare_conversions(loaded)
+    _complete(loaded, entry.older_name_of or entry.name)
     return loaded
 
 
-def _spare_conversions(command: Any) -> None:
+def _complete(command: Any, path: str) -> None:
+    """Have a command, and all below it, convert less and show its examples."""
     command.get_params = partial(_quick, command.get_params)
-    for child in getattr(command, "commands", {}).values():
-        _spare_conversions(child)
+    command.format_epilog = partial(_write_examples, path)
+    for name, child in getattr(command, "commands", {}).items():
+        _complete(child, f"{path} {name}")
+
+
+def _write_examples(path: str, _: Any, formatter: Any) -> None:
+    from heliograph.cli.examples import examples_of
+
+    if found := examples_of(path):
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line}\n" for line in found))
 
 
 def _quick(get_params: Callable[[Any], list[Any]], context: Any) -> list[Any]:

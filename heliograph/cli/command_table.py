@@ -65,7 +65,10 @@ PURPOSES = (
             CommandEntry("brokers", f"{_ADMIN}.brokers:app", "List, drain and compare brokers."),
             CommandEntry("bookies", f"{_OPERATIONS}.bookies:app", "Inspect, move, repair or retire a bookie."),
             CommandEntry(
-                "bookie", f"{_OPERATIONS}.bookies:app", "Inspect, move, repair or retire a bookie.", is_hidden=True
+                "bookie",
+                f"{_OPERATIONS}.bookies:app",
+                "Inspect, move, repair or retire a bookie.",
+                older_name_of="bookies",
             ),
             CommandEntry("ledgers", f"{_OPERATIONS}.ledgers:app", "Show ledgers and copies; pause and resume repair."),
             CommandEntry("config", f"{_ADMIN}.config:app", "Show and change the settings of a cluster."),

@@ -51,10 +51,7 @@ def dashboard(
     opened: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the address of Ray's dashboard and its token.
-
-    Example: helio dashboard --open
-    """
+    """Show the address of Ray's dashboard and its token."""
     from heliograph.cluster.status.dashboard import ray_token
 
     target = Target.of(namespace, home)
