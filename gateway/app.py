@@ -17,9 +17,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from heliograph.base.errors import Advice, BadRequestError, HeliographError
 from heliograph.base.version import heliograph_version
+from heliograph.gateway import calls
 from heliograph.gateway.admin import backlogs as admin_backlogs
 from heliograph.gateway.admin import brokers as admin_brokers
-from heliograph.gateway.admin import calls as admin_calls
 from heliograph.gateway.admin import cluster as admin_cluster
 from heliograph.gateway.admin import namespaces as admin_namespaces
 from heliograph.gateway.admin import not_offered as admin_not_offered
@@ -74,7 +74,7 @@ _ROUTERS = (
     admin_brokers.router,
     admin_namespaces.router,
     admin_permissions.router,
-    admin_calls.router,
+    calls.router,
     admin_not_offered.router,
     admin_policies.router,  # last: its paths end in a policy's name and would match others
     websocket_producer.router,

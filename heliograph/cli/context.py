@@ -49,7 +49,9 @@ class CommandContext:
     def report(self, result: Mapping[str, Any], *lines: str) -> None:
         """Print the result for programs, or the lines for people."""
         self.output.result(result)
-        for line in lines:
+        for line in lines[:1]:
+            self.output.done(line)
+        for line in lines[1:]:
             self.output.progress(line)
 
     def show(

@@ -2,14 +2,21 @@
 
 With ``--json`` standard output carries that object and nothing else; without it, progress and results go to standard
 output. An error is one line on standard error, or with ``--json`` an object with the key ``error`` on standard output.
+
+Where people read on a terminal there are colours, symbols, and a last line that counts the seconds; a pipe, a file,
+``NO_COLOR`` and ``TERM=dumb`` get plain text.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from heliograph.base.errors import BadRequestError, HeliographError
@@ -18,6 +25,17 @@ from heliograph.base.version import install_advice
 WIDTH_IN_FILES = 200  # columns, if standard output is not a terminal
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+TICK_SECONDS = 0.25  # between two looks of the line that counts the seconds
+GREEN, YELLOW, RED, FAINT, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
+DONE = "\N{CHECK MARK}"
+_ERASE_LINE = "\r\x1b[K"
+_STYLES = {  # of cells of tables
+    **dict.fromkeys(("ALIVE", "ok"), "green"),
+    **dict.fromkeys(("RESTARTING", "PENDING_CREATION", "DEPENDENCIES_UNREADY", "warning"), "yellow"),
+    **dict.fromkeys(("DEAD", "problem"), "bold red"),
+}
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class OwnOutput:
@@ -38,6 +56,80 @@ class OwnOutput:
         return getattr(self._stream, name)
 
 
+def has_colours(stream: TextIO) -> bool:
+    """Return whether colours may be written: to a terminal whose user has not asked for plain text."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def coloured(text: str, colour: str, stream: TextIO) -> str:
+    """Return a text in a colour where the stream shows colours, as it is elsewhere."""
+    return f"{colour}{text}{PLAIN}" if has_colours(stream) else text
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line without escapes of terminals; of a traceback in it, the error alone is left."""
+    lines = [line for line in (_ESCAPES.sub("", each).rstrip() for each in text.splitlines()) if line.strip()]
+    for place, line in enumerate(lines):
+        if _TRACEBACK in line:
+            lines = [*lines[:place], lines[-1]]
+            break
+    return " ".join(" ".join(lines).split())
+
+
+class Stopwatch:
+    """The lines of a command that takes longer than a moment, each with the seconds since it began.
+
+    On a terminal a last line shows the step that is under way and counts the seconds.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._begun = time.monotonic()
+        self._step = ""
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._is_live = not output.as_json and has_colours(sys.stderr) and has_colours(sys.stdout)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the command began."""
+        return time.monotonic() - self._begun
+
+    def progress(self, line: str) -> None:
+        """Print a line, which says what was done or what begins now."""
+        with self._lock:
+            self._erase()
+            self._step = line
+            self._output.progress(f"{coloured(f'{self.seconds:6.1f} s', FAINT, sys.stdout)}  {line}")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Stopwatch]:
+        """Count the seconds for the length of the block, where people see them."""
+        counting = threading.Thread(target=self._count, name="helio-seconds", daemon=True) if self._is_live else None
+        if counting is not None:
+            counting.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            if counting is not None:
+                counting.join()
+
+    def _count(self) -> None:
+        while not self._ended.wait(TICK_SECONDS):
+            with self._lock:
+                width = os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else WIDTH_IN_FILES
+                text = f"{self.seconds:6.1f} s  ... {self._step}"[: max(1, width - 1)]
+                sys.stderr.write(f"{_ERASE_LINE}{FAINT}{text}{PLAIN}")
+                sys.stderr.flush()
+        self._erase()
+
+    def _erase(self) -> None:
+        if self._is_live:
+            sys.stderr.write(_ERASE_LINE)
+            sys.stderr.flush()
+
+
 class Output:
     """The output of one command."""
 
@@ -48,6 +140,21 @@ class Output:
         """Print a line for people."""
         if not self.as_json:
             print(line, flush=True)
+
+    def done(self, line: str) -> None:
+        """Print what was done, for people."""
+        is_marked = has_colours(sys.stdout) and (sys.stdout.encoding or "").lower().startswith("utf")
+        self.progress(f"{GREEN}{DONE}{PLAIN} {line}" if is_marked else line)
+
+    def warn(self, line: str) -> None:
+        """Print what is not as it should be, for people."""
+        self.progress(coloured(line, YELLOW, sys.stdout))
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[Stopwatch]:
+        """Show the lines of the block with seconds: what takes longer than one second runs in here."""
+        with Stopwatch(self).running() as watch:
+            yield watch
 
     def result(self, fields: Mapping[str, Any]) -> None:
         """Print the result for programs."""
@@ -60,8 +167,14 @@ class Output:
             return
         from rich.console import Console  # a tenth of a second, which the commands without a table save
         from rich.table import Table
+        from rich.text import Text
 
-        console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_IN_FILES)
+        console = Console(
+            highlight=False,
+            soft_wrap=True,
+            width=None if sys.stdout.isatty() else WIDTH_IN_FILES,
+            color_system="auto" if has_colours(sys.stdout) else None,
+        )
         table = Table(
             title=title or None,
             title_justify="left",
@@ -73,7 +186,7 @@ class Output:
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*("" if cell is None else str(cell) for cell in row))
+            table.add_row(*(Text("" if cell is None else str(cell), _STYLES.get(str(cell), "")) for cell in row))
         console.print(table)
 
     def facts(self, title: str, rows: Sequence[tuple[str, Any]]) -> None:
@@ -82,7 +195,7 @@ class Output:
 
     def error(self, error: BaseException) -> int:
         """Print a failure; return the exit code that fits it."""
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = one_line(str(error)) or type(error).__name__
         limit = getattr(error, "limit", None)
         if limit and limit not in text:
             text = f"{text} (allowed: {limit})"
@@ -99,5 +212,5 @@ class Output:
             }
             print(json.dumps({"error": details}), flush=True)
         else:
-            print(f"error: {text}", file=sys.stderr)
+            print(f"{coloured('error:', RED, sys.stderr)} {text}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, BadRequestError) else EXIT_FAILED

@@ -11,7 +11,7 @@ import typer
 from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.base.home import ClusterHome
 from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.cli.output import EXIT_FAILED, Output, Stopwatch
 
 POLL_SECONDS = 1.0
 KINDS = {"bookies": "bookie", "brokers": "broker"}
@@ -38,14 +38,17 @@ def scale(
     if kind not in KINDS:
         raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))
     output, target = Output(as_json), Target.of(namespace, home)
-    target.attach()
-    found = ask_operator(target.namespace, "scale", KINDS[kind], count)
-    _keep(target, kind, count)
-    found = _wait(output, target.namespace, found, lambda now: _is_scaled(now, KINDS[kind], count), wait)
+    with output.timed() as watch:
+        target.attach()
+        found = ask_operator(target.namespace, "scale", KINDS[kind], count)
+        _keep(target, kind, count)
+        found = _wait(watch, target.namespace, found, lambda now: _is_scaled(now, KINDS[kind], count), wait)
     done = _is_scaled(found, KINDS[kind], count)
     output.result({"kind": kind, "count": count, "done": done, **found})
-    output.progress(f"{count} {kind} serve" if done else f"{kind} are still being scaled; helio status tells more")
-    if not done:
+    if done:
+        output.done(f"{count} {kind} serve")
+    else:
+        output.warn(f"{kind} are still being scaled; helio status tells more")
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -74,19 +77,20 @@ def restart(
     if not rolling:
         raise BadRequestError("parts are restarted one by one: confirm with --rolling", field="rolling")
     output, target = Output(as_json), Target.of(namespace, home)
-    target.attach()
     before: dict[str, str] = {}
-    if ask_operator(target.namespace, "progress")["restart_left"]:
-        output.progress("a rolling restart is under way; waiting for it")
-    else:
-        facts, _ = ask_parts(target.namespace)
-        require_upgradable(facts, installed_versions(homes(facts)))
-        before = {name: str(fact["version"]) for name, fact in facts.items()}
-        up(ClusterConfig(home=target.home, namespace=target.namespace), output.progress)  # a new operator
-        ask_operator(target.namespace, "restart", list(parts or ()))
-    found = _wait(output, target.namespace, {}, lambda now: not now["restart_left"], wait)
+    with output.timed() as watch:
+        target.attach()
+        if ask_operator(target.namespace, "progress")["restart_left"]:
+            watch.progress("a rolling restart is under way; waiting for it")
+        else:
+            facts, _ = ask_parts(target.namespace)
+            require_upgradable(facts, installed_versions(homes(facts)))
+            before = {name: str(fact["version"]) for name, fact in facts.items()}
+            up(ClusterConfig(home=target.home, namespace=target.namespace), watch.progress)  # a new operator
+            ask_operator(target.namespace, "restart", list(parts or ()))
+        found = _wait(watch, target.namespace, {}, lambda now: not now["restart_left"], wait)
     if not (done := not found["restart_left"] and not found["failure"]):
-        output.progress(found["failure"] or f"to be restarted: {', '.join(found['restart_left'])}")
+        output.warn(found["failure"] or f"to be restarted: {', '.join(found['restart_left'])}")
     versions = {}
     for name, fact in sorted(ask_parts(target.namespace)[0].items()):
         versions[name] = {"from": before.get(name, ""), "to": fact["version"]}
@@ -94,11 +98,11 @@ def restart(
     output.result({"done": done, **found, "versions": versions})
     if not done:
         raise typer.Exit(EXIT_FAILED)
-    output.progress("restarted")
+    output.done(f"restarted in {watch.seconds:.0f} s")
 
 
 def _wait(
-    output: Output, namespace: str, found: Progress, is_done: Callable[[Progress], bool], seconds: float
+    watch: Stopwatch, namespace: str, found: Progress, is_done: Callable[[Progress], bool], seconds: float
 ) -> Progress:
     from heliograph.cluster.operator.calls import ask_operator
 
@@ -116,7 +120,7 @@ def _wait(
                 return found
         for note in found["notes"]:
             if note not in said:
-                output.progress(note)
+                watch.progress(note)
         said = set(found["notes"])
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 

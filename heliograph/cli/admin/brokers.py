@@ -35,7 +35,8 @@ def load(context: CommandContext) -> None:
 @command(app)
 def drain(context: CommandContext, broker: Broker) -> None:
     """Make a broker give all its topics away. It takes no more until `undrain` or its restart."""
-    count = context.admin.brokers.drain(broker)
+    with context.output.timed():
+        count = context.admin.brokers.drain(broker)
     context.report({"broker": broker, "bundles": count}, f"{broker} gave {count} bundles away")
 
 

@@ -181,10 +181,11 @@ def compact(
     """Keep the latest message of each key. For readers of the compacted topic; ends with 1 when that failed."""
     context.admin.compact_topic(topic)
     deadline = time.monotonic() + wait
-    status = context.admin.compaction_status(topic)
-    while status["status"] == "RUNNING" and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+    with context.output.timed():
         status = context.admin.compaction_status(topic)
+        while status["status"] == "RUNNING" and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            status = context.admin.compaction_status(topic)
     context.report({"topic": topic, **status}, f"{topic}: {status['status']} {status['lastError']}".rstrip())
     if status["status"] == "ERROR":
         raise typer.Exit(1)

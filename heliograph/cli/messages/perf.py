@@ -56,8 +56,10 @@ def produce(
     persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
     load = MessageLoad(messages, size, window, rate, batch_messages, linger_ms, compression)
     work = _measured_produce(target, topic, partitions, persistence, load)
-    report = asyncio.run(work)
-    _show(Output(as_json), report)
+    output = Output(as_json)
+    with output.timed():
+        report = asyncio.run(work)
+    _show(output, report)
 
 
 @app.command()
@@ -93,8 +95,10 @@ def consume(
         idle,
         receiver_queue,
     )
-    report = asyncio.run(work)
-    _show(Output(as_json), report)
+    output = Output(as_json)
+    with output.timed():
+        report = asyncio.run(work)
+    _show(output, report)
 
 
 async def _measured_produce(

@@ -39,7 +39,8 @@ def create(context: CommandContext, file: File, store: Store = None) -> None:
         async with opened(store or store_of(context.home), context.home) as session:
             return (await snapshot(session, file))[0]
 
-    summary = asyncio.run(run())
+    with context.output.timed():
+        summary = asyncio.run(run())
     context.report({"file": str(file), **_fields(summary)}, f"{file}: {_line(summary)}")
 
 
@@ -52,7 +53,8 @@ def verify(context: CommandContext, file: File, store: Store = None) -> None:
     from heliograph.metadata.backup.file import read_summary
     from heliograph.metadata.backup.restore import missing_ledgers
 
-    summary = read_summary(file)
+    with context.output.timed():
+        summary = read_summary(file)
     result: dict[str, Any] = {"file": str(file), **_fields(summary)}
     lines = [f"{file} is whole: {_line(summary)}"]
     if store is not None:
@@ -86,7 +88,7 @@ def restore(
         async with opened(empty, context.home) as session:
             return await fill(file, session)
 
-    with named_store(to, context.location, context.output.progress) as empty:
+    with context.output.timed() as timer, named_store(to, context.location, timer.progress) as empty:
         summary, behind = asyncio.run(run())
     context.report(
         {"file": str(file), **_fields(summary), "behind": behind},

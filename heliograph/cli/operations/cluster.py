@@ -82,9 +82,9 @@ def up(
 
     output = Output(as_json)
     config = ClusterConfig(**settings)
-    begun = time.monotonic()
-    state = start(config, output.progress)
-    seconds = round(time.monotonic() - begun, 1)
+    with output.timed() as timer:
+        state = start(config, timer.progress)
+    seconds = round(timer.seconds, 1)
     output.result({**asdict(state), "seconds": seconds})
     options = given(home=home, namespace=namespace)
     option = "".join(f" --{name} {value}" for name, value in options.items())
@@ -113,8 +113,8 @@ def _show_started(output: Output, state: ClusterState, seconds: float, option: s
     ]
     output.facts("", rows)
     if state.not_serving:
-        output.progress(f"not serving yet: {', '.join(sorted(state.not_serving))}; `helio status` tells more")
-    output.progress(f"up in {seconds} s. Next:")
+        output.warn(f"not serving yet: {', '.join(sorted(state.not_serving))}; `helio status` tells more")
+    output.done(f"up in {seconds} s. Next:")
     output.progress(f"  echo hello | helio produce greetings{option}")
     output.progress(f"  helio consume greetings --from earliest -n 1{option}")
 
@@ -136,8 +136,10 @@ def down(
 
     output = Output(as_json)
     target = Target.of(namespace, home)
-    stop(ClusterHome(target.home), delete_data=delete_data, progress=output.progress)
+    with output.timed() as timer:
+        stop(ClusterHome(target.home), delete_data=delete_data, progress=timer.progress)
     output.result({"stopped": True, "home": str(target.home), "data_deleted": delete_data})
+    output.done(f"down in {timer.seconds:.1f} s")
 
 
 def status(
@@ -159,13 +161,17 @@ def status(
         _show_own_process(output, state)
         return
     deadline = time.monotonic() + wait
-    found = _gather(target, state, secret, ray)
-    while not found.is_healthy and time.monotonic() < deadline:
-        time.sleep(_WAIT_POLL_SECONDS)
+    with output.timed():
         found = _gather(target, state, secret, ray)
+        while not found.is_healthy and time.monotonic() < deadline:
+            time.sleep(_WAIT_POLL_SECONDS)
+            found = _gather(target, state, secret, ray)
     output.result({"healthy": found.is_healthy, **asdict(found)})
     _show_status(output, found, state.ray_auth_mode if state else "")
-    if not found.is_healthy:
+    if found.is_healthy:
+        output.done("healthy")
+    else:
+        output.warn("not healthy")
         raise typer.Exit(EXIT_FAILED)
 
 

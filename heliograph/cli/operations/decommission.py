@@ -36,12 +36,13 @@ def decommission(
         output.result({"bookie": bookie, "cancelled": True})
         output.progress(f"{bookie} stays; what was moved stays where it is")
         return
-    outcome = work.decommission(
-        bookie, target.namespace, wait_seconds=wait, delete_data=delete_data, progress=output.progress
-    )
+    with output.timed() as watch:
+        outcome = work.decommission(
+            bookie, target.namespace, wait_seconds=wait, delete_data=delete_data, progress=watch.progress
+        )
     output.result(asdict(outcome))
     if not outcome.done:
-        output.progress(f"{outcome.ledgers_left} ledgers are still to be moved; call this again to wait for them")
+        output.warn(f"{outcome.ledgers_left} ledgers are still to be moved; call this again to wait for them")
         raise typer.Exit(EXIT_FAILED)
     rest = "with its data" if outcome.data_deleted else "its directories can be deleted"
-    output.progress(f"{bookie} is out of the cluster, {rest}")
+    output.done(f"{bookie} is out of the cluster, {rest}")

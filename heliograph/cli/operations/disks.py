@@ -44,16 +44,17 @@ def replace(
         )
     output, target = Output(as_json), Target.of(namespace, home)
     target.attach()
-    outcome = work.replace(
-        bookie, target.namespace, accept_loss=accept_loss, wait_seconds=wait, progress=output.progress
-    )
+    with output.timed() as watch:
+        outcome = work.replace(
+            bookie, target.namespace, accept_loss=accept_loss, wait_seconds=wait, progress=watch.progress
+        )
     output.result(asdict(outcome))
     if not outcome.is_alive:
-        output.progress(f"{bookie} has not started yet; helio status says why")
+        output.warn(f"{bookie} has not started yet; helio status says why")
     elif outcome.ledgers_left:
-        output.progress(f"{outcome.ledgers_left} ledgers are still to be repaired: helio bookies recover {bookie}")
+        output.warn(f"{outcome.ledgers_left} ledgers are still to be repaired: helio bookies recover {bookie}")
     else:
-        output.progress(f"{bookie} has its copies again; ledgers that are still open get theirs when they are closed")
+        output.done(f"{bookie} has its copies again; ledgers that are still open get theirs when they are closed")
     if not outcome.done:
         raise typer.Exit(EXIT_FAILED)
 
@@ -75,12 +76,13 @@ def recover(
 
     output, target = Output(as_json), Target.of(namespace, home)
     target.attach()
-    outcome = work.recover(bookie, target.namespace, wait_seconds=wait, progress=output.progress)
+    with output.timed() as watch:
+        outcome = work.recover(bookie, target.namespace, wait_seconds=wait, progress=watch.progress)
     output.result(asdict(outcome))
     if not outcome.done:
-        output.progress(f"{outcome.ledgers_left} ledgers are still to be repaired; call this again to wait for them")
+        output.warn(f"{outcome.ledgers_left} ledgers are still to be repaired; call this again to wait for them")
         raise typer.Exit(EXIT_FAILED)
-    output.progress(f"every ledger of {bookie} has its copies")
+    output.done(f"every ledger of {bookie} has its copies")
 
 
 def move(
@@ -115,29 +117,31 @@ def move(
         )
     target.attach()
     if to is None:
-        replacement.stop_for_move(bookie, target.namespace, force=force)
+        with output.timed():
+            replacement.stop_for_move(bookie, target.namespace, force=force)
         output.result({"bookie": bookie, "stopped": True})
-        output.progress(
+        output.done(
             f"{bookie} is stopped: copy its directories whole, then run this again with --to, which has them in "
             f"{bookie}/; or name them in the settings, and run helio up. Its copies are made on other bookies if it is "
             "away for longer than lost_bookie_delay_ms"
         )
         return
-    if already_copied:
-        outcome = work.adopt(bookie, target.namespace, to=to, journal_to=journal_to, node=node, wait_seconds=wait)
-    else:
-        outcome = work.move(
-            bookie,
-            target.namespace,
-            to=to,
-            journal_to=journal_to,
-            node=node,
-            force=force,
-            wait_seconds=wait,
-            progress=output.progress,
-        )
+    with output.timed() as timer:
+        if already_copied:
+            outcome = work.adopt(bookie, target.namespace, to=to, journal_to=journal_to, node=node, wait_seconds=wait)
+        else:
+            outcome = work.move(
+                bookie,
+                target.namespace,
+                to=to,
+                journal_to=journal_to,
+                node=node,
+                force=force,
+                wait_seconds=wait,
+                progress=timer.progress,
+            )
     output.result(asdict(outcome))
     if not outcome.serving:
-        output.progress(f"{bookie} does not serve yet; helio status says why")
+        output.warn(f"{bookie} does not serve yet; helio status says why")
         raise typer.Exit(EXIT_FAILED)
-    output.progress(f"{bookie} serves from {', '.join((*outcome.journal_directories, *outcome.data_directories))}")
+    output.done(f"{bookie} serves from {', '.join((*outcome.journal_directories, *outcome.data_directories))}")

@@ -30,7 +30,8 @@ def doctor(
 
     output = Output(as_json)
     target = Target.of(namespace, home)
-    found = list(examine(target.home, target.namespace, config_file))
+    with output.timed():
+        found = list(examine(target.home, target.namespace, config_file))
     counts = Counter(finding.severity for finding in found)
     is_healthy = not counts[Severity.PROBLEM]
     output.result({"healthy": is_healthy, "findings": [asdict(finding) for finding in found]})

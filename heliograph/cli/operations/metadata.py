@@ -131,8 +131,9 @@ def migrate(
     if is_same(source, target):
         raise BadRequestError("--from and --to name the same store", field="to")
     with (
-        named_store(source, context.location, context.output.progress) as found,
-        named_store(target, context.location, context.output.progress) as empty,
+        context.output.timed() as timer,
+        named_store(source, context.location, timer.progress) as found,
+        named_store(target, context.location, timer.progress) as empty,
     ):
         summary, behind = asyncio.run(run())
     context.report(

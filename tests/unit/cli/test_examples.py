@@ -68,7 +68,9 @@ def test_the_first_examples_are_commands(line: str) -> None:
 
 def test_an_example_that_its_command_does_not_take_is_noticed() -> None:
     with pytest.raises(Exception, match="No such option"):
-        command_at("topics create").make_context("topics create", arguments_of("helio topics create orders --parts 4")[2:])
+        command_at("topics create").make_context(
+            "topics create", arguments_of("helio topics create orders --parts 4")[2:]
+        )
 
 
 def test_the_older_name_shows_the_examples_of_the_newer_one() -> None:
