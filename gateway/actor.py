@@ -27,7 +27,7 @@ from heliograph.gateway.http.server import GatewayServer
 from heliograph.gateway.ports import ClusterView
 from heliograph.metadata.connect import connect_store
 
-AUDITOR_SECONDS_MAX = 30.0  # one call
+PART_SECONDS_MAX = 30.0  # one call
 
 
 class GatewayActor:
@@ -107,8 +107,8 @@ class GatewayActor:
             else:
                 self._client = await connect_async(address, namespace=config.ray_namespace, **_tls_options(config))
             self._cluster = _cluster_view(config)
-            admin, auditor = Admin(config.ray_namespace), RayAuditor(config.ray_namespace)
-            await server.start(create_app(self._client, admin, config, self._cluster, factory, auditor))
+            admin, parts = Admin(config.ray_namespace), RayParts(config.ray_namespace)
+            await server.start(create_app(self._client, admin, config, self._cluster, factory, parts))
         except BaseException:
             await server.stop()
             await self._close_clients()
@@ -125,24 +125,28 @@ class GatewayActor:
             await cluster.close()
 
 
-class RayAuditor:
-    """The auditor, reached through its actor."""
+class RayParts:
+    """The parts of the cluster, reached through their actors."""
 
     def __init__(self, ray_namespace: str) -> None:
         self._ray_namespace = ray_namespace
 
-    async def ask(self, method: str, arguments: list[Any]) -> Any:
-        """Call a method of the auditor's actor; see ``AuditorPort``."""
+    async def names(self) -> list[str]:
+        """Return the names of the actors; see ``PartsPort``."""
+        return await asyncio.to_thread(discovery.actor_names, self._ray_namespace)
+
+    async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
+        """Call a method of an actor; see ``PartsPort``."""
         try:
-            handle = await asyncio.to_thread(discovery.actor, discovery.AUDITOR, self._ray_namespace)
+            handle = await asyncio.to_thread(discovery.actor, part, self._ray_namespace)
         except ClusterNotFoundError as error:
-            raise NotFoundError("this cluster has no auditor, which moves and repairs data", field="auditor") from error
+            raise NotFoundError(f"this cluster has no {part} now", field="part") from error
         try:
-            return await asyncio.wait_for(getattr(handle, method).remote(*arguments), AUDITOR_SECONDS_MAX)
+            return await asyncio.wait_for(getattr(handle, method).remote(*arguments), PART_SECONDS_MAX)
         except TimeoutError:
-            raise RequestTimeoutError(f"the auditor did not answer within {AUDITOR_SECONDS_MAX:.0f} s") from None
+            raise RequestTimeoutError(f"{part} did not answer within {PART_SECONDS_MAX:.0f} s") from None
         except RayError as error:
-            raise unwrapped(error, discovery.AUDITOR) from error
+            raise unwrapped(error, part) from error
 
 
 class BrokerAgents:

@@ -37,9 +37,9 @@ from heliograph.gateway.http.guard import RequestGuard
 from heliograph.gateway.http.limiter import Limiter
 from heliograph.gateway.http.request_counter import RequestCounter
 from heliograph.gateway.openapi import DocumentedApp
-from heliograph.gateway.ports import AdminPort, AgentFactory, AuditorPort, ClientPort, ClusterView
+from heliograph.gateway.ports import AdminPort, AgentFactory, ClientPort, ClusterView, PartsPort
 from heliograph.gateway.rest import consume, produce
-from heliograph.gateway.services import NoAuditor, Services
+from heliograph.gateway.services import NoParts, Services
 from heliograph.gateway.shapes.url_segments import SegmentPaths
 from heliograph.gateway.websocket import consumer as websocket_consumer
 from heliograph.gateway.websocket import producer as websocket_producer
@@ -89,7 +89,7 @@ def create_app(
     config: GatewayConfig,
     cluster: ClusterView | None = None,
     factory: AgentFactory | None = None,
-    auditor: AuditorPort | None = None,
+    parts: PartsPort | None = None,
 ) -> FastAPI:
     """Return the gateway as an ASGI app.
 
@@ -98,13 +98,13 @@ def create_app(
         admin: runs administrative calls; the caller owns it.
         cluster: lists brokers and bookies; with None the lists are empty.
         factory: makes what acts for callers; needed where they are authenticated.
-        auditor: answers questions about repair; None where the cluster has none.
+        parts: asks actors of the cluster; None where it has none.
 
     Raises:
         InvalidConfigError: the configuration contradicts itself.
     """
     assert factory is not None or not config.auth.is_enabled, "callers that are known need clients of their own"
-    services = Services(client, admin, cluster or NoClusterView(), config, factory, auditor or NoAuditor())
+    services = Services(client, admin, cluster or NoClusterView(), config, factory, parts or NoParts())
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heliograph.base.errors import BadRequestError, HeliographError, NotFoundError
+from heliograph.client import discovery
 from heliograph.client.admin.local_socket import described
 from heliograph.client.admin.over_http import MEDIA_TYPE, PATH
 from heliograph.gateway.errors import row_of
@@ -23,7 +24,10 @@ from heliograph.gateway.shapes.bodies import read_body
 from heliograph.operations.table import OPERATIONS
 
 CALL_BODY_BYTES_MAX = 8 << 20  # of a request # I15
-AUDITOR_METHODS = frozenset(("describe_ledger", "pause", "repair_status", "repair_tasks"))
+METHODS_OF_PARTS = {
+    discovery.AUDITOR: frozenset(("describe_ledger", "pause", "repair_status", "repair_tasks")),
+    discovery.BOOKIE_PREFIX: frozenset(("statistics",)),
+}
 
 router = APIRouter(include_in_schema=False)
 
@@ -40,16 +44,25 @@ async def operation(request: Request, services: ServicesDep, name: str) -> Respo
     return await _answer(services.admin.call(found, arguments))
 
 
-@router.post(PATH + "/auditor/{method}")
-async def auditor(request: Request, services: ServicesDep, method: str) -> Response:
-    """Call the auditor, for which the caller has to be a superuser."""
-    if method not in AUDITOR_METHODS:
-        raise NotFoundError(f"the auditor has no method {method[:100]!r} for this", field="method")
+@router.post(PATH + "/parts")
+async def parts(request: Request, services: ServicesDep) -> Response:
+    """Return the names of the cluster's actors, which superusers may see."""
     services.require_superuser()
+    await _arguments(request, services)
+    return await _answer(services.parts.names())
+
+
+@router.post(PATH + "/parts/{part}/{method}")
+async def part_method(request: Request, services: ServicesDep, part: str, method: str) -> Response:
+    """Call a part, for which the caller has to be a superuser."""
+    services.require_superuser()
+    kind = discovery.BOOKIE_PREFIX if part.startswith(discovery.BOOKIE_PREFIX) else part
+    if method not in METHODS_OF_PARTS.get(kind, ()):
+        raise NotFoundError(f"{part[:100]!r} has no method {method[:100]!r} for this", field="method")
     arguments = await _arguments(request, services)
     if not isinstance(arguments, list):
         raise BadRequestError("the arguments of a method are a list", field="arguments")
-    return await _answer(services.auditor.ask(method, arguments))
+    return await _answer(services.parts.ask(part, method, arguments))
 
 
 async def _arguments(request: Request, services: Services) -> Any:

@@ -174,14 +174,17 @@ class ClusterView(Protocol):
         """Close the view's connections."""
 
 
-class AuditorPort(Protocol):
-    """The auditor, which repairs ledgers. It asks for no credentials: its callers check the rights."""
+class PartsPort(Protocol):
+    """The actors of the cluster. They ask for no credentials: callers of these methods check the rights."""
 
-    async def ask(self, method: str, arguments: list[Any]) -> Any:
-        """Call a method.
+    async def names(self) -> list[str]:
+        """Return the names of all parts that live or start."""
+
+    async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
+        """Call a method of a part.
 
         Raises:
-            NotFoundError: the cluster has no auditor.
+            NotFoundError: the cluster has no such part.
             HeliographError: what the method raises.
         """
 

@@ -24,11 +24,11 @@ from heliograph.gateway.http.metrics import GatewayMetrics
 from heliograph.gateway.ports import (
     AdminPort,
     AgentFactory,
-    AuditorPort,
     BookieView,
     BrokerView,
     ClientPort,
     ClusterView,
+    PartsPort,
 )
 from heliograph.gateway.sessions.agents import Agents
 from heliograph.gateway.sessions.consumers import RestConsumers
@@ -74,12 +74,16 @@ class SessionSlots:
             gauge.dec()
 
 
-class NoAuditor:
-    """The auditor of a cluster that has none."""
+class NoParts:
+    """The actors of a cluster that has none, because it runs in one process."""
 
-    async def ask(self, method: str, arguments: list[Any]) -> Any:
+    async def names(self) -> list[str]:
+        """Return none."""
+        return []
+
+    async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
         """Refuse."""
-        raise NotFoundError("this cluster has no auditor, which moves and repairs data", field="auditor")
+        raise NotFoundError(f"this cluster has no part {part}", field="part")
 
 
 class SuperuserView:
@@ -109,7 +113,7 @@ class Services:
     cluster: ClusterView
     config: GatewayConfig
     factory: AgentFactory | None = None
-    auditor: AuditorPort = field(default_factory=NoAuditor)
+    parts: PartsPort = field(default_factory=NoParts)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     started: float = field(default_factory=time.monotonic)
     # When the last status was requested, and the status, by role.

@@ -108,6 +108,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bookies replace": ("helio bookies replace bookie-2 --empty-disk",),
     "bookies recover": ("helio bookies recover bookie-2",),
     "bookies move": ("helio bookies move bookie-2",),
+    "bookies scrubs": ("helio bookies scrubs",),
     "bookies inspect": ("helio bookies inspect ~/.heliograph/heliograph/data/bookie-1",),
     "bookies verify": ("helio bookies verify /journal/bookie-1 /data/bookie-1",),
     "bookies list-ledgers": ("helio bookies list-ledgers ~/.heliograph/heliograph/data/bookie-1",),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from heliograph.client.admin.admin import AdminSync
     from heliograph.client.admin.over_http import GatewayCalls
     from heliograph.client.aio.client import AsyncClient
+
+T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Namespace = Annotated[
@@ -69,6 +71,21 @@ class Target:
         from heliograph.client.certificates import tls_options
 
         return noted_gateway(self.namespace, self.home, tls_options(self.namespace))
+
+    def without_ray(self, ask: Callable[[GatewayCalls], Coroutine[Any, Any, T]]) -> T | None:
+        """Return what the gateway answers; None where there is none, so that Ray has to be joined.
+
+        Raises:
+            HeliographError: the answer is a refusal.
+        """
+        import asyncio
+
+        from heliograph.client.admin.over_http import GatewayAwayError
+
+        gateway = self.gateway()
+        with contextlib.suppress(GatewayAwayError):
+            return None if gateway is None else asyncio.run(ask(gateway))
+        return None
 
     def way_to_admin(self) -> GatewayCalls | None:
         """Return what an administration of the cluster is given: its gateway, or None after Ray was joined.

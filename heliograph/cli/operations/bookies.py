@@ -55,8 +55,10 @@ def scrubs_(home: Home = None, namespace: Namespace = None, as_json: Json = Fals
     from heliograph.cluster.status import scrubs as work
 
     output, target = Output(as_json), Target.of(namespace, home)
-    target.attach()
-    found = work.scrubs(target.namespace)
+    found = target.without_ray(work.scrubs_without_ray)
+    if found is None:
+        target.attach()
+        found = work.scrubs(target.namespace)
     output.result({"scrubs": [asdict(one) for one in found]})
     output.table("", work.COLUMNS, [one.row for one in found])
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +12,9 @@ from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import Output
+
+if TYPE_CHECKING:
+    from heliograph.client.admin.over_http import GatewayCalls
 
 MIB = 1 << 20
 
@@ -93,7 +95,10 @@ def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json 
 
     output = Output(as_json)
     found = _ask(home, namespace, "repair_status")
-    of_bookies = scrubs.scrubs(Target.of(namespace, home).namespace)
+    target = Target.of(namespace, home)
+    of_bookies = target.without_ray(scrubs.scrubs_without_ray)
+    if of_bookies is None:
+        of_bookies = scrubs.scrubs(target.namespace)
     output.result({**found, "scrubs": [asdict(one) for one in of_bookies]})
     left = found["seconds_left"]
     output.facts(
@@ -152,16 +157,22 @@ def _pause(is_paused: bool, repair: bool, scrubs: bool, home: Home, namespace: N
 
 def _ask(home: Home, namespace: Namespace, method: str, *arguments: Any) -> Any:
     target = Target.of(namespace, home)
-    if (gateway := target.gateway()) is not None:
-        from heliograph.client.admin.over_http import GatewayAwayError
-        from heliograph.client.identity import Identity
-
-        with contextlib.suppress(GatewayAwayError):
-            return asyncio.run(gateway.ask_auditor(method, list(arguments), Identity.from_environment()))
+    found = target.without_ray(lambda gateway: _answer(gateway, method, arguments))
+    if found is not None:
+        return found["answer"]
     from heliograph.cluster.decommission import ask
 
     target.attach()
     return ask(target.namespace, method, *arguments)
+
+
+async def _answer(gateway: GatewayCalls, method: str, arguments: Sequence[Any]) -> dict[str, Any]:
+    """Return what the auditor answers, which may be None, under a key."""
+    from heliograph.client import discovery
+    from heliograph.client.identity import Identity
+
+    identity = Identity.from_environment()
+    return {"answer": await gateway.ask_part(discovery.AUDITOR, method, list(arguments), identity)}
 
 
 def _task_line(task: dict[str, Any] | None) -> str:

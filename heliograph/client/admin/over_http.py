@@ -70,9 +70,14 @@ class GatewayCalls:
         """
         return await asyncio.to_thread(self._post, f"operations/{operation.name}", arguments, identity)
 
-    async def ask_auditor(self, method: str, arguments: list[Any], identity: Identity) -> Any:
-        """Call a method of the auditor; errors are those of ``run``."""
-        return await asyncio.to_thread(self._post, f"auditor/{method}", arguments, identity)
+    async def parts(self, identity: Identity) -> list[str]:
+        """Return the names of the cluster's actors; errors are those of ``run``."""
+        found: list[str] = await asyncio.to_thread(self._post, "parts", [], identity)
+        return found
+
+    async def ask_part(self, part: str, method: str, arguments: list[Any], identity: Identity) -> Any:
+        """Call a method of an actor that the gateway passes on; errors are those of ``run``."""
+        return await asyncio.to_thread(self._post, f"parts/{part}/{method}", arguments, identity)
 
     def _post(self, path: str, arguments: Any, identity: Identity) -> Any:
         packed = msgpack.packb({"namespace": self._namespace, "arguments": arguments})

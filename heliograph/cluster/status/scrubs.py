@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-import ray
-import ray.exceptions
-
 from heliograph.base.clock import iso_time
+from heliograph.base.errors import HeliographError
 from heliograph.client import discovery
-from heliograph.cluster.diagnosis import reason
+from heliograph.client.admin.over_http import GatewayCalls
+from heliograph.client.identity import Identity
 from heliograph.cluster.naming import sort_key
 
 ANSWER_TIMEOUT_SECONDS = 5.0
@@ -61,6 +61,11 @@ def scrubs(namespace: str) -> list[ScrubStatus]:
     Raises:
         ClusterNotFoundError: there is no Ray.
     """
+    import ray
+    import ray.exceptions
+
+    from heliograph.cluster.diagnosis import reason
+
     names = [name for name in discovery.actor_names(namespace) if name.startswith(discovery.BOOKIE_PREFIX)]
     calls = {discovery.actor(name, namespace).statistics.remote(): name for name in names}
     done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_SECONDS) if calls else ([], [])
@@ -71,6 +76,25 @@ def scrubs(namespace: str) -> list[ScrubStatus]:
         except ray.exceptions.RayError as error:
             found.append(ScrubStatus(calls[call], note=reason(error)))
     return sorted(found, key=lambda one: sort_key(one.bookie))
+
+
+async def scrubs_without_ray(gateway: GatewayCalls) -> list[ScrubStatus]:
+    """Ask all bookies by way of the gateway.
+
+    Raises:
+        GatewayAwayError: it does not answer.
+        HeliographError: the caller is refused.
+    """
+    identity = Identity.from_environment()
+
+    async def ask(bookie: str) -> ScrubStatus:
+        try:
+            return status_of(bookie, await gateway.ask_part(bookie, "statistics", [], identity))
+        except HeliographError as error:
+            return ScrubStatus(bookie, note=str(error))
+
+    names = [name for name in await gateway.parts(identity) if name.startswith(discovery.BOOKIE_PREFIX)]
+    return list(await asyncio.gather(*map(ask, sorted(names, key=sort_key))))
 
 
 def status_of(bookie: str, statistics: dict[str, Any]) -> ScrubStatus:

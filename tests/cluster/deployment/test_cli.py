@@ -125,6 +125,7 @@ WITHOUT_RAY = (
     ("bookies", "racks", "list"),
     ("ledgers", "repair-status"),
     ("ledgers", "under-replicated"),
+    ("bookies", "scrubs"),
     ("config", "live"),
     ("perf", "produce", "spared", "--messages", "10"),
     ("topics", "delete", "spared", "--force"),

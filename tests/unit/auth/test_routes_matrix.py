@@ -55,6 +55,7 @@ VALUES = {
     "bundle": "0x00000000_0x80000000",
     "policy": "retention",
     "name": "cacheBytes",
+    "part": "auditor",
     "method": "repair_status",
 }
 _MESSAGE_ID = id_text(MessageId(1, 1))
@@ -92,9 +93,9 @@ RULES: list[tuple[str, str | None]] = [
     (r"GET /admin/v2/clusters(/standalone/(peers|failureDomains(/\w+)?|migrate))?$", None),
     (r"GET /admin/v2/brokers/(ready|health|version|internal-configuration)$", None),
     (r"GET /admin/v2/(bookies/all|brokers(/standalone)?|clusters/standalone)$", CLUSTER),
-    # Operations by their names need what the table says, which test_calls.py checks; the auditor serves superusers.
+    # Operations by their names need what the table says, which test_calls.py checks; parts serve superusers.
     (r"POST /admin/heliograph/operations/\w+$", None),
-    (r"POST /admin/heliograph/auditor/\w+$", CLUSTER),
+    (r"POST /admin/heliograph/parts(/\w+/\w+)?$", CLUSTER),
     # The sessions of REST consume are counted by role: a caller closes its own.
     (r"DELETE /topics/persistent/acme/shop/orders/subscription/billing/consumer$", None),
 ]

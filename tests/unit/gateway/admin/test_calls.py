@@ -58,11 +58,14 @@ class Cluster(AdminOperations):
         return Cluster(self.asked, principal.role)
 
 
-class Auditor:
-    async def ask(self, method: str, arguments: list[Any]) -> Any:
+class Parts:
+    async def names(self) -> list[str]:
+        return ["auditor", "bookie-1"]
+
+    async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
         if arguments == [404]:
             raise NotFoundError("no such ledger", field="ledger_id")
-        return [method, *arguments]
+        return [part, method, *arguments]
 
 
 Scenario = Callable[[str, list[tuple[str, str]]], Coroutine[Any, Any, None]]
@@ -75,7 +78,7 @@ def served(scenario: Scenario, **settings: Any) -> None:
         cluster, nothing = Cluster(asked), None
         server = GatewayServer(config)
         server.bind()
-        await server.start(create_app(nothing, cluster, config, View(), cluster, Auditor()))  # type: ignore[arg-type]
+        await server.start(create_app(nothing, cluster, config, View(), cluster, Parts()))  # type: ignore[arg-type]
         try:
             await scenario(server.url, asked)
         finally:
@@ -118,17 +121,21 @@ def test_each_caller_acts_in_its_own_role_and_strangers_do_not_come_in() -> None
     served(scenario, auth=AUTH)
 
 
-def test_the_auditor_answers_superusers_alone() -> None:
+def test_the_auditor_and_bookies_answer_superusers_alone() -> None:
     async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
         calls = GatewayCalls(url, "mine")
         root = Identity(token=token("root"))
-        assert await calls.ask_auditor("describe_ledger", [7], root) == ["describe_ledger", 7]
-        with pytest.raises(NotFoundError, match="no such ledger"):
-            await calls.ask_auditor("describe_ledger", [404], root)
+        assert await calls.ask_part("auditor", "describe_ledger", [7], root) == ["auditor", "describe_ledger", 7]
+        assert await calls.parts(root) == ["auditor", "bookie-1"]
+        assert await calls.ask_part("bookie-1", "statistics", [], root) == ["bookie-1", "statistics"]
         with pytest.raises(NotPermittedError):
-            await calls.ask_auditor("describe_ledger", [7], Identity(token=token("alice")))
+            await calls.parts(Identity(token=token("alice")))
+        with pytest.raises(NotFoundError, match="no such ledger"):
+            await calls.ask_part("auditor", "describe_ledger", [404], root)
+        with pytest.raises(NotPermittedError):
+            await calls.ask_part("auditor", "describe_ledger", [7], Identity(token=token("alice")))
         with pytest.raises(GatewayAwayError):  # no method for callers outside of the cluster
-            await calls.ask_auditor("stop", [], root)
+            await calls.ask_part("auditor", "stop", [], root)
 
     served(scenario, auth=AUTH)
 
@@ -136,7 +143,7 @@ def test_the_auditor_answers_superusers_alone() -> None:
 def test_the_gateway_of_another_cluster_at_the_same_port_does_nothing() -> None:
     async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
         with pytest.raises(GatewayAwayError):
-            await GatewayCalls(url, "other").ask_auditor("repair_status", [], Identity())
+            await GatewayCalls(url, "other").ask_part("auditor", "repair_status", [], Identity())
         assert not asked
 
     served(scenario)
@@ -148,7 +155,7 @@ def test_a_malformed_body_is_refused(body: bytes, monkeypatch: pytest.MonkeyPatc
 
     async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
         with pytest.raises(HeliographError):
-            await GatewayCalls(url, "mine").ask_auditor("repair_status", [], Identity())
+            await GatewayCalls(url, "mine").ask_part("auditor", "repair_status", [], Identity())
         assert not asked
 
     served(scenario)
