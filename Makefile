@@ -21,17 +21,14 @@ help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
 	  awk -F '\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
-setup: $(READY) ## make .venv from the lock file
+setup: $(READY) ## make .venv from the lock file; by uv where it is on PATH
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else \
 	  "Heliograph needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python3.11")'
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	@command -v uv >/dev/null || $(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get install -y -q python3-venv; } || { echo "python3-venv is missing: install it with your package manager"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing the locked dependencies into $(VENV) (about a minute)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PYTHON) tools/environment.py $(VENV)
 	@touch $(READY)
 
 demo: $(READY) ## the whole way with 336,776 real flights; KEEP=1 leaves the cluster up

@@ -107,7 +107,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bookies decommission": ("helio bookies decommission bookie-4", "helio bookies decommission bookie-4 --cancel"),
     "bookies replace": ("helio bookies replace bookie-2 --empty-disk",),
     "bookies recover": ("helio bookies recover bookie-2",),
-    "bookies move": ("helio bookies move bookie-2",),
+    "bookies move": (
+        "helio bookies move bookie-2 --to /disk2/heliograph",
+        "helio bookies move bookie-2 --already-copied",
+    ),
     "bookies scrubs": ("helio bookies scrubs",),
     "bookies inspect": ("helio bookies inspect ~/.heliograph/heliograph/data/bookie-1",),
     "bookies verify": ("helio bookies verify /journal/bookie-1 /data/bookie-1",),

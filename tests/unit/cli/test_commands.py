@@ -14,9 +14,15 @@ from heliograph.cli.command_table import PURPOSES
 
 ENTRIES = [entry for purpose in PURPOSES for entry in purpose.entries]
 SLOW = {"asyncio", "cryptography", "google.protobuf", "httpx", "importlib.metadata", "pydantic", "ray", "rich", "ssl"}
-LOADED = (
-    "import sys\ntry:\n    from heliograph.cli import main\n    main()\nfinally:\n    print('loaded', *sys.modules)"
-)
+LOADED = """
+import sys
+sys.argv[0] = "helio"  # the name by which shells ask for completion
+try:
+    from heliograph.cli import main
+    main()
+finally:
+    print("loaded", *sys.modules)
+"""
 
 
 def loaded(*arguments: str, **environment: str) -> tuple[str, set[str]]:
@@ -62,7 +68,7 @@ def test_help_loads_nothing_slow(arguments: tuple[str, ...]) -> None:
 )
 def test_completion_loads_nothing_slow(typed: str, completed: str) -> None:
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-    shown, slow = loaded(_COMPLETE="complete_bash", __C_COMPLETE="complete_bash", **words)
+    shown, slow = loaded(_HELIO_COMPLETE="complete_bash", **words)
     assert completed in shown.split()
     assert not slow
 
