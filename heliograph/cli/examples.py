@@ -16,6 +16,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "helio up --bookies 5 --brokers 3 --data-directory /disk1/heliograph",
         "RAY_ADDRESS=10.0.0.5:6379 helio up --metadata-url etcd://10.0.0.7:2379/heliograph",
     ),
+    "join": ("helio join 10.0.0.5:6379 --label bookie=true,broker=true,rack=r2", "helio join"),
+    "leave": ("helio leave", "helio leave --keep-data"),
     "down": ("helio down", "helio down --delete-data"),
     "status": ("helio status", "helio status --wait 60 --json"),
     "scale": ("helio scale bookies 5", "helio scale brokers 3 --wait 60"),

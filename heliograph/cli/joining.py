@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from dataclasses import asdict
 from typing import Annotated
 
@@ -61,13 +60,13 @@ def join(
     wishes = JoinWishes(address, read_labels(label or ()), host, ray_port)
     place = ClusterHome(home_directory(namespace, home))
     named = namespace_or_noted(namespace)
-    begun = time.monotonic()
-    joined = start(wishes, named, place, wait, output.progress)
-    seconds = round(time.monotonic() - begun, 1)
+    with output.timed() as timer:
+        joined = start(wishes, named, place, wait, timer.progress)
+    seconds = round(timer.seconds, 1)
     output.result({**asdict(joined), "seconds": seconds})
     if joined.missing:
-        output.progress(f"not serving yet: {', '.join(sorted(joined.missing))}; helio status tells more")
-    output.progress(f"joined in {seconds} s. helio leave takes this machine out, helio down only stops it")
+        output.warn(f"not serving yet: {', '.join(sorted(joined.missing))}; helio status tells more")
+    output.done(f"joined in {seconds} s. helio leave takes this machine out, helio down only stops it")
     if watch:
         _watch(named, place, output)
     elif joined.missing:
@@ -95,20 +94,21 @@ def leave(
     from heliograph.cluster.joining.leave import leave as stop
 
     output, target = Output(as_json), Target.of(namespace, home)
-    gone = stop(
-        target.namespace,
-        ClusterHome(target.home),
-        keep_data=keep_data,
-        force=force,
-        timeout_seconds=timeout,
-        progress=output.progress,
-    )
+    with output.timed() as timer:
+        gone = stop(
+            target.namespace,
+            ClusterHome(target.home),
+            keep_data=keep_data,
+            force=force,
+            timeout_seconds=timeout,
+            progress=timer.progress,
+        )
     output.result(asdict(gone))
     if not gone.done:
-        output.progress(f"{gone.address} is still being emptied; run helio leave again to wait")
+        output.warn(f"{gone.address} is still being emptied; run helio leave again to wait")
         raise typer.Exit(EXIT_FAILED)
     back = "; helio join brings it back" if gone.is_remembered else ""
-    output.progress(f"{gone.address} has left the cluster{back}")
+    output.done(f"{gone.address} has left the cluster{back}")
 
 
 def _watch(namespace: str, home: ClusterHome, output: Output) -> None:
