@@ -18,6 +18,7 @@ from tests.bench.broker import (
     writer_core,
 )
 from tests.bench.metadata import store as metadata_store
+from tests.bench.minutes import minutes
 from tests.bench.peers import peer
 from tests.bench.tables import tables
 
@@ -36,4 +37,5 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "failover": failover.report,
     "repair": repair.report,
     "tables": tables.report,
+    "minutes": minutes.report,
 }
