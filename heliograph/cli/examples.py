@@ -142,6 +142,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tokens show": ("helio tokens show --token-file clerk.token",),
     "certs show": ("helio certs show",),
     "certs renew": ("helio certs renew --host broker.example.org",),
+    "metadata status": ("helio metadata status",),
+    "metadata replace": ("helio metadata replace metadata-2 --empty-disk",),
+    "metadata defragment": ("helio metadata defragment",),
     "metadata serve": ("helio metadata serve --url etcd://10.0.0.7:2379/heliograph --zk-port 2181",),
     "metadata migrate": (
         "helio metadata migrate --from ~/.heliograph/heliograph/data/metadata --to etcd://10.0.0.7:2379/heliograph",

@@ -214,7 +214,8 @@ def replace(
             f"this gives up what the disk of {member} held: confirm with --empty-disk", field="empty_disk"
         )
     config = ClusterConfig(**context.location)
-    is_serving = work.replace(member, config, wait_seconds=wait, progress=context.output.progress)
+    with context.output.timed() as timer:
+        is_serving = work.replace(member, config, wait_seconds=wait, progress=timer.progress)
     context.report(
         {"member": member, "is_serving": is_serving},
         f"{member} serves" if is_serving else f"{member} does not serve yet; helio status says why",
