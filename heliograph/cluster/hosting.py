@@ -228,7 +228,7 @@ async def _after(pause: float, start: Callable[[], Awaitable[Any]]) -> Any:
         await asyncio.sleep(pause)
     try:
         return await start()
-    except ResourceError as error:  # a port or a directory of this node: whoever reads this may be on another
+    except ResourceError as error:  # a port or a directory of this node: the reader may be on another
         where = (
             f"{socket.gethostname()} ({discovery.own_address()})" if discovery.is_attached() else socket.gethostname()
         )

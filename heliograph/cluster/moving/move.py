@@ -1,8 +1,8 @@
 """``helio bookies move``: stop a bookie, copy its directories, verify them, and start it where they are now.
 
 The roster has the new place, so that every later start is there. The old directories keep their data under names that
-no bookie is started on, until somebody removes them. Whatever fails before the roster is changed, the bookie is started
-where it was.
+no bookie is started on, until they are removed by hand. Whatever fails before the roster is changed, the bookie
+is started where it was.
 """
 
 from __future__ import annotations
