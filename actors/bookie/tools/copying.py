@@ -1,5 +1,8 @@
 """Copies the directories of a stopped bookie to other paths, and verifies what the disk there gives back. It blocks.
 
+Most of the bytes are in entry logs that are never written again. They may be copied before the bookie is stopped, so
+that it is away only for the rest.
+
 A copy is made beside its final path. It gets its name when every file was synced, read again, and has the checksum
 of the bytes that were read from the source. So no incomplete directory has a name that a bookie is started on.
 """
@@ -29,11 +32,15 @@ MOVED = ".moved"  # the end of the name of a directory that was copied elsewhere
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file of a directory: its path in it, its size in bytes and its mode."""
+    """A file of a directory: its path in it, its size in bytes, its mode, and when it was written last."""
 
     path: str
     size: int
     mode: int
+    modified_ns: int
+
+
+Ahead = frozenset[tuple[int, SourceFile]]  # files that were copied before their bookie stopped, with their directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,9 @@ class CopySource(Protocol):
 
     def files(self) -> list[list[SourceFile]]:
         """Return the files of each directory. Raises DirectoryLockedError if their bookie runs."""
+
+    def finished(self) -> list[list[SourceFile]]:
+        """Return the files of each directory that are not written again, whether their bookie runs or not."""
 
     def read(self, number: int, path: str, offset: int, size: int) -> bytes:
         """Return bytes of a file of the directory with that number; fewer at the end of the file."""
@@ -82,6 +92,10 @@ class LocalSource:
         """
         return [list(_files(directory)) for directory in self._directories]
 
+    def finished(self) -> list[list[SourceFile]]:
+        """Return the entry logs of each directory, but for the newest one."""
+        return [sorted(_logs(directory), key=lambda file: file.path)[:-1] for directory in self._directories]
+
     def read(self, number: int, path: str, offset: int, size: int) -> bytes:
         """Return bytes of a file."""
         with open(self._directories[number] / path, "rb") as file:
@@ -89,12 +103,44 @@ class LocalSource:
             return file.read(size)
 
 
+def copy_ahead(source: CopySource, targets: Sequence[Path]) -> Ahead:
+    """Copy what a running bookie does not write again. Return what was copied, for ``copy``.
+
+    A file that garbage collection removes meanwhile is left out, and so is one that could not be copied now.
+
+    Raises:
+        NotFoundError, ConflictError, ResourceError: as ``copy`` raises before anything is copied.
+    """
+    listed = source.finished()
+    for target in targets:
+        _require_empty(target)
+    _require_space(targets, listed)
+    ahead = set()
+    for number, (target, files) in enumerate(zip(targets, listed, strict=True)):
+        draft = _draft(target)
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True, mode=0o700)
+        for file in files:
+            try:
+                _copy_file(source, number, file, draft / file.path)
+            except (OSError, ResourceError):
+                (draft / file.path).unlink(missing_ok=True)
+            else:
+                ahead.add((number, file))
+    return frozenset(ahead)
+
+
 def copy(
-    source: CopySource, targets: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, of: None
+    source: CopySource,
+    targets: Sequence[Path],
+    *,
+    ahead: Ahead = frozenset(),
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> CopyReport:
     """Copy each directory of ``source`` to the target of the same number.
 
     Args:
+        ahead: what ``copy_ahead`` has copied to the same targets.
         progress: called with the bytes copied so far, and those of all files.
 
     Raises:
@@ -106,14 +152,14 @@ def copy(
     listed = source.files()
     assert len(listed) == len(targets), "each directory has a target"
     total = sum(file.size for files in listed for file in files)
+    left = [[file for file in files if (number, file) not in ahead] for number, files in enumerate(listed)]
     for target in targets:
         _require_empty(target)
-    _require_space(targets, listed)
-    done = 0
-    for number, (target, files) in enumerate(zip(targets, listed, strict=True)):
-        draft = target.with_name(target.name + COPYING)
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True, mode=0o700)
+    _require_space(targets, left)
+    done = total - sum(file.size for files in left for file in files)
+    for number, (target, files) in enumerate(zip(targets, left, strict=True)):
+        draft = _draft(target)
+        _keep(draft, {file.path for file in listed[number]} - {file.path for file in files})
         for file in files:
             _copy_file(source, number, file, draft / file.path)
             done += file.size
@@ -123,9 +169,23 @@ def copy(
     for target in targets:
         with contextlib.suppress(FileNotFoundError):
             target.rmdir()  # it is empty
-        target.with_name(target.name + COPYING).rename(target)
+        _draft(target).rename(target)
         _sync(target.parent)
     return CopyReport(sum(map(len, listed)), total)
+
+
+def _draft(target: Path) -> Path:
+    return target.with_name(target.name + COPYING)
+
+
+def _keep(draft: Path, names: set[str]) -> None:
+    """Have a draft with these files and no others."""
+    if not names:
+        shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True, mode=0o700, exist_ok=True)
+    for path in draft.rglob("*"):
+        if path.is_file() and str(path.relative_to(draft)) not in names:
+            path.unlink()
 
 
 def retire(directories: Sequence[Path]) -> list[Path]:
@@ -191,7 +251,14 @@ def _files(directory: Path) -> Iterator[SourceFile]:
     for path in sorted(directory.rglob("*")):
         if path.is_file() and path != directory / LOCK_NAME:
             found = path.stat()
-            yield SourceFile(str(path.relative_to(directory)), found.st_size, found.st_mode & 0o777)
+            yield SourceFile(str(path.relative_to(directory)), found.st_size, found.st_mode & 0o777, found.st_mtime_ns)
+
+
+def _logs(directory: Path) -> Iterator[SourceFile]:
+    for path in directory.glob("*.log"):
+        with contextlib.suppress(FileNotFoundError):  # garbage collection has removed it
+            found = path.stat()
+            yield SourceFile(path.name, found.st_size, found.st_mode & 0o777, found.st_mtime_ns)
 
 
 def _copy_file(source: CopySource, number: int, file: SourceFile, target: Path) -> None:

@@ -1,5 +1,6 @@
 """``helio bookies move``: stop a bookie, copy its directories, verify them, and start it where they are now.
 
+What is not written again is copied before, so that the bookie is away for a short time and nobody copies for it.
 The roster has the new place, so that every later start is there. The old directories keep their data under names that
 no bookie is started on, until they are removed by hand. Whatever fails before the roster is changed, the bookie
 is started where it was.
@@ -106,11 +107,14 @@ def move(
         copying.require_apart(old.all, new.all)
     if not force:
         ask(namespace, "may_stop_bookie", bookie_id)
+    ahead = transfer.transfer_ahead(old.address, old.all, new.address, new.all)
+    size = sum(file.size for _, file in ahead)
+    progress(f"{len(ahead)} entry logs, {size} bytes are copied and verified while {bookie_id} serves")
     ask_operator(namespace, "hold", bookie_id)
     try:
         remove([bookie_id], namespace)
         progress(f"{bookie_id} is stopped")
-        report = transfer.transfer(old.address, old.all, new.address, new.all)
+        report = transfer.transfer(old.address, old.all, new.address, new.all, ahead)
         progress(f"{report.files} files, {report.bytes} bytes are copied and verified")
         _pin(bookie_id, namespace, new, *place)
         retired = _retire(old, progress)

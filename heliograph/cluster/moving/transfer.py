@@ -10,7 +10,7 @@ import ray
 import ray.exceptions
 
 from heliograph.actors.bookie.tools import copying
-from heliograph.actors.bookie.tools.copying import CopyReport, LocalSource, SourceFile
+from heliograph.actors.bookie.tools.copying import Ahead, CopyReport, LocalSource, SourceFile
 from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.cluster.labels import ADDRESS_RESOURCE
 
@@ -29,20 +29,37 @@ class DistantSource:
         found: list[list[SourceFile]] = on_node(self._address, _files, self._directories)
         return found
 
+    def finished(self) -> list[list[SourceFile]]:
+        """Return the files of each directory that are not written again."""
+        found: list[list[SourceFile]] = on_node(self._address, _finished, self._directories)
+        return found
+
     def read(self, number: int, path: str, offset: int, size: int) -> bytes:
         """Return bytes of a file."""
         found: bytes = on_node(self._address, _read, self._directories, number, path, offset, size)
         return found
 
 
-def transfer(source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path]) -> CopyReport:
+def transfer_ahead(source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path]) -> Ahead:
+    """Copy what a running bookie does not write again, as ``copying.copy_ahead`` does.
+
+    Raises:
+        HeliographError: as ``copying.copy_ahead`` raises.
+    """
+    ahead: Ahead = on_node(address, _transfer_ahead, source_address, tuple(sources), address, tuple(targets))
+    return ahead
+
+
+def transfer(
+    source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path], ahead: Ahead = frozenset()
+) -> CopyReport:
     """Copy directories of one node to paths of another or the same, as ``copying.copy`` does.
 
     Raises:
         HeliographError: as ``copying.copy`` raises.
         ResourceError: a disk failed, or a node is gone.
     """
-    report: CopyReport = on_node(address, _transfer, source_address, tuple(sources), address, tuple(targets))
+    report: CopyReport = on_node(address, _transfer, source_address, tuple(sources), address, tuple(targets), ahead)
     return report
 
 
@@ -78,12 +95,23 @@ def on_node(address: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise ResourceError(f"the node at {address} is gone: {error}", field="node") from error
 
 
-def _transfer(source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path]) -> CopyReport:
+def _transfer_ahead(source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path]) -> Ahead:
+    is_local = source_address == address
+    return copying.copy_ahead(LocalSource(sources) if is_local else DistantSource(source_address, sources), targets)
+
+
+def _transfer(
+    source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path], ahead: Ahead
+) -> CopyReport:
     if source_address != address:
-        return copying.copy(DistantSource(source_address, sources), targets)
+        return copying.copy(DistantSource(source_address, sources), targets, ahead=ahead)
     local = LocalSource(sources)
     with local.held():
-        return copying.copy(local, targets)
+        return copying.copy(local, targets, ahead=ahead)
+
+
+def _finished(directories: Sequence[Path]) -> list[list[SourceFile]]:
+    return LocalSource(directories).finished()
 
 
 def _files(directories: Sequence[Path]) -> list[list[SourceFile]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.tools import copying
-from heliograph.actors.bookie.tools.copying import LocalSource
+from heliograph.actors.bookie.tools.copying import CopySource, LocalSource, SourceFile
 from heliograph.actors.errors import CookieMismatchError, DirectoryLockedError
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError
@@ -88,6 +89,49 @@ def test_a_bookie_serves_from_the_copy_and_not_from_the_old_directories(tmp_path
         assert copying.retire(directories(old)) == []
         bookie = await started(new, url)
         assert await read(url, ledger_id) == PAYLOADS
+        await bookie.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_is_away_only_for_what_it_still_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "memory://copying-ahead"
+    old, new = config_in(tmp_path / "old"), config_in(tmp_path / "new")
+    old = replace(old, entry_log_bytes=4 << 10)
+    copied: list[str] = []
+    real = copying._copy_file
+
+    def copy_file(source: CopySource, number: int, file: SourceFile, target: Path) -> None:
+        copied.append(file.path)
+        real(source, number, file, target)
+
+    monkeypatch.setattr(copying, "_copy_file", copy_file)
+
+    async def scenario() -> None:
+        bookie = await started(old, url)
+        ledgers = []
+        for _ in range(8):
+            ledgers.append(await written(url))
+            await bookie.checkpoint()
+        source = LocalSource(directories(old))
+        ahead = copying.copy_ahead(source, directories(new))
+        logs = {file.path for _, file in ahead}
+        assert logs == set(copied)
+        assert len(logs) >= 3
+        assert not any(path.exists() for path in directories(new))
+        gone = min(logs)
+        ledgers.append(await written(url))
+        await bookie.stop()
+        (old.data_directories[0] / gone).rename(tmp_path / "collected")  # as garbage collection would
+        copied.clear()
+        copying.copy(source, directories(new), ahead=ahead)
+        assert logs.isdisjoint(copied)
+        assert {path.name for path in new.data_directories[0].glob("*.log")} == {
+            path.name for path in old.data_directories[0].glob("*.log")
+        }
+        (tmp_path / "collected").rename(new.data_directories[0] / gone)
+        bookie = await started(replace(new, entry_log_bytes=4 << 10), url)
+        assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 9
         await bookie.stop()
 
     asyncio.run(scenario())

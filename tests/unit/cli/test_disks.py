@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from heliograph.actors.bookie.tools.copying import CopyReport
+from heliograph.actors.bookie.tools.copying import Ahead, CopyReport, SourceFile
 from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError
 from heliograph.cli.app import app
 from heliograph.cluster import diagnosis, replacement
@@ -17,6 +17,7 @@ from heliograph.cluster.labels import BOOKIE, RACK, Node, Place
 from heliograph.cluster.moving import move as moving
 from heliograph.cluster.moving import transfer
 
+LOG = SourceFile("00000001.log", 7, 0o600, 1)
 DEAD = {"bookie": "bookie-2", "is_alive": False, "ledgers_left": 3}
 ALIVE = {**DEAD, "is_alive": True}
 DONE = {**ALIVE, "ledgers_left": 0}
@@ -115,6 +116,7 @@ class Moves:
         monkeypatch.setattr(diagnosis, "living_nodes", lambda: nodes)
         found = moving.Directories("10.0.0.1", (Path("/a/journal"),), (Path("/a/ledgers"),))
         monkeypatch.setattr(moving, "_directories_of", lambda bookie_id, namespace: found)
+        monkeypatch.setattr(transfer, "transfer_ahead", self.ahead)
         monkeypatch.setattr(transfer, "transfer", self.transfer)
         monkeypatch.setattr(transfer, "retire", lambda address, paths: [Path(f"{path}.moved") for path in paths])
         copies = ([Path("/b/bookie-2/journal")], [Path("/b/bookie-2/ledgers")])
@@ -127,7 +129,12 @@ class Moves:
             raise ConflictError("too few")
         return {"is_alive": True}
 
-    def transfer(self, source: str, old: Any, target: str, new: Any) -> CopyReport:
+    def ahead(self, source: str, old: Any, target: str, new: Any) -> Ahead:
+        self.done.append("copy ahead")
+        return frozenset({(1, LOG)})
+
+    def transfer(self, source: str, old: Any, target: str, new: Any, ahead: Ahead) -> CopyReport:
+        assert ahead == {(1, LOG)}
         self.done.append(f"copy {source} {target} {' '.join(map(str, new))}")
         if self._fails == "copy":
             raise ResourceError("the disk is full", field="to")
@@ -140,6 +147,7 @@ def test_a_bookie_is_stopped_copied_pinned_and_started(monkeypatch: pytest.Monke
     assert shown.exit_code == 0, shown.output
     assert cluster.done == [
         "may_stop_bookie",
+        "copy ahead",
         "hold",
         "end bookie-2",
         "copy 10.0.0.1 10.0.0.1 /b/bookie-2/journal /b/bookie-2/ledgers",
