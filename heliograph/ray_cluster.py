@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from heliograph.client.sync.client import Client
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 # Settings of a new cluster on one node: one disk needs no second copy, and clients ask Ray for the ports.
 ON_ONE_NODE = {
@@ -100,6 +102,8 @@ def _start(settings: dict[str, Any]) -> RayCluster:
     named = {name: settings[name] for name in ("namespace", "home") if settings.get(name) is not None}
     location = ClusterLocation(**named)
     discovery.attach(location.namespace, home=location.home_directory)
+    if told := ray_release.untested(ray_release.ray_version()):
+        log.warning("%s", told)
     has_file = settings.get("config_file") is not None or (location.home_directory / FILE_NAME).exists()
     if len(living_nodes()) == 1 and not has_file:  # the first start writes the file
         settings = {**ON_ONE_NODE, **settings}

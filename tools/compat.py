@@ -26,12 +26,25 @@ CACHE = ROOT / ".venv-compat"
 RAYS = (f"{OLDEST}.0", f"{NEWEST_TESTED}.0")
 PYTHONS = ("3.11", "3.13")
 TEST_REQUIREMENTS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.120", "hatchling>=1.27")
+DEPLOYMENT = "tests/cluster/deployment"
+# Start, publish, consume, kills of each kind of part, placement by labels, `helio`, a lost head, jobs, Ray Client.
 SHARE = (
-    "tests/cluster/deployment/test_start_in_ray.py",
-    "tests/cluster/deployment/test_your_ray.py",
-    "tests/cluster/deployment/test_hosting.py",
-    "tests/cluster/deployment/test_messaging.py",
-    "tests/cluster/deployment/test_cli.py",
+    f"{DEPLOYMENT}/test_start_in_ray.py",
+    f"{DEPLOYMENT}/test_your_ray.py",
+    f"{DEPLOYMENT}/test_hosting.py",
+    f"{DEPLOYMENT}/test_messaging.py",
+    *(
+        f"{DEPLOYMENT}/test_cli.py::test_{name}"
+        for name in (
+            "no_port_of_a_cluster_on_loopback_is_reached_from_elsewhere",
+            "status_shows_every_actor",
+            "topics_live_and_die",
+            "lines_go_in_and_come_out",
+            "data_outlives_a_stop_and_a_start",
+            "a_lost_head_is_started_again_with_what_was_kept",
+            "down_leaves_no_process_and_no_data",
+        )
+    ),
 )
 DROPPED = ("HELIOGRAPH_", "RAY_", "PYTHON", "VIRTUAL_ENV", "PYTEST_")  # variables of the caller's environment
 

@@ -1,6 +1,7 @@
-"""A Ray of three labelled nodes on this machine, as a process: run by ``test_your_ray.py``.
+"""A Ray of three labelled nodes on this machine, or of one without labels, as a process: run by ``test_your_ray.py``.
 
-It prints its addresses as JSON and ends with its standard input. Nothing in it knows of Heliograph.
+Nodes on one machine share the directory of a job's files, and each deletes what it does not use: jobs get one node. It
+prints its addresses as JSON and ends with its standard input. Nothing in it knows of Heliograph.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 from ray.cluster_utils import Cluster
@@ -23,13 +25,13 @@ CPUS = 4
 OBJECT_STORE_BYTES = 100 << 20
 
 
-def main(*, with_dashboard: bool) -> None:
+def main(*, for_jobs: bool) -> None:
     """Serve until the end of the standard input."""
     with tempfile.TemporaryDirectory(prefix="hg-", dir="/tmp") as directory:  # a socket's path is short
-        serve(directory, with_dashboard=with_dashboard)
+        serve(directory, [{}] if for_jobs else LABELS, with_dashboard=for_jobs)
 
 
-def serve(directory: str, *, with_dashboard: bool) -> None:
+def serve(directory: str, nodes: Sequence[dict[str, str]], *, with_dashboard: bool) -> None:
     """Run the nodes, with their files in ``directory``."""
     client_port = pick_free()
     options: dict[str, Any] = {
@@ -40,9 +42,9 @@ def serve(directory: str, *, with_dashboard: bool) -> None:
         "dashboard_port": pick_free(taken={client_port}),
         "ray_client_server_port": client_port,
     }
-    cluster: Any = Cluster(initialize_head=True, head_node_args={**options, "labels": LABELS[0]})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={**options, "labels": nodes[0]})
     try:
-        for labels in LABELS[1:]:
+        for labels in nodes[1:]:
             cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE_BYTES, labels=labels)
         told = {
             "address": cluster.address,
@@ -56,4 +58,4 @@ def serve(directory: str, *, with_dashboard: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(with_dashboard="--dashboard" in sys.argv)
+    main(for_jobs="--for-jobs" in sys.argv)
