@@ -24,8 +24,8 @@ help: ## print this help
 setup: $(READY) ## make .venv from the lock file; by uv where it is on PATH
 
 $(READY): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else \
-	  "Heliograph needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else \
+	  "the locked environment needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11")'
 	@command -v uv >/dev/null || $(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get install -y -q python3-venv; } || { echo "python3-venv is missing: install it with your package manager"; exit 1; }
 	@$(PYTHON) tools/environment.py $(VENV)

@@ -61,11 +61,12 @@ class Concurrent:
                 return [int(message.value) for message in await consumer.receive_many(20, timeout=120)]
 
 def exchange_everywhere(name):
+    plain, concurrent = Plain.remote(), Concurrent.remote()  # Ray ends an actor without a handle before it has run
     seen = {
         "driver": exchange(name + "-driver"),
         "task": ray.get(ray.remote(num_cpus=0.1)(exchange).remote(name + "-task")),
-        "actor": ray.get(Plain.remote().exchange.remote(name + "-actor")),
-        "async actor": ray.get(Concurrent.remote().exchange.remote(name + "-async")),
+        "actor": ray.get(plain.exchange.remote(name + "-actor")),
+        "async actor": ray.get(concurrent.exchange.remote(name + "-async")),
     }
     assert seen == dict.fromkeys(seen, list(range(20))), seen
 """
@@ -140,12 +141,14 @@ def test_ray_client_starts_a_cluster_on_labelled_nodes_and_every_process_finds_i
             f"""
 {START}{USE}
 import json
+from heliograph.client.admin.admin import AdminSync
 from heliograph.client.ray_release import actors_alive
 
 ray.init({own.client!r})
 cluster = start()
 exchange_everywhere("client")
 assert start() == cluster
+assert len(AdminSync().list_topics()) == 4
 node_of = ray.remote(num_cpus=0)(lambda: (dict(actors_alive()), {{n["NodeID"]: n["Labels"] for n in ray.nodes()}}))
 actors, nodes = ray.get(node_of.remote())
 labels = {{name: nodes[node] for name, node in actors.items() if name}}
