@@ -42,10 +42,15 @@ def serve(directory: str, nodes: Sequence[dict[str, str]], *, with_dashboard: bo
         "dashboard_port": pick_free(taken={client_port}),
         "ray_client_server_port": client_port,
     }
-    cluster: Any = Cluster(initialize_head=True, head_node_args={**options, "labels": nodes[0]})
+    agent_ports = [pick_free() for _ in nodes]  # an older Ray takes 52365 for all
+    cluster: Any = Cluster(
+        initialize_head=True,
+        head_node_args={**options, "labels": nodes[0], "dashboard_agent_listen_port": agent_ports[0]},
+    )
     try:
-        for labels in nodes[1:]:
-            cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE_BYTES, labels=labels)
+        for labels, port in zip(nodes[1:], agent_ports[1:], strict=True):
+            own = {"labels": labels, "dashboard_agent_listen_port": port}
+            cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE_BYTES, **own)
         told = {
             "address": cluster.address,
             "client": f"ray://127.0.0.1:{client_port}",
