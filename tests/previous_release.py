@@ -1,7 +1,7 @@
 """The code of the previous release, which tests run beside the present one.
 
-``COMMIT`` is the one thing to move: at a release, it becomes the commit of that release. There was none before 0.1.0,
-so it is the state of the code before versions were said in greetings. It has to be in git's history.
+``PREVIOUS`` and ``COMMIT`` are what to move: at a release, they become that release and its commit. There was none
+before 0.1.0, so it is the state of the code before versions were said in greetings. It has to be in git's history.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from heliograph.base.version import Release
+
+PREVIOUS = Release(0, 1)
 COMMIT = "cf320bda1dfb0ddbb14e511267788b02c9e6c5b9"
+NEXT, TOO_FAR = (str(Release(PREVIOUS.major, PREVIOUS.minor + apart)) for apart in (1, 2))  # releases after it
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("heliograph", "actors", "gateway", "metadata", "pipelines")
 

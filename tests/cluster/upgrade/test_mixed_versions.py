@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.base.version import own_release
-from tests.previous_release import copy_present, unpack_previous
+from tests.previous_release import NEXT, PREVIOUS, TOO_FAR, copy_present, unpack_previous
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -33,13 +32,13 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Code:
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> Code:
     """The present code, as the minor version after the previous release's."""
-    return copy_present(tmp_path_factory.mktemp("present") / "code", f"0.{own_release().minor + 1}.0")
+    return copy_present(tmp_path_factory.mktemp("present") / "code", NEXT)
 
 
 @pytest.fixture(scope="module")
 def newer(tmp_path_factory: pytest.TempPathFactory) -> Code:
     """The present code, as the minor version after the next."""
-    return copy_present(tmp_path_factory.mktemp("newer") / "code", f"0.{own_release().minor + 2}.0")
+    return copy_present(tmp_path_factory.mktemp("newer") / "code", TOO_FAR)
 
 
 def command(code: Code, *arguments: str | Path) -> tuple[list[str], dict[str, str]]:
@@ -109,4 +108,4 @@ def test_releases_too_far_apart_are_told_both_versions(old: Code, newer: Code, t
         line, environment = command(newer, "bookies", tmp_path, f"embedded://{address}")
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=END_SECONDS, check=False)
     assert done.returncode == 1
-    assert f"VersionMismatchError: the metadata store at {address} has version 0.1.0" in done.stderr
+    assert f"VersionMismatchError: the metadata store at {address} has version {PREVIOUS}" in done.stderr
