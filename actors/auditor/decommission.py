@@ -64,11 +64,12 @@ class Decommission:
 
         Raises:
             NotFoundError: there is no such bookie, and no ledger names it.
-            ConflictError: too few writable bookies would be left.
+            ConflictError: too few writable bookies would be left, or it is down with all copies of some entries.
             MetadataError: the outcome is unknown; call again.
         """
         ledgers = await scan_ledgers(self._store, self._reads_at_once_max)
         await self._require_known(bookie_id, ledgers)
+        await self._require_copies(bookie_id, ledgers)
         leaving = {bookie_id, *await self._membership.draining()}
         staying = set(await self._store.children(paths.BOOKIES_AVAILABLE)) - leaving
         widest = await widest_ensemble(self._store, self._default_ensemble_size, self._reads_at_once_max)
@@ -142,6 +143,22 @@ class Decommission:
             return
         if await self._store.exists(paths.bookie_cookie(bookie_id)) is None:
             raise NotFoundError(f"there is no bookie {bookie_id}", field="bookie", limit=", ".join(sorted(known)))
+
+    async def _require_copies(self, bookie_id: str, ledgers: Iterable[LedgerMetadata]) -> None:
+        """Check that what a dead bookie holds is on others, too; one that is alive gives its data itself."""
+        alive = await self._membership.alive()
+        if bookie_id in alive:
+            return
+        down = named_bookies(ledgers) - alive
+        last = [one for one in ledgers_on(ledgers, down) if bookie_id in one.missing_bookies and not one.copies_left]
+        if last:
+            others = ", ".join(sorted({name for one in last for name in one.missing_bookies} - {bookie_id}))
+            raise ConflictError(
+                f"{bookie_id} is down, and no other bookie that serves has entries of {len(last)} ledgers, such as "
+                f"{last[0].ledger_id}: start it{f', or {others},' if others else ''} first, or delete "
+                f"what they belong to (helio ledgers describe {last[0].ledger_id})",
+                field="bookie",
+            )
 
     async def _require_requested(self, bookie_id: str) -> None:
         if await self._store.exists(paths.bookie_draining(bookie_id)) is None:

@@ -14,6 +14,7 @@ from heliograph.metadata import paths
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import (
     BookieRegistration,
+    LedgerMetadata,
     LedgerState,
     NamespacePolicies,
     PartitionedTopicRecord,
@@ -96,6 +97,24 @@ def test_a_dead_bookie_is_emptied_without_waiting_for_it() -> None:
         assert await stage.worker.work_once()
         await stage.decommission.finish("b3")
         assert await stage.store.exists(paths.bookie_cookie("b3")) is None
+
+    run(scenario())
+
+
+def test_a_dead_bookie_with_all_copies_of_some_entries_is_refused_and_nothing_is_done() -> None:
+    async def scenario() -> None:
+        stage = Stage(ensemble_size=2)
+        await stage.begin_with("b1", "spare1", "spare2")
+        await stage.ledgers.add(ledger(1, "b1 b2 b3"))  # b1 serves it
+        segments = (Segment(0, ("b2", "b3")),)
+        both = LedgerMetadata(2, 2, 2, 2, segments, state=LedgerState.CLOSED, last_entry_id=9)
+        await stage.ledgers.add(both)
+        with pytest.raises(ConflictError, match=r"entries of 1 ledgers, such as 2: start it, or b2, first") as refused:
+            await stage.decommission.begin("b3")
+        assert "helio ledgers describe 2" in str(refused.value)
+        assert await stage.store.children(paths.BOOKIES_DRAINING) == []
+        await stage.store.create(paths.bookie_available("b2"), encode(BookieRegistration("b2", "h:1")), ephemeral=True)
+        assert (await stage.decommission.begin("b3"))["ledgers_left"] == 2
 
     run(scenario())
 
