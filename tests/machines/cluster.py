@@ -16,7 +16,7 @@ from typing import Any
 
 from heliograph.base.home import ClusterHome
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
-from heliograph.cluster.labels import ANY, BOOKIE, BROKER
+from heliograph.cluster.labels import ANY, BOOKIE, BROKER, METADATA
 from heliograph.metadata.credentials import with_secrets
 from tests.machines.network import Machine, network, wait_for
 from tests.patience import START_SECONDS
@@ -120,7 +120,7 @@ class MachineCluster:
     def _up(self) -> list[str]:
         options = [
             # Lean: nothing here asks the dashboard, whose processes take as long to start as all bookies.
-            *("--lean", "--host=node", "--insecure", f"--ray-port={GCS_PORT}", f"--ray-labels={_labels(0)}"),
+            *("--lean", "--host=node", "--insecure", f"--ray-port={GCS_PORT}", f"--ray-labels={self._labels(0)}"),
             f"--bookies={len(self.machines)}",
             *(f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()),
         ]
@@ -128,7 +128,7 @@ class MachineCluster:
 
     def join(self, number: int) -> None:
         """Start the raylet of a machine other than the first."""
-        self._join(self.machines[number], str(number + 1), _labels(number))
+        self._join(self.machines[number], str(number + 1), self._labels(number))
 
     def join_spare(self) -> None:
         """Start the raylet of the spare machine, whose label offers room for a bookie."""
@@ -224,6 +224,14 @@ class MachineCluster:
             return True
         return False
 
+    def _labels(self, number: int) -> str:
+        found = [f"{BOOKIE}=bookie-{number + 1}"]
+        if number in BROKER_MACHINES:
+            found.append(f"{BROKER}={ANY}")
+        if number < int(self.settings.get("metadata_members", 0)):
+            found.append(f"{METADATA}={ANY}")
+        return ",".join(found)
+
     @property
     def _home(self) -> list[str]:
         return ["--home", str(self.directory / "home")]
@@ -238,8 +246,3 @@ def machine_cluster(directory: Path, count: int, **settings: str) -> Iterator[Ma
         cluster.install()
         cluster.start()
         yield cluster
-
-
-def _labels(number: int) -> str:
-    bookie = f"{BOOKIE}=bookie-{number + 1}"
-    return f"{bookie},{BROKER}={ANY}" if number in BROKER_MACHINES else bookie

@@ -21,7 +21,7 @@ from heliograph.metadata.etcd_member.membership import EtcdMember, EtcdMembershi
 from tests.contracts.metadata.etcd_server import free_ports
 
 HOST = "127.0.0.1"
-QUICK = EtcdConfig(heartbeat_ms=50, election_ms=500)
+QUICK = EtcdConfig(heartbeat_ms=50, election_ms=500, quota_bytes=64 << 20)
 
 
 def free_run(ports: int) -> int:

@@ -18,11 +18,13 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.session import BrokerSessions
-from heliograph.base.errors import ConflictError
+from heliograph.base.errors import ConflictError, ResourceError
 from heliograph.base.processes import ProcessName, wait_until
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.tls.contexts import PeerTlsFiles
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
+from heliograph.metadata.backends.etcd.wire.connection import open_channel
+from heliograph.metadata.backends.etcd.wire.modules import etcd_api
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.etcd_member.changes import defragment, make_room_for
 from heliograph.metadata.etcd_member.survey import survey
@@ -78,6 +80,30 @@ def test_a_member_that_lost_its_disk_is_replaced_and_has_what_the_others_have(tm
             done: list[str] = []
             await defragment(EtcdAddress.parse(url), lambda member, _: done.append(member.name))
             assert sorted(done) == [member.name for member in membership.members]
+
+    run(scenario())
+
+
+@pytest.mark.cluster
+@pytest.mark.full
+def test_a_full_database_raises_an_alarm_that_ends_with_the_space_that_comes_back(tmp_path: Path) -> None:
+    membership = membership_of(1)
+    address = EtcdAddress.parse(membership.store_url(None))
+
+    async def scenario() -> None:
+        async with formed(tmp_path, membership), session(membership.store_url(None)) as store:
+            await store.create("/node", b"")
+            with pytest.raises(ResourceError, match="space exceeded"):
+                await _fill(store, "/node")
+            assert (await survey(address)).members[0].alarms == ("NOSPACE",)
+            channel = open_channel(address.endpoints[0], None)
+            api = etcd_api()
+            revision = api.KVStub(channel).Range(api.RangeRequest(key=b"x")).header.revision
+            api.KVStub(channel).Compact(api.CompactionRequest(revision=revision, physical=True))
+            channel.close()
+            await defragment(address, lambda *_: None)
+            assert not (await survey(address)).members[0].alarms
+            await store.set("/node", b"fits")
 
     run(scenario())
 
@@ -177,6 +203,12 @@ async def _started(url: str, directory: Path, stack: AsyncExitStack) -> tuple[Br
     assert sessions._store is not None
     sessions._store.add_session_listener(states.append)
     return sessions, states
+
+
+async def _fill(store: MetadataStore, path: str) -> None:
+    """Write until the database is full: every value stays in etcd's history."""
+    for _ in range(200):
+        await store.set(path, bytes(900_000))
 
 
 async def _owners(store: MetadataStore) -> dict[str, int]:

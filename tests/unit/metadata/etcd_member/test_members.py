@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from heliograph.base.errors import ConflictError, InvalidConfigError, ResourceError
 from heliograph.base.peer import ListenAddress
 from heliograph.base.tls.contexts import PeerTlsFiles
+from heliograph.cluster.doctor.finding import Severity
+from heliograph.cluster.doctor.members import judged_members
+from heliograph.cluster.status.members import what_is_wrong_with
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
 from heliograph.metadata.etcd_member import actor, binary
 from heliograph.metadata.etcd_member.actor import EtcdMemberActor
@@ -232,3 +236,19 @@ def test_etcd_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
             await made.start()
 
     asyncio.run(scenario())
+
+
+def test_what_is_wrong_with_members_is_said_in_status_and_doctor() -> None:
+    full = replace(member(2), alarms=("NOSPACE",))
+    assert what_is_wrong_with(member(1)) == ""
+    assert what_is_wrong_with(full) == "alarm NOSPACE: helio metadata defragment"
+    assert what_is_wrong_with(member(3, why="connection refused")) == "does not serve: connection refused"
+    assert "no leader" in what_is_wrong_with(member(1, leader=0))
+    whole = judged_members(Survey((member(1), member(2), member(3))))
+    assert (whole.severity, whole.found) == (Severity.OK, "3 of 3 serve, leader metadata-1, etcd ")
+    alarmed = judged_members(Survey((member(1), full, member(3))))
+    assert (alarmed.severity, "10.0.0.2:2379 NOSPACE" in alarmed.found) == (Severity.PROBLEM, True)
+    away = Survey((member(1), member(2), member(3, why="away")))
+    assert judged_members(away).severity is Severity.WARNING
+    lost = Survey((member(1, leader=0), member(2, why="away"), member(3, why="away")))
+    assert judged_members(lost).severity is Severity.PROBLEM
