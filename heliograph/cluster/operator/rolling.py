@@ -73,7 +73,10 @@ class Rolling:
 
     async def _absent_first(self, left: list[str]) -> list[str]:
         """Return the parts in the order of their restarts: what does not serve may need the code that it gets now."""
-        serving = await registered(self._store)
+        try:
+            serving = await registered(self._store)
+        except ServiceNotReadyError:
+            return left
         return sorted(left, key=lambda name: kind_of(name) not in KINDS or name in serving)
 
     async def _restart(self, name: str, roster: Roster) -> str:
