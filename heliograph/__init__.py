@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from heliograph.client.aio.producer.interceptors import OutgoingMessage as OutgoingMessage
     from heliograph.client.aio.producer.interceptors import ProducerInterceptor as ProducerInterceptor
     from heliograph.client.aio.producer.producer import AsyncProducer as AsyncProducer
+    from heliograph.client.aio.table_view import AsyncTableView as AsyncTableView
     from heliograph.client.aio.topic import AsyncTopic as AsyncTopic
     from heliograph.client.schemas.records import AvroSchema as AvroSchema
     from heliograph.client.schemas.records import JsonSchema as JsonSchema
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from heliograph.client.sync.consumer import Consumer as Consumer
     from heliograph.client.sync.producer import Producer as Producer
     from heliograph.client.sync.reader import Reader as Reader
+    from heliograph.client.sync.table_view import TableView as TableView
     from heliograph.client.sync.topic import Topic as Topic
     from heliograph.protocol.message_id import MessageId as MessageId
     from heliograph.ray_cluster import RayCluster as RayCluster
@@ -42,6 +44,7 @@ _HOMES = {  # the module that defines each public name
     "AsyncConsumer": "heliograph.client.aio.consumer.consumer",
     "AsyncProducer": "heliograph.client.aio.producer.producer",
     "AsyncReader": "heliograph.client.aio.consumer.reader",
+    "AsyncTableView": "heliograph.client.aio.table_view",
     "AsyncTopic": "heliograph.client.aio.topic",
     "AvroSchema": "heliograph.client.schemas.records",
     "Client": "heliograph.client.sync.client",
@@ -57,6 +60,7 @@ _HOMES = {  # the module that defines each public name
     "RayCluster": "heliograph.ray_cluster",
     "Reader": "heliograph.client.sync.reader",
     "Schema": "heliograph.client.schemas.schema",
+    "TableView": "heliograph.client.sync.table_view",
     "Topic": "heliograph.client.sync.topic",
     "connect": "heliograph.client.access",
     "connect_async": "heliograph.client.access",
@@ -69,6 +73,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncTableView",
     "AsyncTopic",
     "AvroSchema",
     "Client",
@@ -84,6 +89,7 @@ __all__ = [
     "RayCluster",
     "Reader",
     "Schema",
+    "TableView",
     "Topic",
     "connect",
     "connect_async",

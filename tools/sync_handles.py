@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 PACKAGE = Path(__file__).resolve().parents[1] / "heliograph"
-ASYNC_NAME = re.compile(r"\bAsync(Client|Consumer|Producer|Reader|Topic)\b")
+ASYNC_NAME = re.compile(r"\bAsync(Client|Consumer|Producer|Reader|TableView|Topic)\b")
 RENAMED = {"__aiter__": "__iter__", "__anext__": "__next__", "AsyncIterator": "Iterator"}
 RENAMED |= {"StopAsyncIteration": "StopIteration"}
-OPENED_ON_RETURN = {"Consumer", "Reader"}  # the client returns them subscribed
+OPENED_ON_RETURN = {"Consumer", "Reader", "TableView"}  # the client returns them subscribed
+OPERATORS = {"__repr__", "__getitem__", "__contains__", "__len__"}
 HANDLE_MEMBERS = {"open", "close", "client", "options"}  # what every handle has
 SHARED_BY_THREADS = "Threads may share it. In a forked child it opens connections of its own."
 
@@ -34,7 +35,7 @@ class Twin:
     """One sync class and what it is made from.
 
     Attributes:
-        name: Name of the sync class; its module is the same in small letters.
+        name: Name of the sync class; its module is the same in small letters, with underscores between words.
         sources: Modules below ``heliograph/client/aio`` with the async class and the bases whose members count.
         base: The hand-written base with its parameters; empty copies ``__init__``, too.
         left_out: Public members that the sync class does not have.
@@ -73,6 +74,7 @@ TWINS = (
             ),
             ("It subscribes when it is awaited, or else at its first use.", "It is subscribed when the call returns."),
             (LAZY, "It is open when the call returns."),
+            ("It opens when it is awaited.", "It is open when the call returns."),
             (
                 f"BadRequestError: {UNACCEPTABLE}",
                 f"BadRequestError: {UNACCEPTABLE}\n            {OPENING_ERRORS} of ``Consumer``.",
@@ -115,6 +117,12 @@ TWINS = (
             ("The consumer was closed.", "The reader was closed."),
         ),
     ),
+    Twin(
+        "TableView",
+        ("table_view",),
+        "TableViewHandle",
+        left_out=frozenset({"updates"}),
+    ),
     Twin("Topic", ("topic",)),
 )
 
@@ -129,9 +137,13 @@ def generate(twin: Twin) -> str:
     bases = [ast.parse(twin.base, mode="eval").body] if twin.base else []
     made = ast.fix_missing_locations(ast.ClassDef(twin.name, bases, [], [copy.deepcopy(classes[0].body[0]), *body], []))
     _adapt_docstrings(made, twin)
-    if "[" in twin.base:
+    if twin.base not in ("", "ClientHandle"):
         made.body.append(_make_method(classes[0].name))
     return _formatted(f"{_head(twin, made, trees)}\n\n\n{ast.unparse(made)}\n")
+
+
+def _module_of(twin: Twin) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", twin.name).lower()
 
 
 def _path(module: str) -> Path:
@@ -160,7 +172,7 @@ def _members(twin: Twin, classes: list[ast.ClassDef]) -> Iterator[Function]:
 
 
 def _is_public(name: str, twin: Twin) -> bool:
-    return not name.startswith("_") or name in RENAMED or name == "__repr__" or (name == "__init__" and not twin.base)
+    return not name.startswith("_") or name in RENAMED or name in OPERATORS or (name == "__init__" and not twin.base)
 
 
 def _uses(member: Function) -> set[str]:
@@ -277,8 +289,9 @@ def _head(twin: Twin, made: ast.ClassDef, trees: list[ast.Module]) -> str:
     if only_typed:
         names.add("TYPE_CHECKING")
     source = f"heliograph/client/aio/{twin.sources[0].replace('.', '/')}.py"
+    noun = _module_of(twin).replace("_", " ")
     lines = [
-        f'"""The sync {twin.name.lower()}; ``make handles`` generates this file from ``{source}``."""\n',
+        f'"""The sync {noun}; ``make handles`` generates this file from ``{source}``."""\n',
         "from __future__ import annotations\n",
         *_imports(
             homes, {name for name in names - only_typed if not homes[name].startswith(("heliograph", "typing_"))}
@@ -300,7 +313,8 @@ def _homes(trees: list[ast.Module]) -> dict[str, str]:
         for alias in node.names:
             homes[alias.asname or alias.name] = f"{node.module}:{alias.name}" if alias.asname else str(node.module)
     homes |= {f"Async{twin.name}": f"heliograph.client.aio.{twin.sources[0]}" for twin in TWINS}
-    homes |= {twin.name: f"heliograph.client.sync.{twin.name.lower()}" for twin in TWINS}
+    homes |= {twin.name: f"heliograph.client.sync.{_module_of(twin)}" for twin in TWINS}
+    homes |= {"TableViewHandle": "heliograph.client.sync.handle"}
     homes |= {"ClientHandle": "heliograph.client.sync.handle", "TopicHandle": "heliograph.client.sync.handle"}
     return homes
 
@@ -334,7 +348,7 @@ def _formatted(text: str) -> str:
 
 def files() -> dict[Path, str]:
     """Return the text of every generated file."""
-    return {_path("sync." + twin.name.lower()): generate(twin) for twin in TWINS}
+    return {_path("sync." + _module_of(twin)): generate(twin) for twin in TWINS}
 
 
 if __name__ == "__main__":

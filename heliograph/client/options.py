@@ -325,6 +325,26 @@ class ConsumerOptions:
         return self.type in ("shared", "key_shared")
 
 
+@dataclass(frozen=True, slots=True)
+class TableViewOptions:
+    """What a table view shows.
+
+    Attributes:
+        topic: Full name of the topic.
+        schema: What values become, as ``heliograph.client.schemas.choice.schema_of`` takes it; None: bytes.
+        keys_max: More keys end the view: all of them are in memory. # I15
+    """
+
+    topic: str
+    schema: SchemaLike = None
+    keys_max: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        TopicName.parse(self.topic)
+        schema_of(self.schema)
+        _check_positive(self, "keys_max")
+
+
 def build(kind: type[_Options], **values: Any) -> _Options:
     """Return the options of class ``kind`` with the given values.
 

@@ -17,8 +17,9 @@ from heliograph.client.aio.pattern_watch import pattern_text
 from heliograph.client.aio.producer.interceptors import ProducerInterceptor
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.aio.session import ClientSession
+from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.aio.topic import AsyncTopic
-from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions, TableViewOptions
 from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.types import InitialPosition, SubscriptionType
 from heliograph.protocol.message_id import MessageId
@@ -194,6 +195,20 @@ class AsyncClient(AsyncHandle):
             interceptors=tuple(interceptors),
         )
         return AsyncReader(self, built)
+
+    def table_view(self, topic: str, *, schema: SchemaLike = None, **options: Any) -> AsyncTableView:
+        """Return a view of the latest value of each key of a topic. It opens when it is awaited.
+
+        Args:
+            topic: Full or short name of a persistent topic.
+            schema: What values become: as for ``consumer``.
+            options: Further fields of ``heliograph.client.options.TableViewOptions``: ``keys_max`` (1,000,000).
+
+        Raises:
+            InvalidTopicNameError, InvalidConfigError, BadRequestError: A name or option is not acceptable.
+        """
+        full_name = str(TopicName.parse(topic))
+        return AsyncTableView(self, options_module.build(TableViewOptions, topic=full_name, schema=schema, **options))
 
     async def partitions(self, topic: str) -> int:
         """Return the number of partitions of ``topic``, 0 for a topic without.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from heliograph.client.aio.consumer.consumer import AsyncConsumer
     from heliograph.client.aio.consumer.reader import AsyncReader
     from heliograph.client.aio.producer.producer import AsyncProducer
+    from heliograph.client.aio.table_view import AsyncTableView
 
 
 class AsyncTopic:
@@ -36,6 +37,10 @@ class AsyncTopic:
     def reader(self, start: str | MessageId = "latest", **options: Any) -> AsyncReader:
         """Return a reader of this topic; arguments and errors are those of ``AsyncClient.reader``."""
         return self.client.reader(self.name, start, **options)
+
+    def table_view(self, **options: Any) -> AsyncTableView:
+        """Return a table view of this topic; arguments and errors are those of ``AsyncClient.table_view``."""
+        return self.client.table_view(self.name, **options)
 
     async def partitions(self) -> int:
         """Return the number of partitions, 0 for a topic without; errors are those of ``AsyncClient.partitions``."""

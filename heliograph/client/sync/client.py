@@ -10,12 +10,13 @@ from heliograph.client import options as options_module
 from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor
 from heliograph.client.aio.pattern_watch import pattern_text
 from heliograph.client.aio.producer.interceptors import ProducerInterceptor
-from heliograph.client.options import ConsumerOptions, ProducerOptions
+from heliograph.client.options import ConsumerOptions, ProducerOptions, TableViewOptions
 from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.sync.consumer import Consumer
 from heliograph.client.sync.handle import ClientHandle
 from heliograph.client.sync.producer import Producer
 from heliograph.client.sync.reader import Reader
+from heliograph.client.sync.table_view import TableView
 from heliograph.client.sync.topic import Topic
 from heliograph.client.types import InitialPosition, SubscriptionType
 from heliograph.protocol.message_id import MessageId
@@ -176,6 +177,21 @@ class Client(ClientHandle):
             interceptors=tuple(interceptors),
         )
         return Reader(self, built).open()
+
+    def table_view(self, topic: str, *, schema: SchemaLike = None, **options: Any) -> TableView:
+        """Return a view of the latest value of each key of a topic. It is open when the call returns.
+
+        Args:
+            topic: Full or short name of a persistent topic.
+            schema: What values become: as for ``consumer``.
+            options: Further fields of ``heliograph.client.options.TableViewOptions``: ``keys_max`` (1,000,000).
+
+        Raises:
+            InvalidTopicNameError, InvalidConfigError, BadRequestError: A name or option is not acceptable.
+            TopicNotFoundError, ConnectionLostError, ...: The opening errors of ``Consumer``.
+        """
+        full_name = str(TopicName.parse(topic))
+        return TableView(self, options_module.build(TableViewOptions, topic=full_name, schema=schema, **options)).open()
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of ``topic``, 0 for a topic without.

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -17,7 +17,9 @@ from heliograph.base.errors import RunningLoopError
 from heliograph.base.loop_thread import SharedLoopThread
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.handle import AsyncHandle
-from heliograph.client.options import ClientOptions
+from heliograph.client.aio.table_updates import TableUpdates
+from heliograph.client.aio.table_view import AsyncTableView
+from heliograph.client.options import ClientOptions, TableViewOptions
 
 if TYPE_CHECKING:
     from heliograph.client.sync.client import Client
@@ -149,6 +151,25 @@ class TopicHandle(Handle[_Async], Generic[_Async, _Options]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.client, self.options)
+
+
+class TableViewHandle(TopicHandle[AsyncTableView, TableViewOptions]):
+    """The hand-written part of ``TableView``."""
+
+    def updates(self) -> Iterator[tuple[str, Any]]:
+        """Return an iterator of the changes from now on: keys with their new values, None for a key that was deleted.
+
+        It waits for each change, and ends when the view is closed or its topic was terminated. A caller that is slower
+        than the topic gets the newest value of each key, not each value.
+        """
+        return self._following(self._async().updates())
+
+    def _following(self, updates: TableUpdates) -> Iterator[tuple[str, Any]]:
+        while True:
+            try:
+                yield self._run(updates.__anext__())
+            except StopAsyncIteration:
+                return
 
 
 def _unlock_in_child() -> None:

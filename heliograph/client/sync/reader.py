@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from typing_extensions import override
 
-from heliograph.base.errors import AlreadyClosedError
+from heliograph.base.errors import AlreadyClosedError, HeliographError
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
 from heliograph.client.options import ConsumerOptions
@@ -29,6 +29,11 @@ class Reader(TopicHandle[AsyncReader, ConsumerOptions]):
     def topic(self) -> str:
         """Return the full name of the topic."""
         return self.options.topics[0]
+
+    @property
+    def failure(self) -> HeliographError | None:
+        """Return what every receive raises when nothing is left to hand out; None while the reader goes on."""
+        return self._async().failure
 
     def has_message_available(self) -> bool:
         """Return whether the topic holds a message after the last one received, without waiting for new ones.

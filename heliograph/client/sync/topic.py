@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from heliograph.client.sync.consumer import Consumer
     from heliograph.client.sync.producer import Producer
     from heliograph.client.sync.reader import Reader
+    from heliograph.client.sync.table_view import TableView
 
 
 class Topic:
@@ -36,6 +37,10 @@ class Topic:
     def reader(self, start: str | MessageId = "latest", **options: Any) -> Reader:
         """Return a reader of this topic; arguments and errors are those of ``Client.reader``."""
         return self.client.reader(self.name, start, **options)
+
+    def table_view(self, **options: Any) -> TableView:
+        """Return a table view of this topic; arguments and errors are those of ``Client.table_view``."""
+        return self.client.table_view(self.name, **options)
 
     def partitions(self) -> int:
         """Return the number of partitions, 0 for a topic without; errors are those of ``Client.partitions``."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from heliograph.base.errors import UnsupportedError
+from heliograph.base.errors import HeliographError, UnsupportedError
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.options import ConsumerOptions
@@ -29,6 +29,11 @@ class AsyncReader(AsyncConsumer):
     def topic(self) -> str:
         """Return the full name of the topic."""
         return self.options.topics[0]
+
+    @property
+    def failure(self) -> HeliographError | None:
+        """Return what every receive raises when nothing is left to hand out; None while the reader goes on."""
+        return self._inbox.failure
 
     async def has_message_available(self) -> bool:
         """Return whether the topic holds a message after the last one received, without waiting for new ones.

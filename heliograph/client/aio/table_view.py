@@ -1,0 +1,232 @@
+"""The asyncio table view: the latest value of each key of a topic, in memory, which follows the topic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from heliograph.base.completion import end_task
+from heliograph.base.errors import (
+    AlreadyClosedError,
+    BadRequestError,
+    HeliographError,
+    QuotaExceededError,
+    RequestTimeoutError,
+    TopicTerminatedError,
+)
+from heliograph.client.aio.consumer.message import Message
+from heliograph.client.aio.consumer.reader import AsyncReader
+from heliograph.client.aio.handle import AsyncHandle, HandleState
+from heliograph.client.aio.table_updates import TableUpdates
+from heliograph.client.options import ConsumerOptions, TableViewOptions
+from heliograph.protocol.message_id import MessageId
+
+if TYPE_CHECKING:
+    from heliograph.client.aio.owner import HandleOwner
+
+MESSAGES_TOGETHER = 1000  # that are taken from the reader at once
+_NOTHING: Any = object()
+
+log = logging.getLogger(__name__)
+
+
+class AsyncTableView(AsyncHandle):
+    """The latest value of each key of a topic, partitioned or not, as a mapping in memory.
+
+    Opening reads the topic to its end, from its compacted form if it has one; then the view follows the topic. Messages
+    without a key do not count. An empty payload deletes its key. A value that does not fit the schema is logged, and
+    the key keeps the value before. The view holds all keys with their values: more than ``keys_max`` keys end it.
+
+    Opening raises the errors of ``AsyncReader``, and QuotaExceededError for too many keys. Reading a view that was
+    not opened, or was closed, raises BadRequestError or AlreadyClosedError; reading one that lost its topic raises why.
+    """
+
+    def __init__(self, client: HandleOwner, options: TableViewOptions) -> None:
+        super().__init__()
+        self.client = client
+        self.options = options
+        self._values: dict[str, Any] = {}
+        self._failure: HeliographError | None = None
+        self._reader: AsyncReader | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._updates: weakref.WeakSet[TableUpdates] = weakref.WeakSet()
+        self._read_to: dict[str, MessageId] = {}  # by topic or partition, the last message that the values reflect
+        self._advanced = asyncio.Event()
+
+    @property
+    def topic(self) -> str:
+        """Return the full name of the topic."""
+        return self.options.topic
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the latest value of a key, or ``default``."""
+        return self._readable().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        """Return the latest value of a key.
+
+        Raises:
+            KeyError: There is no such key.
+        """
+        return self._readable()[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether there is a value of a key."""
+        return key in self._readable()
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._readable())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of all keys and values at this moment."""
+        return dict(self._readable())
+
+    async def refresh(self, timeout: float | None = None) -> None:
+        """Wait until the view reflects everything that was published before the call.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            RequestTimeoutError: That took longer.
+            QuotaExceededError, HeliographError: Why the view has ended.
+            ConnectionLostError: The broker could not be reached in time.
+        """
+        await self.open()
+        assert self._reader is not None, "an open view has its reader"
+        try:
+            async with asyncio.timeout(timeout):
+                for topic, last in (await self._reader.last_message_ids()).items():
+                    while not self._reflects(topic, last):
+                        if self._failure is not None:
+                            raise self._failure
+                        self._advanced.clear()
+                        await self._advanced.wait()
+            self._readable()
+        except TimeoutError:
+            raise RequestTimeoutError(f"the view is behind after {timeout} s", field="timeout") from None
+
+    def updates(self) -> TableUpdates:
+        """Return an async iterator of the changes from now on: ``async for key, value in view.updates()``.
+
+        It ends when the view is closed or its topic was terminated.
+        """
+        self._readable()
+        found = TableUpdates()
+        self._updates.add(found)
+        if self._following is None or self._following.done():
+            found.end(self._failure or StopAsyncIteration())
+        return found
+
+    # -- opening and closing
+
+    async def _do_open(self) -> None:
+        options = ConsumerOptions(
+            (self.options.topic,),
+            "",
+            schema=self.options.schema,
+            read_compacted=True,
+            start=MessageId.EARLIEST,
+        )
+        reader = AsyncReader(self.client, options)
+        try:
+            await reader.open()
+            while await reader.has_message_available():
+                self._apply(await self._taken(reader))
+                if self._failure is not None:
+                    raise self._failure
+        except BaseException:
+            await reader.close()
+            self._values, self._read_to, self._failure = {}, {}, None
+            raise
+        self._reader = reader
+        self._following = asyncio.get_running_loop().create_task(self._follow(reader))
+        self.client.adopt(self)
+
+    async def _taken(self, reader: AsyncReader) -> list[Message]:
+        """Return the next messages; none after an entry that cannot be unpacked, which is logged."""
+        try:
+            return await reader.receive_many(MESSAGES_TOGETHER)
+        except HeliographError as error:
+            if reader.failure is not None:
+                raise
+            log.warning("the view of %s goes on behind an entry that it cannot read: %s", self.topic, error)
+            return []
+
+    async def _follow(self, reader: AsyncReader) -> None:
+        end: BaseException = StopAsyncIteration()
+        try:
+            while self._failure is None:
+                self._apply(await self._taken(reader))
+            end = self._failure
+        except (TopicTerminatedError, AlreadyClosedError):
+            pass  # what was read stays
+        except HeliographError as error:
+            end = self._failure = error
+        finally:
+            for updates in list(self._updates):
+                updates.end(end)
+            self._advanced.set()
+
+    async def _do_close(self) -> None:
+        if self._reader is not None:
+            await end_task(self._following)
+            await self._reader.close()
+        self.client.release(self)
+
+    # -- values
+
+    def _readable(self) -> dict[str, Any]:
+        if self._state is HandleState.CLOSED:
+            raise AlreadyClosedError("the table view was closed")
+        if self._state is not HandleState.OPEN:
+            raise BadRequestError("the table view is not open yet: await it, or use it in a with block")
+        if self._failure is not None:
+            raise self._failure
+        return self._values
+
+    def _apply(self, messages: list[Message]) -> None:
+        for message in messages:
+            self._read_to[message.topic] = message.message_id
+            if message.key is not None:
+                self._change(message.key, message)
+        self._advanced.set()
+
+    def _change(self, key: str, message: Message) -> None:
+        value = None
+        if message.data:
+            try:
+                value = message.value
+            except HeliographError as error:
+                log.warning("%s of %s does not change its key: %s", message.message_id, message.topic, error)
+                return
+            self._values[key] = value
+        elif self._values.pop(key, _NOTHING) is _NOTHING:
+            return
+        if len(self._values) > self.options.keys_max:  # I15
+            limit = f"{self.options.keys_max} keys"
+            self._failure = QuotaExceededError(
+                f"{self.topic} has more keys than a view may", field="keys_max", limit=limit
+            )
+        for updates in list(self._updates):
+            updates.put(key, value)
+
+    def _reflects(self, topic: str, last: MessageId) -> bool:
+        read_to = self._read_to.get(topic)
+        return read_to is not None and not _is_before(read_to, last)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AsyncTableView, (self.client, self.options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic})"
+
+
+def _is_before(one: MessageId, other: MessageId) -> bool:
+    here, there = (one.ledger_id, one.entry_id), (other.ledger_id, other.entry_id)
+    if here != there:
+        return here < there
+    return 0 <= one.batch_index < other.batch_index

@@ -1,0 +1,73 @@
+"""The sync table view; ``make handles`` generates this file from ``heliograph/client/aio/table_view.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.client.aio.table_view import AsyncTableView
+from heliograph.client.sync.handle import TableViewHandle
+
+
+class TableView(TableViewHandle):
+    """The latest value of each key of a topic, partitioned or not, as a mapping in memory.
+
+    Threads may share it. In a forked child it opens connections of its own.
+
+    Opening reads the topic to its end, from its compacted form if it has one; then the view follows the topic. Messages
+    without a key do not count. An empty payload deletes its key. A value that does not fit the schema is logged, and
+    the key keeps the value before. The view holds all keys with their values: more than ``keys_max`` keys end it.
+
+    Opening raises the errors of ``Reader``, and QuotaExceededError for too many keys. Reading a view that was
+    not opened, or was closed, raises BadRequestError or AlreadyClosedError; reading one that lost its topic raises why.
+    """
+
+    @property
+    def topic(self) -> str:
+        """Return the full name of the topic."""
+        return self.options.topic
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the latest value of a key, or ``default``."""
+        return self._async().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        """Return the latest value of a key.
+
+        Raises:
+            KeyError: There is no such key.
+        """
+        return self._async().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether there is a value of a key."""
+        return self._async().__contains__(key)
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return self._async().__len__()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of all keys and values at this moment."""
+        return self._async().snapshot()
+
+    def refresh(self, timeout: float | None = None) -> None:
+        """Wait until the view reflects everything that was published before the call.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            RequestTimeoutError: That took longer.
+            QuotaExceededError, HeliographError: Why the view has ended.
+            ConnectionLostError: The broker could not be reached in time.
+        """
+        self._run(self._async().refresh(timeout))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic})"
+
+    @override
+    def _make(self) -> AsyncTableView:
+        return AsyncTableView(self.client.aio(), self.options)
