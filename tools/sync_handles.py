@@ -39,6 +39,7 @@ class Twin:
         sources: Modules below ``heliograph/client/aio`` with the async class and the bases whose members count.
         base: The hand-written base with its parameters; empty copies ``__init__``, too.
         left_out: Public members that the sync class does not have.
+        by_hand: Public members that its hand-written base has.
         started: Methods that get a second twin, which does not wait: its name and its docstring.
         rewords: Pairs of texts that differ in the docstrings; each must occur.
     """
@@ -47,6 +48,7 @@ class Twin:
     sources: tuple[str, ...]
     base: str = ""
     left_out: frozenset[str] = frozenset()
+    by_hand: frozenset[str] = frozenset()
     started: dict[str, tuple[str, str]] = field(default_factory=dict)
     rewords: tuple[tuple[str, str], ...] = ()
 
@@ -121,7 +123,7 @@ TWINS = (
         "TableView",
         ("table_view",),
         "TableViewHandle",
-        left_out=frozenset({"updates"}),
+        by_hand=frozenset({"updates"}),
     ),
     Twin("Topic", ("topic",)),
 )
@@ -157,7 +159,7 @@ def _members(twin: Twin, classes: list[ast.ClassDef]) -> Iterator[Function]:
     """Yield the members of the sync class, still with the names of the async one."""
     found: dict[str, Function] = {}
     for node in (node for each in classes for node in each.body):
-        if isinstance(node, Function) and node.name not in twin.left_out and _is_public(node.name, twin):
+        if isinstance(node, Function) and node.name not in twin.left_out | twin.by_hand and _is_public(node.name, twin):
             found.setdefault(node.name, node)
     own = {*found, *HANDLE_MEMBERS, *({"name"} if not twin.base else ())}
     for name, member in found.items():
