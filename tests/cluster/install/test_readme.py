@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,18 +12,11 @@ import pytest
 
 from tests.cluster.install.environment import ROOT, Environment, build_wheel
 from tests.cluster.install.plain import make_plain
+from tests.cluster.install.readme import blocks, commands
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _HTTP = "http://127.0.0.1:8080"
-
-
-def blocks(heading: str) -> list[tuple[str, str]]:
-    """Return language and text of each block of code below a heading."""
-    _, found, rest = (ROOT / "README.md").read_text().partition(f"\n## {heading}\n")
-    assert found, f"the README has no {heading!r}"
-    return [(match[1], match[2]) for match in _BLOCK.finditer(rest.partition("\n## ")[0])]
 
 
 class Terminal:
@@ -53,7 +45,7 @@ class Terminal:
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     folder = tmp_path_factory.mktemp("user")
     plain = make_plain(folder / "venv", build_wheel(ROOT, folder))
-    [install, dev] = blocks("The first five minutes")[0][1].splitlines()
+    [install, dev] = commands(blocks("The first five minutes")[0][1])
     assert install == "pip install ."
     helio, *arguments = dev.split()
     found = shutil.which(helio, path=str(plain.directory / "bin"))
