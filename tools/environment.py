@@ -36,8 +36,7 @@ def commands(directory: Path, uv: str | None, python: str) -> list[tuple[str, li
     editable = ["--no-deps", "--no-build-isolation", "-e", "."]
     if uv is not None:
         make = [uv, "venv", "--quiet", "--allow-existing", "--seed", "--python", python, str(directory)]
-        install = [uv, "pip", "install", "--python", own]
-        editable = ["--quiet", *editable]
+        install = [uv, "pip", "install", "--python", own, *([] if sys.stdout.isatty() else ["--quiet"])]
     else:
         make = [python, "-m", "venv", str(directory)]
         install = [own, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]

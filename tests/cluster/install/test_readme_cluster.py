@@ -1,4 +1,4 @@
-"""The blocks of the README that need Ray, typed as they stand there from an empty folder: a cluster, Ray tasks, Spark."""
+"""The blocks of the README that need Ray, typed as they stand from an empty folder: a cluster, Ray tasks, Spark."""
 
 from __future__ import annotations
 
