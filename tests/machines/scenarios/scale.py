@@ -153,8 +153,9 @@ def _check_replicators(stage: Stage) -> None:
         return set(json.loads(stage.cluster.helio("ledgers", "repair-status", "--json"))["workers"])
 
     wait_for(lambda: reporting() == replicators, f"{', '.join(sorted(replicators))} report", SETTLE_SECONDS)
-    places = [machine.address for machine in stage.cluster.machines if machine.pids(REPLICATOR)]
-    assert len(places) == _bookies(stage), f"replicators run at {', '.join(places)}"
+    machines = [*stage.cluster.machines, stage.cluster.spare]
+    places = [machine.address for machine in machines if machine.pids(REPLICATOR)]
+    assert len(places) == len(replicators) == len(machines), f"{replicators} run at {', '.join(places)}"
     stage.say(f"{len(replicators)} replicators report")
 
 
