@@ -79,10 +79,16 @@ def command(names: Sequence[str], seed: int) -> str:
 
 
 def play_for(cluster: MachineCluster, seed: int, seconds: float, say: Callable[[str], None]) -> list[Played]:
-    """Play scenarios that a seed draws until so much time has passed; return their names and pauses."""
+    """Play scenarios in an order that a seed draws, each once before one comes again, until so much time has passed.
+
+    Returns:
+        their names, and for how long publishing stood still.
+    """
     chance, played, begun = random.Random(seed), list[Played](), time.monotonic()
+    left: list[str] = []
     while time.monotonic() < begun + seconds:
-        name, own = chance.choice(sorted(SCENARIOS)), chance.randrange(1 << 32)
+        left = left or chance.sample(sorted(SCENARIOS), len(SCENARIOS))
+        name, own = left.pop(), chance.randrange(1 << 32)
         played.append((name, play(cluster, name, own, say)))
     return played
 
