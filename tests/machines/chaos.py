@@ -23,12 +23,13 @@ from tests.machines.cluster import MachineCluster, machine_cluster
 from tests.machines.disks import disks
 from tests.machines.scenarios import SCENARIOS
 from tests.machines.scenarios.stage import Stage
-from tests.patience import patience
+from tests.patience import START_SECONDS, patience
 
 Played = tuple[str, float]  # name of a scenario, and for how long publishing stood still at most, in seconds
 
 MACHINES = 4
-SETTINGS = """
+SETTINGS = f"""
+start_timeout_ms = {START_SECONDS * 1000}
 lost_bookie_delay_ms = 5000
 open_ledger_grace_ms = 2000
 audit_interval_ms = 5000

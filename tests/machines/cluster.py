@@ -175,10 +175,11 @@ class MachineCluster:
         with ThreadPoolExecutor(len(self.machines)) as pool:
             up = pool.submit(self.up)
             wait_for(lambda: up.done() or self._has_head(), "the head is started", START_SECONDS)
-            if not up.done() or up.exception() is None:
-                for joined in [pool.submit(self.join, number) for number in range(1, len(self.machines))]:
-                    joined.result()
+            started = not up.done() or up.exception() is None
+            joining = [pool.submit(self.join, number) for number in range(1, len(self.machines)) if started]
             up.result()
+            for joined in joining:
+                joined.result()
 
     def run(self, command: Sequence[str], *, on: int = 0, given: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command on a machine to its end."""
