@@ -32,7 +32,7 @@ from heliograph.base.settings import portable, restored
 from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.etcd_members.record import note_formed, plan_of, with_membership
+from heliograph.cluster.etcd_members.record import check_moved, note_formed, plan_of, with_membership
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.operator import roster as rosters
@@ -94,7 +94,10 @@ def deploy(
     Raises:
         ResourceError: the metadata store, every bookie or every broker does not serve; names one and the reason. The
             actors that this call created are removed again; their data stays.
+        ConflictError: the metadata is in the cluster's other store.
     """
+    if not metadata_only:
+        check_moved(config, home)
     parts, nodes = _placed_parts(config, home, progress)
     _check_reach(config, parts, nodes)
     home.keep_places({part.name: asdict(part.place) for part in parts if part.directory is not None})

@@ -6,9 +6,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heliograph.base.errors import InvalidConfigError
+from heliograph.base.errors import ConflictError, InvalidConfigError
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import NODE, is_wildcard
+from heliograph.client.discovery import METADATA
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.labels import Node
@@ -28,6 +29,27 @@ def membership_of(home: ClusterHome) -> EtcdMembership | None:
     """
     found = home.members()
     return None if found is None else EtcdMembership.parse(found)
+
+
+def check_moved(config: ClusterConfig, home: ClusterHome) -> None:
+    """Check that a cluster whose metadata is in a store of its own is not started with an empty one of the other kind.
+
+    Raises:
+        ConflictError: it is; names the command that moves the metadata.
+    """
+    embedded = config.data_root / METADATA
+    has_members, has_embedded = home.members() is not None, METADATA in home.places() or embedded.exists()
+    if config.has_etcd_members and has_embedded and not has_members:
+        source, target = str(embedded), "etcd"
+    elif config.has_embedded_store and has_members and not has_embedded:
+        source, target = "etcd", str(embedded)
+    else:
+        return
+    raise ConflictError(
+        f"the cluster's metadata is in its other store: move it with `helio metadata migrate --from {source} --to "
+        f"{target}` first, or leave metadata_kind as it was",
+        field="metadata_kind",
+    )
 
 
 def with_membership(

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.base.errors import InvalidConfigError, ResourceError
+from heliograph.base.errors import ConflictError, InvalidConfigError, ResourceError
 from heliograph.base.home import ClusterHome
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.etcd_members.record import note_formed, with_membership
+from heliograph.cluster.etcd_members.record import check_moved, note_formed, with_membership
 from heliograph.cluster.labels import Node, Place, storage_places
 from heliograph.cluster.naming import START_ORDER, kind_of, sort_key
 from heliograph.cluster.parts import Part, parts_of
@@ -205,6 +205,22 @@ def test_the_addresses_of_etcd_members_are_kept(tmp_path: Path) -> None:
     moved = ClusterConfig(home=tmp_path, metadata_kind="etcd", host="node", etcd_port=3379)
     with pytest.raises(InvalidConfigError, match="leave etcd_port at that"):
         with_membership(list(members(moved, nodes, known).values()), nodes, moved, home)
+
+
+def test_a_cluster_is_not_started_with_the_empty_one_of_its_two_stores(tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path)
+    etcd, embedded = (ClusterConfig(home=tmp_path, metadata_kind=kind) for kind in ("etcd", "embedded"))
+    check_moved(etcd, home)
+    check_moved(embedded, home)
+    home.keep_members({"cluster_id": "c", "members": [], "is_formed": True})
+    check_moved(etcd, home)
+    with pytest.raises(ConflictError, match=r"helio metadata migrate --from etcd --to .*/data/metadata"):
+        check_moved(embedded, home)
+    (tmp_path / "data" / "metadata").mkdir(parents=True)
+    check_moved(embedded, home)
+    home.forget_places()
+    with pytest.raises(ConflictError, match=r"helio metadata migrate --from .*/data/metadata --to etcd"):
+        check_moved(etcd, home)
 
 
 def test_a_lone_etcd_member_moves_with_its_machine(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ from heliograph.metadata.etcd_member.survey import survey
 from heliograph.metadata.paths import bundles
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore, SessionState
-from tests.cluster.metadata.etcd_members import formed, free_run, member_in, membership_of
 from tests.cluster.metadata.etcd_world import run, session, three_members
+from tests.cluster.metadata.members.member_world import formed, free_run, member_in, membership_of
 from tests.patience import START_SECONDS
 from tests.rules.source import ROOT
 
@@ -42,7 +42,7 @@ PUBLISHED_AFTER = 40
 
 @pytest.mark.cluster
 def test_etcd_never_outlives_its_actor(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.cluster.metadata.etcd_members", str(tmp_path), str(free_run(2))]
+    command = [sys.executable, "-m", "tests.cluster.metadata.members.member_world", str(tmp_path), str(free_run(2))]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as actor:
         assert actor.stdout is not None
         etcd = ProcessName.of(int(actor.stdout.readline()))

@@ -1,0 +1,1 @@
+"""Members of etcd that a cluster runs itself, with real processes."""
