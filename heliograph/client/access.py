@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,8 +28,9 @@ def connect(address: str | None = None, *, namespace: str | None = None, **optio
 
     Args:
         address: ``pulsar://host:port``, or ``pulsar+ssl://host:port`` for TLS, optionally followed by more
-            ``,host:port``. None finds the brokers through Ray: their addresses of TLS if an option names a file of TLS
-            or sets ``tls_enabled``, or if they have no others.
+            ``,host:port``. None finds the brokers: their addresses of TLS if an option names a file of TLS or sets
+            ``tls_enabled``, or if they have no others. A program that has imported Ray asks it, and joins it first if
+            need be; another one takes what ``helio up`` recorded on this machine, if that cluster still answers.
         namespace: Ray namespace of the cluster, used if there is no address. None takes HELIOGRAPH_NAMESPACE, or what
             ``helio up`` recorded in HELIOGRAPH_HOME, or ``heliograph``.
         options: Fields of ``heliograph.client.options.ClientOptions``, such as ``token``, ``token_file`` and
@@ -96,8 +99,26 @@ def client_options(address: str | None, namespace: str | None, options: dict[str
         urls, named = parse_address(address), None
     else:
         named = discovery.namespace_or_noted(namespace)
-        urls = tuple(discovery.service_urls(named, encrypted=asks_for_tls(options)))
+        encrypted = asks_for_tls(options)
+        urls = _noted_urls(named, encrypted) or tuple(discovery.service_urls(named, encrypted=encrypted))
         options = {**options, "discovery_namespace": named}
     if urls[0].startswith(ENCRYPTED) and not asks_for_tls({**options, "tls_enabled": False}):
         options = {**options, **tls_options(named)}
     return options_module.build(ClientOptions, service_urls=urls, **options)
+
+
+def _noted_urls(namespace: str, encrypted: bool) -> tuple[str, ...]:
+    """Return the addresses of brokers that ``helio up`` recorded and that answer; none where Ray is to be asked.
+
+    To join Ray takes seconds of processor time and registers a job. Who uses tasks and actors beside the client has
+    imported Ray, and needs to be in the same one.
+    """
+    if "ray" in sys.modules or os.environ.get("RAY_ADDRESS"):
+        return ()
+    state = discovery.noted_state(namespace)
+    if state is None or state.namespace != namespace or state.own_pid or not state.service_url:
+        return ()
+    urls = parse_address(state.service_url)
+    if (encrypted and not urls[0].startswith(ENCRYPTED)) or not discovery.can_reach(state.ray_address):
+        return ()
+    return tuple(url for url in urls if discovery.can_reach(url.partition("://")[2]))

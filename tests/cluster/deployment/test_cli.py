@@ -232,6 +232,19 @@ def test_an_address_is_enough_to_produce_and_consume(home: Path) -> None:
     assert json.loads(line)["properties"] == {"colour": "red"}
 
 
+def test_a_program_that_does_not_use_ray_finds_the_cluster_without_joining_it(home: Path) -> None:
+    program = """
+import sys, heliograph
+with heliograph.connect() as client, client.producer("plain") as producer:
+    producer.send(b"one")
+assert "ray" not in sys.modules
+"""
+    helio("topics", "create", "plain", "--home", home)
+    at = environment(HELIOGRAPH_HOME=str(home))
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=at, check=False)
+    assert run.returncode == 0, run.stderr
+
+
 def test_perf_measures_what_it_sent_and_finds_all_of_it(home: Path) -> None:
     at = ("--home", home)
     load = ("--messages", "5000", "--size", "1024")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,3 +225,34 @@ def test_clients_that_are_found_addresses_of_tls_use_the_files_of_this_machine(
     assert asked == [False, False, False, True]  # a file of TLS asks for addresses of TLS
     with pytest.raises(InvalidConfigError, match="an address is of none"):
         client_options("pulsar://elsewhere", None, {"tls_enabled": True})
+
+
+def test_a_program_without_ray_takes_the_recorded_brokers_while_that_ray_answers(
+    fake: FakeRay, listening: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def through_ray(name: str, *, encrypted: bool) -> list[str]:
+        return ["pulsar+ssl://ray:1" if encrypted else "pulsar://ray:1"]
+
+    monkeypatch.setattr(discovery, "service_urls", through_ray)
+
+    def found(**options: Any) -> tuple[str, ...]:
+        return client_options(None, "mine", options).service_urls
+
+    def note(ray_address: str, service_url: str) -> None:
+        home = ClusterHome(tmp_path / "mine")
+        home.prepare()
+        home.save(ClusterState("mine", ray_address, "token", service_url=service_url))
+
+    brokers = f"pulsar://127.0.0.1:1,{listening}"
+    note(listening, brokers)
+    assert found() == ("pulsar://ray:1",)  # this process has imported Ray
+    monkeypatch.delitem(sys.modules, "ray")
+    assert found() == (f"pulsar://{listening}",)
+    assert found(tls_enabled=True) == ("pulsar+ssl://ray:1",)  # the record has no address of TLS
+    note("127.0.0.1:1", brokers)
+    assert found() == ("pulsar://ray:1",)  # that cluster has ended
+    note(listening, "pulsar://127.0.0.1:1")
+    assert found() == ("pulsar://ray:1",)
+    note(listening, brokers)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert found() == ("pulsar://ray:1",)
