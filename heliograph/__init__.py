@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from heliograph.client.aio.producer.producer import AsyncProducer as AsyncProducer
     from heliograph.client.aio.table_view import AsyncTableView as AsyncTableView
     from heliograph.client.aio.topic import AsyncTopic as AsyncTopic
+    from heliograph.client.options import ClientOptions as ClientOptions
+    from heliograph.client.options import ConsumerOptions as ConsumerOptions
+    from heliograph.client.options import ProducerOptions as ProducerOptions
+    from heliograph.client.options import TableViewOptions as TableViewOptions
     from heliograph.client.schemas.records import AvroSchema as AvroSchema
     from heliograph.client.schemas.records import JsonSchema as JsonSchema
     from heliograph.client.schemas.schema import Schema as Schema
@@ -48,8 +52,10 @@ _HOMES = {  # the module that defines each public name
     "AsyncTopic": "heliograph.client.aio.topic",
     "AvroSchema": "heliograph.client.schemas.records",
     "Client": "heliograph.client.sync.client",
+    "ClientOptions": "heliograph.client.options",
     "Consumer": "heliograph.client.sync.consumer",
     "ConsumerInterceptor": "heliograph.client.aio.consumer.interceptors",
+    "ConsumerOptions": "heliograph.client.options",
     "JsonSchema": "heliograph.client.schemas.records",
     "LocalCluster": "heliograph.standalone.local",
     "Message": "heliograph.client.aio.consumer.message",
@@ -57,10 +63,12 @@ _HOMES = {  # the module that defines each public name
     "OutgoingMessage": "heliograph.client.aio.producer.interceptors",
     "Producer": "heliograph.client.sync.producer",
     "ProducerInterceptor": "heliograph.client.aio.producer.interceptors",
+    "ProducerOptions": "heliograph.client.options",
     "RayCluster": "heliograph.ray_cluster",
     "Reader": "heliograph.client.sync.reader",
     "Schema": "heliograph.client.schemas.schema",
     "TableView": "heliograph.client.sync.table_view",
+    "TableViewOptions": "heliograph.client.options",
     "Topic": "heliograph.client.sync.topic",
     "connect": "heliograph.client.access",
     "connect_async": "heliograph.client.access",
@@ -77,8 +85,10 @@ __all__ = [
     "AsyncTopic",
     "AvroSchema",
     "Client",
+    "ClientOptions",
     "Consumer",
     "ConsumerInterceptor",
+    "ConsumerOptions",
     "JsonSchema",
     "LocalCluster",
     "Message",
@@ -86,10 +96,12 @@ __all__ = [
     "OutgoingMessage",
     "Producer",
     "ProducerInterceptor",
+    "ProducerOptions",
     "RayCluster",
     "Reader",
     "Schema",
     "TableView",
+    "TableViewOptions",
     "Topic",
     "connect",
     "connect_async",
@@ -113,4 +125,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

@@ -54,6 +54,7 @@ class ClientOptions:
         keep_alive_ms: A broker that sends nothing for this long is taken for dead.
         partitions_update_ms: Time between checks for added partitions while a handle is open; 0 turns them off.
         retry_first_ms, retry_max_ms: The first and the longest pause between attempts; pauses double, with jitter.
+        lacks_credentials: Whether this comes from a pickle without its credentials, and the environment names none.
     """
 
     service_urls: tuple[str, ...]
@@ -75,7 +76,6 @@ class ClientOptions:
     partitions_update_ms: int = 60_000
     retry_first_ms: int = 50
     retry_max_ms: int = 1_000
-    # Credentials were left out of the pickle that this comes from, and the environment here names none.
     lacks_credentials: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -308,7 +308,7 @@ class ConsumerOptions:
                 TopicName.parse(topic)
 
     def nack_pause_ms(self, redelivery_count: int) -> float:
-        """Return the pause before a message is requested again that was delivered again so often before."""
+        """Return the pause before a message is requested again that was redelivered ``redelivery_count`` times."""
         if self.nack_multiplier == 1:
             return self.nack_delay_ms
         exponent = min(redelivery_count, NACK_EXPONENT_MAX)

@@ -62,7 +62,7 @@ class MessageId:
 
     @staticmethod
     def from_data(data: MessageIdData, topic: str = "") -> MessageId:
-        """Return the id for the form of commands."""
+        """Return the id for ``data``, the form of commands, in the topic of the full name ``topic``."""
         return MessageId(
             to_signed(data.ledger_id),
             to_signed(data.entry_id),
@@ -79,6 +79,10 @@ class MessageId:
     @staticmethod
     def from_bytes(data: bytes, topic: str = "") -> MessageId:
         """Return the id for a serialized message id.
+
+        Args:
+            data: What ``to_bytes`` and Pulsar's clients make.
+            topic: Full name of the topic that the id is of; empty if it is not known.
 
         Raises:
             InvalidMessageIdError: the bytes are not a message id.
@@ -101,6 +105,10 @@ class MessageId:
     def from_base64(text: str, topic: str = "") -> MessageId:
         """Return the id for the form of the WebSocket and REST interfaces.
 
+        Args:
+            text: Base64 of what ``from_bytes`` takes.
+            topic: Full name of the topic that the id is of; empty if it is not known.
+
         Raises:
             InvalidMessageIdError: the text is not base64 of a message id.
         """
@@ -113,6 +121,10 @@ class MessageId:
     @staticmethod
     def parse(text: str, topic: str = "") -> MessageId:
         """Return the id for ``ledger:entry[:partition[:batch_index]]``, ``earliest`` or ``latest``, the reverse of str.
+
+        Args:
+            text: The id.
+            topic: Full name of the topic that the id is of; empty if it is not known.
 
         Raises:
             InvalidMessageIdError: the text has another form.

@@ -51,7 +51,7 @@ class AsyncClient(AsyncHandle):
         return list(self.options.service_urls if self._session is None else self._session.lookup.service_urls)
 
     async def session(self) -> ClientSession:
-        """Return what this client's handles share; the first call opens the client in its event loop."""
+        """Return what all handles share; the first call opens the client in its event loop. For handles only."""
         await self.open()
         assert self._session is not None, "an open client has a session"
         return self._session
@@ -221,11 +221,11 @@ class AsyncClient(AsyncHandle):
         return await (await self.session()).partitions(TopicName.parse(topic))
 
     def adopt(self, handle: AsyncHandle) -> None:
-        """Register an open handle, to be closed with the client."""
+        """Register an open handle, to be closed with the client. For handles only."""
         self._handles.add(handle)
 
     def release(self, handle: AsyncHandle) -> None:
-        """Forget a handle that was closed."""
+        """Forget a handle that was closed. For handles only."""
         self._handles.discard(handle)
 
     async def _do_open(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from heliograph.base.completion import end_task
@@ -109,7 +110,7 @@ class AsyncTableView(AsyncHandle):
         except TimeoutError:
             raise RequestTimeoutError(f"the view is behind after {timeout} s", field="timeout") from None
 
-    def updates(self) -> TableUpdates:
+    def updates(self) -> AsyncIterator[tuple[str, Any]]:
         """Return an async iterator of the changes from now on: ``async for key, value in view.updates()``.
 
         It ends when the view is closed or its topic was terminated.

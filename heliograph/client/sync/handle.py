@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -17,7 +17,6 @@ from heliograph.base.errors import RunningLoopError
 from heliograph.base.loop_thread import SharedLoopThread
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.handle import AsyncHandle
-from heliograph.client.aio.table_updates import TableUpdates
 from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.options import ClientOptions, TableViewOptions
 
@@ -127,7 +126,7 @@ class ClientHandle(Handle[AsyncClient]):
         self.options = options
 
     def aio(self) -> AsyncClient:
-        """Return the async client behind this one in this process. It lives on the loop thread: for handles only."""
+        """Return the async client behind this one in this process, which lives on the loop thread. For handles only."""
         return self._async()
 
     @override
@@ -164,10 +163,13 @@ class TableViewHandle(TopicHandle[AsyncTableView, TableViewOptions]):
         """
         return self._following(self._async().updates())
 
-    def _following(self, updates: TableUpdates) -> Iterator[tuple[str, Any]]:
+    def _following(self, updates: AsyncIterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        async def update() -> tuple[str, Any]:
+            return await updates.__anext__()
+
         while True:
             try:
-                yield self._run(updates.__anext__())
+                yield self._run(update())
             except StopAsyncIteration:
                 return
 

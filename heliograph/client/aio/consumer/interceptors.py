@@ -25,16 +25,26 @@ class ConsumerInterceptor:
         return message
 
     def on_acknowledge(self, message_ids: Sequence[MessageId], error: HeliographError | None) -> None:
-        """Learn that messages were acknowledged, or the error that the caller gets: they may come again."""
+        """Learn the outcome of an acknowledgement.
+
+        Args:
+            message_ids: The messages of one call.
+            error: None if it is durable; or what the caller gets, and the messages may come again.
+        """
 
     def on_acknowledge_cumulative(self, message_id: MessageId, error: HeliographError | None) -> None:
-        """Learn that a message and those before it were acknowledged, or the error that the caller gets."""
+        """Learn the outcome of a cumulative acknowledgement.
+
+        Args:
+            message_id: The last of the messages.
+            error: As for ``on_acknowledge``.
+        """
 
     def on_negative_ack(self, message_ids: Sequence[MessageId]) -> None:
-        """Learn that messages were acknowledged negatively."""
+        """Learn that ``message_ids`` were acknowledged negatively."""
 
     def on_ack_timeout(self, message_ids: Sequence[MessageId]) -> None:
-        """Learn that entries are requested again, since no acknowledgement came in time."""
+        """Learn that the entries of ``message_ids`` are requested again, since no acknowledgement came in time."""
 
 
 class ConsumerInterceptors:

@@ -28,7 +28,7 @@ class OutgoingMessage:
     event_time_ms: int | None = None
 
     def replace(self, **changes: Any) -> OutgoingMessage:
-        """Return a copy with other values of some attributes."""
+        """Return a copy with ``changes``, which are other values of some attributes."""
         return replace(self, **changes)
 
 
@@ -47,7 +47,13 @@ class ProducerInterceptor:
     def on_send_acknowledged(
         self, message: OutgoingMessage, message_id: MessageId | None, error: HeliographError | None
     ) -> None:
-        """Learn the outcome of a message: the id of a stored one, or the error that its caller gets."""
+        """Learn the outcome of a message.
+
+        Args:
+            message: As the last interceptor left it.
+            message_id: Where it is stored; None if it failed.
+            error: What its caller gets; None if it is stored.
+        """
 
 
 class ProducerInterceptors:

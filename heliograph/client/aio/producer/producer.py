@@ -139,7 +139,7 @@ class AsyncProducer(AsyncHandle):
         event_time_ms: int | None = None,
         deliver_after: float | None = None,
         deliver_at: int | None = None,
-    ) -> _Waiter:
+    ) -> asyncio.Future[MessageId]:
         """Accept one message and return a future of its id, to send many messages in a fixed order without waiting.
 
         The call waits only while the producer has too much unconfirmed. Arguments and errors are those of ``send``;
