@@ -68,11 +68,11 @@ def restart(
     version too far from it. Exits with 1 if it stopped, or the time was too short; the operator goes on whether the
     command waits or not.
     """
-    from heliograph.cluster.config import ClusterConfig
     from heliograph.cluster.doctor.running import ask_parts
     from heliograph.cluster.doctor.versions import homes, installed_versions, require_upgradable
     from heliograph.cluster.lifecycle import up
     from heliograph.cluster.operator.calls import ask_operator
+    from heliograph.cluster.setting_report import of_last_start
 
     if not rolling:
         raise BadRequestError("parts are restarted one by one: confirm with --rolling", field="rolling")
@@ -86,7 +86,7 @@ def restart(
             facts, _ = ask_parts(target.namespace)
             require_upgradable(facts, installed_versions(homes(facts)))
             before = {name: str(fact["version"]) for name, fact in facts.items()}
-            up(ClusterConfig(home=target.home, namespace=target.namespace), watch.progress)  # a new operator
+            up(of_last_start(target.namespace, ClusterHome(target.home)), watch.progress)  # a new operator
             ask_operator(target.namespace, "restart", list(parts or ()))
         found = _wait(watch, target.namespace, {}, lambda now: not now["restart_left"], wait)
     if not (done := not found["restart_left"] and not found["failure"]):

@@ -267,7 +267,8 @@ def _deploy(
     _attach(config, home, state)
     settings = setting_report.given(config)
     home.keep_secret(config.secrets)
-    home.keep_started_with(settings)
+    file = {} if config.config_file is None else {setting_report.FILE: str(config.config_file)}
+    home.keep_started_with({**settings, **file})
     card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator)
     seen = OutsideView(state.ray_address)
     seen.publish(card)  # before the parts start, because they may wait for other machines to join

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
+from heliograph.base.home import ClusterHome
 from heliograph.base.section import Section, limits_of, settings_below, unknown_setting
 from heliograph.base.settings import default_of, setting_of, unit_of
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.settings.file import NOT_IN_FILES, SettingsFile, plain
+from heliograph.cluster.settings.file import FILE_NAME, NOT_IN_FILES, SettingsFile, plain
 from heliograph.cluster.settings.location import PREFIX
 from heliograph.cluster.settings.sections import SECTIONS, SWITCHES
 
+FILE = "config_file"  # the setting whose value is kept of the last start, beside those that no file has
 FOUND_BY = ("home", "namespace")  # settings that lead to the file, and so are not in it
 # What the first start writes although it was not given: a release with other defaults starts the same cluster.
 KEPT = ("bookies", "brokers", "ensemble_size", "write_quorum", "ack_quorum")
@@ -75,6 +78,32 @@ def given(config: ClusterConfig) -> dict[str, Any]:
     return {
         name: plain(value) for name, value in values.items() if value is not None and not isinstance(value, SecretStr)
     }
+
+
+def of_last_start(namespace: str, home: ClusterHome) -> ClusterConfig:
+    """Return the configuration that the cluster's next start has, without flags of its own.
+
+    Where the home has no file, the last start's is read again, and its flags hold for what that file does not set.
+
+    Raises:
+        InvalidConfigError: a file cannot be read, or has a setting that is unknown or out of range.
+    """
+    location: dict[str, Any] = {"namespace": namespace, "home": home.directory}
+    if SettingsFile(home.directory / FILE_NAME).exists():
+        return ClusterConfig(**location)
+    started = home.started_with() or {}
+    path = started.pop(FILE, None)
+    file = SettingsFile(Path(path)) if path else None
+    in_file = {} if file is None else file.values()
+    tables: dict[str, Any] = {FILE: path} if in_file else {}
+    for name, value in started.items():
+        if name not in in_file:
+            *sections, own = name.split(".")
+            table = tables
+            for section in sections:
+                table = table.setdefault(section, {})
+            table[own] = value
+    return ClusterConfig(**location, **tables)
 
 
 def _derived(config: ClusterConfig) -> set[str]:
