@@ -223,9 +223,10 @@ class Operator:
         await self._change(lambda now: rosters.without_leaving_node(now, address))
 
     def _require_other_nodes(self, address: str, nodes: Sequence[Node], roster: Roster) -> None:
-        if METADATA in self._settings.others and self._homes().get(METADATA) == address:
+        stores = [name for name in self._settings.others if kind_of(name) == METADATA]
+        if kept := [name for name in stores if self._homes().get(name) == address]:
             raise ConflictError(
-                f"{address} has the metadata store, which is on its disk: it cannot leave", field="node"
+                f"{address} has the metadata store on its disk ({', '.join(kept)}): it cannot leave", field="node"
             )
         leaving = {address, *roster.leaving_nodes}
         brokers = {node.address for node in nodes if node.labels.get(labels.BROKER) == labels.ANY}

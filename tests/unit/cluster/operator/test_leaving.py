@@ -129,6 +129,18 @@ def test_a_node_that_leaves_is_emptied_and_gets_nothing_again_until_it_joins() -
     operated(scenario)
 
 
+def test_a_node_with_a_member_of_etcd_stays() -> None:
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        operator._settings = replace(operator._settings, others=("metadata-3",))
+        cluster.running.add("metadata-3")
+        await operator._look(with_facts=True)
+        with pytest.raises(ConflictError, match=r"metadata store on its disk \(metadata-3\)"):
+            await operator.leave(OTHER)
+        assert ("bookie-3", "stop") not in cluster.asked
+
+    operated(scenario)
+
+
 def test_a_node_that_comes_again_keeps_its_parts() -> None:
     async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
         before = (await operator.progress())["places"]
