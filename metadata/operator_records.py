@@ -44,7 +44,7 @@ class LedgerIdBase:
 @dataclass(frozen=True, slots=True)
 class RosterPart:
     """A bookie or broker that the cluster is to have, and where: nodes with all labels of ``selector``, at ``address``
-    alone unless that is empty.
+    alone unless that is empty. ``disk`` is the directory that a bookie has alone; empty: that of the settings.
 
     ``rack`` is the one that its node had last. ``is_held``: it was stopped on request, and nothing starts it but
     ``helio up``. ``is_leaving``: it is being taken out. The directories of a bookie that was moved hold instead of the
@@ -59,6 +59,7 @@ class RosterPart:
     is_leaving: bool = False
     journal_directories: tuple[str, ...] = ()
     data_directories: tuple[str, ...] = ()
+    disk: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Roster:
         nodes: addresses of nodes that have been given parts for their labels.
         first_nodes: those of the first start. They have no brokers of their own: these run on any labelled node.
         leaving_nodes: addresses of nodes that were asked to leave.
+        disks: ``address directory`` of disks that have been given a bookie.
         failure: why the latest rolling restart stopped before its end; empty if it did not.
     """
 
@@ -91,6 +93,7 @@ class Roster:
     leaving_nodes: tuple[str, ...] = ()
     restart: RollingRestart | None = None
     failure: str = ""
+    disks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from heliograph.actors.bookie import cookies
@@ -123,6 +124,7 @@ class Bookie:
 
     async def _start(self) -> None:
         self._started_at = time.monotonic()
+        await asyncio.to_thread(self._require_disk)
         self._locks = await asyncio.to_thread(lock_directories, self._disk, self._directories)
         plan, version, accepts_loss = await self._plan()
         # From here on, directories are in the order of the cookie: marks and routes count them.
@@ -286,6 +288,15 @@ class Bookie:
         for path in (*plan.lost, *plan.outdated):
             log.warning("bookie %s goes on without the data that %s had", config.bookie_id, path)
         return plan, stored.version, accepts_loss
+
+    def _require_disk(self) -> None:
+        """Check that the disk of this bookie is there, so that none of its directories is made where it is mounted."""
+        disk = self._config.disk
+        if disk and not self._disk.exists(Path(disk)):
+            raise BookieStorageError(
+                f"the disk {disk} of bookie {self._config.bookie_id} is not there: mount it, or take the bookie out "
+                f"with helio bookies decommission {self._config.bookie_id}"
+            )
 
     async def _enter_limbo(self, storage: BookieStorage) -> None:
         if self._store is None:

@@ -58,6 +58,9 @@ class BookieConfig:
     host: str = setting("127.0.0.1", "address of the listener")
     port: int = setting(0, "port of the listener; 0: a free one", least=0, most=65_535)
     rack: str = setting("default", "failure domain, for placement")
+    disk: str = field(
+        default="", metadata=described("directory that its own ones are below and that has to be there; empty: none")
+    )
     advertised_host: str | None = setting(None, "host that clients connect to; None: `host`")
     write_cache_bytes: int = setting(64 << 20, "entries in memory between two flushes", least=4 * ENTRY_BYTES_MAX)
     read_cache_bytes: int = setting(32 << 20, "cache of entries that were read from disk", least=0)

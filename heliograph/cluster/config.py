@@ -97,7 +97,8 @@ class ClusterConfig(ClusterLocation):
     nodes: dict[str, dict[str, dict[str, Any]]] = Field(
         default_factory=dict,
         description="settings of the parts of one node: the table `[nodes.NAME.bookie]` and its siblings for "
-        "brokers and the gateway. NAME is the node's address in Ray, its host name or its label `heliograph.io/host`",
+        "brokers and the gateway. NAME is the node's address in Ray, its host name or its label `heliograph.io/host`, "
+        "or `*` for every node; `disks` of a table for bookies are directories, each for a bookie of its own",
     )
     data_directory: Path | None = Field(
         default=None, description="journals, entry logs and metadata, on each node; None: `<home>/data`"
@@ -371,14 +372,17 @@ class ClusterConfig(ClusterLocation):
 
     # -- configurations of the parts
 
-    def bookie_config(self, bookie_id: str, directory: Path, *, port: int = 0, rack: str = "default") -> BookieConfig:
-        """Return what a bookie is started with; ``directory`` is below ``data_root``."""
+    def bookie_config(
+        self, bookie_id: str, directory: Path, *, port: int = 0, rack: str = "default", disk: str = ""
+    ) -> BookieConfig:
+        """Return what a bookie is started with; ``directory`` is below ``data_root``, or on the disk it has alone."""
         made: BookieConfig = self._build(
             "bookie",
-            with_directories(self.sections.bookie, bookie_id, directory),  # type: ignore[attr-defined]
+            with_directories(self.sections.bookie, bookie_id, directory, is_alone=bool(disk)),  # type: ignore[attr-defined]
             bookie_id=bookie_id,
             port=port,
             rack=rack,
+            disk=disk,
             tls=self.peer_tls,
         )
         return made

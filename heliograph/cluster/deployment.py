@@ -42,7 +42,7 @@ from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.storage import load_roster, save_roster
 from heliograph.cluster.parts import START_GROUPS, Part, part_named, parts_of
 from heliograph.cluster.removal import existing, remove
-from heliograph.cluster.settings.nodes import without_directories
+from heliograph.cluster.settings.nodes import disks_in, without_directories
 from heliograph.cluster.settings.placed import on_this_node
 from heliograph.gateway.actor import GatewayActor
 from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
@@ -286,7 +286,7 @@ async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nod
 
 
 def _rules(config: ClusterConfig) -> OperatorRules:
-    return OperatorRules(config.require_labels, is_loopback(config.host))
+    return OperatorRules(config.require_labels, is_loopback(config.host), disks=disks_in(config.nodes))
 
 
 def _operator_arguments(
@@ -347,7 +347,13 @@ def _class_and_arguments(
         return MetadataActor, (str(part.directory), listen, config.metadata_limits(), access)
     if part.kind == "bookie":
         assert part.directory is not None, "a bookie has a directory"
-        made = config.bookie_config(part.name, part.directory, port=part.port, rack=part.rack)
+        made = config.bookie_config(
+            part.name,
+            part.directory,
+            port=part.port,
+            rack=part.rack,
+            disk="" if part.data_directories else part.place.disk,
+        )
         if part.data_directories:
             made = replace(made, journal_directories=part.journal_directories, data_directories=part.data_directories)
         return BookieActor, (made, metadata_url)

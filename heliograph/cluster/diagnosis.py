@@ -34,7 +34,11 @@ def why_not_running(name: str, place: Place, namespace: str) -> str:
 def living_nodes() -> list[Node]:
     """Return Ray's living nodes."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [Node(node["NodeManagerAddress"], node["Labels"]) for node in nodes if node["Alive"]]
+    return [
+        Node(node["NodeManagerAddress"], node["Labels"], node.get("NodeManagerHostname", ""))
+        for node in nodes
+        if node["Alive"]
+    ]
 
 
 def parts_beside(namespace: str) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError, ResourceError
 
@@ -26,6 +26,7 @@ METADATA_NAME = "metadata"  # of the actor
 METADATA_PREFIX = "metadata-"  # of the actors of etcd members
 MEMBER_COUNTS = (1, 3, 5)
 FIRST_BOOKIE = "bookie-1"
+EVERY_NODE = "*"  # in place of a node's name in tables of settings
 
 KNOWN = (BOOKIE, BROKER, METADATA, RACK, HOST)
 ONE_MACHINE = {BOOKIE: ANY, BROKER: ANY, METADATA: ANY}
@@ -36,18 +37,28 @@ NodeLabels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of Ray: its address, and its labels by name."""
+    """A node of Ray: its address, its labels by name, and its host name."""
 
     address: str
     labels: Mapping[str, str]
+    name: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What tables of settings may name it by, the most specific last."""
+        return EVERY_NODE, self.address, self.name, self.labels.get(HOST, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an actor may run: on nodes with all labels of ``selector``, and at ``address`` alone unless it is empty."""
+    """Where an actor may run: on nodes with all labels of ``selector``, and at ``address`` alone unless it is empty.
+
+    ``disk`` is the directory that its data is on; empty: that of the cluster's settings.
+    """
 
     selector: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
+    disk: str = ""
 
     def admits(self, node: Node) -> bool:
         """Return whether the actor may run on a node."""
@@ -177,6 +188,32 @@ def member_places(
     return {name: Place(selector, usable[index % len(usable)]) for index, name in enumerate(names)}
 
 
+def disks_of(node: Node, disks: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """Return the disks that the configuration has for a node, each of which is for a bookie.
+
+    Args:
+        disks: by names of nodes.
+    """
+    found: Sequence[str] = ()
+    for name in node.names:
+        found = disks.get(name, found)
+    return found
+
+
+def on_disks(
+    places: Mapping[str, Place], nodes: Sequence[Node], known: Mapping[str, Place], disks: Mapping[str, Sequence[str]]
+) -> dict[str, Place]:
+    """Return the places with a free disk for each bookie that is new at the address of a node with disks."""
+    found = dict(places)
+    for name, place in places.items():
+        used = {each.disk for each in found.values() if each.address == place.address}
+        at = [node for node in nodes if node.address == place.address]
+        free = [disk for node in at for disk in disks_of(node, disks) if disk not in used]
+        if free and name not in known and _is_bookie(name):
+            found[name] = replace(place, disk=free[0])
+    return found
+
+
 def _own_label(name: str, nodes: Sequence[Node]) -> Selector | None:
     """Return the labels of the node that is labelled for this part and no other; None if there is none."""
     if name == METADATA_NAME:
@@ -195,7 +232,7 @@ def _kept(place: Place, general: Sequence[str], known: Mapping[str, Place]) -> P
     """Return the same place; a cluster on one machine follows it when its address has changed."""
     before = {each.address for each in known.values() if each.address}
     if place.address and len(before) == len(general) == 1:
-        return Place(place.selector, general[0])
+        return replace(place, address=general[0])
     return place
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from heliograph.base.peer import is_loopback
@@ -19,6 +19,7 @@ from heliograph.client.discovery import (
 )
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.settings.nodes import disks_in
 from heliograph.metadata.etcd_member.membership import PORTS_OF_A_MEMBER, EtcdMembership
 
 PORTS_OF_A_BROKER = 2  # plain and TLS, next to each other with Pulsar's own numbers
@@ -59,8 +60,12 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
     places: Mapping[str, labels.Place] = dict.fromkeys(stored, anywhere)
     if config.require_labels and labels.is_one_without_labels(nodes, known):
         places = dict.fromkeys(stored, labels.Place(address=nodes[0].address))
+        kept = {name: place.disk for name, place in known.items()}
+        places = {name: replace(place, disk=kept.get(name, "")) for name, place in places.items()}
+        places = labels.on_disks(places, nodes, known, disks_in(config.nodes))
     elif config.require_labels:
         places = labels.storage_places(stored, nodes, known)
+        places = labels.on_disks(places, nodes, known, disks_in(config.nodes))
         anywhere = labels.Place(labels.broker_selector(nodes))
     parts = []
     if config.has_embedded_store:
@@ -101,7 +106,8 @@ def part_named(name: str, config: ClusterConfig, place: labels.Place, rack: str 
         return Part(name, "metadata", place, port, directory=config.data_root / name)
     if name.startswith(BOOKIE_PREFIX):
         port = _numbered(config.bookie_port, number, 1)
-        return Part(name, "bookie", place, port, rack=rack, directory=config.data_root / name)
+        root = Path(place.disk) if place.disk else config.data_root
+        return Part(name, "bookie", place, port, rack=rack, directory=root / name)
     assert name.startswith(BROKER_PREFIX), "only etcd members, bookies and brokers are numbered"
     port = _numbered(config.broker_port, number, PORTS_OF_A_BROKER)
     return Part(name, "broker", place, port, _numbered(config.broker_tls_port, number, PORTS_OF_A_BROKER))

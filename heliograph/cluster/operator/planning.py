@@ -38,12 +38,14 @@ class OperatorRules:
     Attributes:
         require_labels: parts run on labelled nodes only.
         is_local: listeners are on loopback, so that all parts have to be on one machine.
+        disks: by names of nodes; each is for a bookie of its own.
         has_replicators: each place of bookies has a replication worker, because the auditor does no repairs.
     """
 
     require_labels: bool = True
     is_local: bool = False
     has_replicators: bool = False
+    disks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,11 @@ def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     if rules.require_labels:
         for node in usable:
             if node.address not in roster.nodes:
-                roster = _with_node(roster, node)
+                roster = _with_node(roster, node, rules.disks)
+            roster = _with_disks(roster, node, rules.disks)
     roster, waits = _filled(roster, usable, rules)
     roster = _with_racks(roster, sight.nodes)
-    notes += waits + _missing_nodes(roster, sight.nodes)
+    notes += waits + _missing_nodes(roster, sight.nodes) + _unused_disks(sight.nodes, rules.disks)
     there = [part for part in roster.parts if not part.is_leaving]
     wanted = [part.name for part in there if not part.is_held]
     notes += [
@@ -122,6 +125,7 @@ def _without_gone_nodes(roster: Roster, sight: Sight, leaving: frozenset[str]) -
         roster,
         first_nodes=first_nodes,
         nodes=tuple(address for address in roster.nodes if address in kept),
+        disks=tuple(disk for disk in roster.disks if disk.partition(" ")[0] in kept),
         leaving_nodes=tuple(address for address in roster.leaving_nodes if address in kept),
     )
 
@@ -137,14 +141,16 @@ def _on_one_machine(roster: Roster, nodes: Sequence[Node]) -> tuple[list[Node], 
     return usable, notes
 
 
-def _with_node(roster: Roster, node: Node) -> Roster:
+def _with_node(roster: Roster, node: Node, disks: Mapping[str, Sequence[str]]) -> Roster:
     """Return the roster with the parts that a joining node is labelled for."""
     assert node.address not in roster.nodes, "a node is given its parts once"
     label = node.labels.get(labels.BOOKIE, "")
     rack = node.labels.get(labels.RACK, "default")
     names = {part.name for part in roster.parts}
-    if label == labels.ANY and not any(
-        part.address == node.address for part in roster.parts if kind_of(part.name) == "bookie"
+    if (
+        label == labels.ANY
+        and not labels.disks_of(node, disks)
+        and not any(part.address == node.address for part in roster.parts if kind_of(part.name) == "bookie")
     ):
         roster = rosters.with_bookie(roster, Place({labels.BOOKIE: labels.ANY}, node.address), rack)
     elif label.startswith(BOOKIE_PREFIX) and label not in names:
@@ -154,18 +160,39 @@ def _with_node(roster: Roster, node: Node) -> Roster:
     return replace(roster, nodes=(*roster.nodes, node.address))
 
 
+def _with_disks(roster: Roster, node: Node, disks: Mapping[str, Sequence[str]]) -> Roster:
+    """Return the roster with a bookie on each disk of a node for bookies that was given none before."""
+    if node.labels.get(labels.BOOKIE) != labels.ANY:
+        return roster
+    for disk in labels.disks_of(node, disks):
+        if rosters.disk_key(node.address, disk) not in roster.disks:
+            place = Place({labels.BOOKIE: labels.ANY}, node.address, disk)
+            roster = rosters.with_bookie(roster, place, node.labels.get(labels.RACK, "default"))
+    return roster
+
+
+def _unused_disks(nodes: Sequence[Node], disks: Mapping[str, Sequence[str]]) -> list[str]:
+    return [
+        f"node {node.address} has disks in the configuration, and its label {labels.BOOKIE}={label} is for one bookie: "
+        f"use {labels.ANY} for a bookie on each disk"
+        for node in nodes
+        if labels.disks_of(node, disks)
+        and (label := node.labels.get(labels.BOOKIE, "")) not in ("", labels.ANY, "false")
+    ]
+
+
 def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tuple[Roster, list[str]]:
     """Return the roster with as many parts as are wanted and find room, and what the others wait for."""
     notes = []
     while (missing := roster.wanted_bookies - len(rosters.staying(roster, "bookie"))) > 0:
-        node = _roomiest(roster, nodes) if rules.require_labels else None
+        node, disk = _roomiest(roster, nodes, rules.disks) if rules.require_labels else (None, "")
         if node is None and rules.require_labels:
             notes.append(
                 f"{missing} more bookies are wanted, and no node labelled {labels.BOOKIE}={labels.ANY} has room: start "
                 "one with helio join --label"
             )
             break
-        place = Place() if node is None else Place({labels.BOOKIE: labels.ANY}, node.address)
+        place = Place() if node is None else Place({labels.BOOKIE: labels.ANY}, node.address, disk)
         rack = "default" if node is None else node.labels.get(labels.RACK, "default")
         roster = rosters.with_bookie(roster, place, rack)
     for _ in range(roster.wanted_brokers - len(rosters.staying(roster, "broker"))):
@@ -175,19 +202,29 @@ def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tupl
     return roster, notes
 
 
-def _roomiest(roster: Roster, nodes: Sequence[Node]) -> Node | None:
-    """Return the node with the fewest bookies, unless that is as many as on the fullest one.
+def _roomiest(roster: Roster, nodes: Sequence[Node], disks: Mapping[str, Sequence[str]]) -> tuple[Node | None, str]:
+    """Return the node with the fewest bookies, unless that is as many as on the fullest one, and a free disk of it.
+
+    A node with disks has room while one of them has no bookie, and only then.
 
     Several bookies on one machine fail together, so a cluster of several nodes waits for another node. A cluster on one
     node always has room.
     """
     load = Counter(part.address for part in rosters.staying(roster, "bookie") if part.address)
     general = [node for node in nodes if node.labels.get(labels.BOOKIE) == labels.ANY]
+    used = {(part.address, part.disk) for part in roster.parts}
+    free = [
+        (node, disk) for node in general for disk in labels.disks_of(node, disks) if (node.address, disk) not in used
+    ]
+    if free:
+        return min(free, key=lambda one: (load[one[0].address], one[0].address))
+    general = [node for node in general if not labels.disks_of(node, disks)]
     if not general:
-        return None
+        return None, ""
     best = min(general, key=lambda node: (load[node.address], node.address))
     is_alone = {node.address for node in general} | load.keys() == {best.address}
-    return best if is_alone or not load or load[best.address] < max(load.values()) else None
+    has_room = is_alone or not load or load[best.address] < max(load.values())
+    return best if has_room else None, ""
 
 
 def _with_racks(roster: Roster, nodes: Sequence[Node]) -> Roster:

@@ -101,7 +101,8 @@ def with_directories(
     """Return the roster with a bookie whose directories are at other paths, and at ``place`` unless it is None."""
     assert journals, "a bookie has a journal"
     assert data, "a bookie has a place for its ledgers"
-    roster = _replaced(roster, name, journal_directories=tuple(journals), data_directories=tuple(data))
+    own = {"journal_directories": tuple(journals), "data_directories": tuple(data)}
+    roster = _replaced(roster, name, disk="", **own)  # its disk is free for another
     if place is None:
         return roster
     return _replaced(roster, name, selector=dict(place.selector), address=place.address, rack=rack)
@@ -142,8 +143,15 @@ def with_bookie(roster: Roster, place: Place, rack: str, name: str = "") -> Rost
         name: of it; empty: the next number that no bookie was given before.
     """
     name = name or f"{BOOKIE_PREFIX}{roster.last_bookie + 1}"
-    roster = _with_part(roster, RosterPart(name, dict(place.selector), place.address, rack))
+    roster = _with_part(roster, RosterPart(name, dict(place.selector), place.address, rack, disk=place.disk))
+    if place.disk:
+        roster = replace(roster, disks=tuple(dict.fromkeys([*roster.disks, disk_key(place.address, place.disk)])))
     return replace(roster, last_bookie=max(roster.last_bookie, number_of(name)))
+
+
+def disk_key(address: str, disk: str) -> str:
+    """Return what the roster calls a disk of a node."""
+    return f"{address} {disk}"
 
 
 def with_broker(roster: Roster, place: Place) -> Roster:
@@ -165,7 +173,7 @@ def replicators(roster: Roster) -> list[str]:
 
 def place_of(part: RosterPart) -> Place:
     """Return where a part may run."""
-    return Place(part.selector, part.address)
+    return Place(part.selector, part.address, part.disk)
 
 
 def parts_at(roster: Roster, node: Node) -> list[RosterPart]:

@@ -1,7 +1,8 @@
 """Settings that parts have on one node only: ``[nodes.NAME.bookie]`` and its siblings in the configuration file.
 
-NAME is the address of the Ray node, its host name, or what its label ``heliograph.io/host`` says. A part finds the
-tables of its node when it starts there, so it needs no second file.
+NAME is the address of the Ray node, its host name, or what its label ``heliograph.io/host`` says; ``*`` is every node.
+A part finds the tables of its node when it starts there, so it needs no second file. ``disks`` of a table for bookies
+is no setting of a bookie: the operator gives each of them a bookie.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _OF_NODES: Mapping[str, frozenset[str]] = {
     "broker": frozenset({"host", "port", "tls_port"}),
     "gateway": frozenset({"host", "port"}),
 }
-DIRECTORIES = ("journal_directories", "data_directories")
+DISKS = "disks"
+DIRECTORIES = {"journal_directories": "journal", "data_directories": "ledgers"}  # on a disk with several bookies
 _SECTIONS = {name: section_of(kind, decided_in(name).keys() - _OF_NODES[name]) for kind, name in KINDS.items()}
 
 
@@ -46,6 +48,38 @@ def check_nodes(nodes: Tables) -> None:
                     f"nodes.{node}.{kind} is no kind of part", field=f"nodes.{node}", limit=", ".join(_SECTIONS)
                 )
             _read(f"nodes.{node}.{kind}.", _SECTIONS[kind], values)
+            if kind == "bookie" and DISKS in values:
+                _check_disks(f"nodes.{node}.bookie", values)
+
+
+def disks_in(nodes: Tables) -> dict[str, tuple[str, ...]]:
+    """Return the disks of nodes by their names; a node whose table names directories of bookies has none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node, tables in nodes.items():
+        values = tables.get("bookie", {})
+        if DISKS in values:
+            found[node] = tuple(str(Path(disk).expanduser()) for disk in values[DISKS])
+        elif any(name in values for name in DIRECTORIES):
+            found[node] = ()
+    return found
+
+
+def _check_disks(table: str, values: Mapping[str, Any]) -> None:
+    disks = values[DISKS]
+    if not isinstance(disks, list | tuple) or not all(isinstance(disk, str) for disk in disks):
+        raise InvalidConfigError(f"{table}.{DISKS} is no list of directories", field=f"{table}.{DISKS}")
+    roots = [Path(disk).expanduser() for disk in disks]
+    if not all(root.is_absolute() for root in roots) or len({*roots}) < len(roots):
+        raise InvalidConfigError(
+            f"{table}.{DISKS} has to name whole paths, each once", field=f"{table}.{DISKS}", limit="absolute paths"
+        )
+    for name in DIRECTORIES:
+        if name in values:
+            raise InvalidConfigError(
+                f"{table} has {DISKS} and {name}: with {DISKS}, each disk has a bookie with journal and ledgers; with "
+                f"{name}, a bookie uses all of them",
+                field=f"{table}.{name}",
+            )
 
 
 def without_directories(nodes: Tables) -> dict[str, dict[str, dict[str, Any]]]:
@@ -78,8 +112,9 @@ def on_node(config: Any, names: Sequence[str], nodes: Tables) -> Any:
 
 
 def _read(prefix: str, section: type[Section], values: Mapping[str, Any]) -> Section:
+    own = {name: value for name, value in values.items() if name != DISKS or "bookie" not in prefix.split(".")[-2]}
     try:
-        return section(**values)
+        return section(**own)
     except ValidationError as error:
         raise config_error(error, [name for name, _ in settings_below(section, prefix)], prefix) from None
 
@@ -90,7 +125,9 @@ def _overlaid(config: Any, section: Section) -> Any:
         value = getattr(section, name)
         changed[name] = _overlaid(getattr(config, name), value) if isinstance(value, Section) else value
     if isinstance(config, BookieConfig):  # several bookies may share the disks of a node
-        for name, folder in (("journal_directories", "journal"), ("data_directories", "ledgers")):
-            if name in changed:
+        for name, folder in DIRECTORIES.items():
+            if name in changed and config.disk:
+                del changed[name]
+            elif name in changed:
                 changed[name] = tuple(Path(disk) / config.bookie_id / folder for disk in changed[name])
     return replace(config, **changed)

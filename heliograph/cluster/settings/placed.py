@@ -37,5 +37,5 @@ def on_this_node(name: str, namespace: str, nodes: Tables, argument: Any) -> Any
     node_labels: Mapping[str, Any] = ray.get_runtime_context().get_node_labels()
     address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
     machine = ports.Machine(address, socket.gethostname(), node_labels.get(labels.HOST, ""))
-    names = (machine.address, machine.name, machine.advertised_host)
+    names = (labels.EVERY_NODE, machine.address, machine.name, machine.advertised_host)
     return machine.listening(on_node(argument, names, nodes), f"{namespace}/{name}")

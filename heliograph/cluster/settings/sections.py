@@ -59,6 +59,7 @@ DECIDED: Mapping[str, Mapping[str, str]] = {
         "bookie_id": "the cluster setting bookies",
         "port": "the bookie, which takes a free port",
         "rack": "the node label heliograph.io/rack",
+        "disk": "the disks in the table [nodes.NAME.bookie]",
         "tls": "the cluster settings internal_tls_certificate_file, internal_tls_key_file and internal_tls_ca_file",
     },
     "broker": {
@@ -116,17 +117,19 @@ _fields: dict[str, Any] = {name: (section, Field(default_factory=section)) for n
 Sections: type[BaseModel] = create_model("Sections", __config__=ConfigDict(extra="forbid", frozen=True), **_fields)
 
 
-def with_directories(bookie: Section, bookie_id: str, directory: Path) -> Section:
+def with_directories(bookie: Section, bookie_id: str, directory: Path, *, is_alone: bool = False) -> Section:
     """Return the section of bookies with the directories of one of them.
 
     A directory that the section names holds one directory for each bookie, with its journal or ledgers in it.
 
     Args:
         directory: where the bookie keeps what the section names no directory for.
+        is_alone: the bookie keeps all there, whatever the section names.
     """
     placed = {}
     for name, leaf in (("journal_directories", "journal"), ("data_directories", "ledgers")):
-        roots = [root.expanduser().absolute() / bookie_id for root in getattr(bookie, name)] or [directory]
+        roots = [root.expanduser().absolute() / bookie_id for root in getattr(bookie, name)]
+        roots = [directory] if is_alone else roots or [directory]
         placed[name] = tuple(root / leaf for root in roots)
     return bookie.model_copy(update=placed)
 

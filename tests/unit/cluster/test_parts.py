@@ -13,6 +13,7 @@ from heliograph.cluster.etcd_members.record import check_moved, note_formed, wit
 from heliograph.cluster.labels import Node, Place, storage_places
 from heliograph.cluster.naming import START_ORDER, kind_of, sort_key
 from heliograph.cluster.parts import Part, parts_of
+from heliograph.cluster.settings.nodes import on_node
 
 ONE_MACHINE = [Node("10.0.0.1", labels.ONE_MACHINE)]
 ANY = {labels.BOOKIE: "true"}
@@ -233,3 +234,41 @@ def test_a_lone_etcd_member_moves_with_its_machine(tmp_path: Path) -> None:
     assert later[0].membership is not None
     assert later[0].membership.members[0].host == "10.0.0.2"
     assert later[0].membership.cluster_id == first[0].membership.cluster_id
+
+
+def test_new_bookies_take_the_disks_of_their_node_and_known_ones_stay(tmp_path: Path) -> None:
+    config = ClusterConfig(home=tmp_path, bookies=3, nodes={"*": {"bookie": {"disks": ["/data1", "/data2"]}}})
+    node = Node("10.0.0.1", labels.ONE_MACHINE)
+    found = {part.name: part for part in parts_of(config, [node], {}) if part.kind == "bookie"}
+    assert [found[f"bookie-{n}"].place.disk for n in (1, 2, 3)] == ["/data1", "/data2", ""]
+    assert found["bookie-2"].directory == Path("/data2/bookie-2")
+    assert found["bookie-3"].directory == config.data_root / "bookie-3"
+    known = {name: part.place for name, part in found.items()}
+    known["bookie-1"] = Place(known["bookie-1"].selector, known["bookie-1"].address)  # from before there were disks
+    again = {part.name: part.place.disk for part in parts_of(config, [node], known) if part.kind == "bookie"}
+    assert again == {"bookie-1": "", "bookie-2": "/data2", "bookie-3": ""}
+
+
+def test_a_bookie_with_a_disk_has_all_its_directories_there(tmp_path: Path) -> None:
+    section = {"journal_directories": ["/journals"]}
+    config = ClusterConfig(home=tmp_path, bookie=section, nodes={"*": {"bookie": {"disks": ["/data1"]}}})
+    made = config.bookie_config("bookie-4", Path("/data1/bookie-4"), disk="/data1")
+    assert made.journal_directories == (Path("/data1/bookie-4/journal"),)
+    assert made.data_directories == (Path("/data1/bookie-4/ledgers"),)
+    tables = {"*": {"bookie": {"data_directories": ["/other"], "read_cache_bytes": 1 << 20}}}
+    on = on_node(made, ["*"], tables)
+    assert (on.data_directories, on.read_cache_bytes) == (made.data_directories, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"disks": "/data1"}, "no list of directories"),
+        ({"disks": ["data1"]}, "whole paths"),
+        ({"disks": ["/data1", "/data1"]}, "each once"),
+        ({"disks": ["/data1"], "data_directories": ["/data2"]}, "has disks and data_directories"),
+    ],
+)
+def test_disks_that_mean_nothing_are_refused(tmp_path: Path, table: dict[str, object], why: str) -> None:
+    with pytest.raises(InvalidConfigError, match=why):
+        ClusterConfig(home=tmp_path, nodes={"one": {"bookie": table}})

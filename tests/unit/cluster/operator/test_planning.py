@@ -207,3 +207,54 @@ def test_a_part_that_is_held_is_not_created_and_it_is_said_why() -> None:
     found = plan(roster, Sight(THREE, running=frozenset({"bookie-1", "bookie-3"})), OperatorRules())
     assert "bookie-2" not in found.create
     assert any("bookie-2 was stopped on request" in note and "helio up" in note for note in found.notes)
+
+
+DISKS = {"*": ("/data1", "/data2"), "10.0.0.4": ("/data1", "/data2", "/data3"), "one": ()}
+WITH_DISKS = OperatorRules(disks=DISKS)
+
+
+def disks(roster: Roster, address: str) -> dict[str, str]:
+    return {part.name: part.disk for part in rosters.staying(roster, "bookie") if part.address == address}
+
+
+def test_a_node_gets_a_bookie_on_each_of_its_disks_once() -> None:
+    found = seen(first(THREE), NODES[:4], rules=WITH_DISKS)
+    mine = disks(found.roster, "10.0.0.4")
+    assert sorted(mine.values()) == ["/data1", "/data2", "/data3"]
+    assert len(set(mine)) == 3
+    assert found.roster.wanted_bookies == 3 + 3 * 2 + 3, "those of the first nodes have no disk, and stay"
+    again = seen(found.roster, NODES[:4], rules=WITH_DISKS)
+    assert again == OperatorPlan(found.roster)
+
+
+def test_a_disk_that_is_added_gets_a_bookie_and_one_whose_bookie_left_gets_none() -> None:
+    roster = seen(first([]), NODES[:1], rules=OperatorRules(disks={"*": ("/data1",)})).roster
+    assert disks(roster, "10.0.0.1") == {"bookie-1": "/data1"}
+    rules = OperatorRules(disks={"*": ("/data1", "/data2")})
+    roster = seen(roster, NODES[:1], rules=rules).roster
+    assert disks(roster, "10.0.0.1") == {"bookie-1": "/data1", "bookie-2": "/data2"}
+    roster = seen(rosters.without(roster, "bookie-1"), NODES[:1], rules=rules).roster
+    assert disks(roster, "10.0.0.1") == {"bookie-2": "/data2"}
+    roster = seen(rosters.with_wanted(roster, "bookie", 3), NODES[:1], rules=rules).roster
+    assert disks(roster, "10.0.0.1") == {"bookie-2": "/data2", "bookie-3": "/data1"}
+    found = seen(roster, NODES[:1], rules=rules)
+    assert "1 more bookies are wanted" in found.notes[0], "each disk has its bookie"
+
+
+def test_the_most_specific_name_of_a_node_decides_its_disks() -> None:
+    node = Node("10.0.0.9", {**BOTH, labels.HOST: "outside"}, "storage-9")
+    for name, expected in (("*", "/a"), ("10.0.0.9", "/b"), ("storage-9", "/c"), ("outside", "/d")):
+        assert labels.disks_of(node, {"*": ("/a",), name: (expected,)}) == (expected,)
+    assert labels.disks_of(Node("10.0.0.1", {}, "one"), DISKS) == ()
+
+
+def test_a_node_for_one_bookie_by_name_says_that_its_disks_are_unused() -> None:
+    node = Node("10.0.0.9", {labels.BOOKIE: "bookie-7"})
+    assert "use true for a bookie on each disk" in seen(first(THREE), [*THREE, node], rules=WITH_DISKS).notes[-1]
+
+
+def test_a_node_that_is_gone_for_good_is_given_bookies_again() -> None:
+    roster = seen(first([]), NODES[:1], rules=WITH_DISKS).roster
+    for part in roster.parts:
+        roster = rosters.without(roster, part.name)
+    assert seen(roster, [], rules=WITH_DISKS).roster.disks == ()
