@@ -97,6 +97,7 @@ class Stopwatch:
 
     def progress(self, line: str) -> None:
         """Print a line, which says what was done or what begins now."""
+        line = one_line(line)  # it may repeat what Ray said
         with self._lock:
             self._erase()
             self._step = line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ import typer
 
 from heliograph.cli.app import app
 from heliograph.cli.command_table import PURPOSES
+from tests.rules.source import ROOT
 
 ENTRIES = [entry for purpose in PURPOSES for entry in purpose.entries]
 SLOW = {"asyncio", "cryptography", "google.protobuf", "httpx", "importlib.metadata", "pydantic", "ray", "rich", "ssl"}
@@ -53,6 +55,20 @@ def test_names_are_unique_and_an_old_name_is_not_listed() -> None:
     assert "\n  bookies " in shown
     assert "\n  bookie " not in shown
     assert "Usage" in loaded("bookie", "--help")[0]
+
+
+def test_nothing_but_the_list_of_changes_says_an_older_name() -> None:
+    older = [entry.name for entry in ENTRIES if entry.older_name_of]
+    assert older == ["bookie"]
+    said = re.compile(rf"\bhelio ({'|'.join(older)})\b")
+    texts = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("heliograph/c*/**/*.py"),
+        *ROOT.glob("actors/**/*.py"),
+    ]
+    found = [str(text) for text in texts if text.name != "CHANGELOG.md" and said.search(text.read_text())]
+    assert not found
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("topics", "--help"), ("consume", "--help"), ("up", "--help")])
