@@ -20,6 +20,7 @@ from heliograph.base.errors import (
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
 from heliograph.client.aio.handle import AsyncHandle, HandleState
+from heliograph.client.aio.sparse_log import SparseLog
 from heliograph.client.aio.table_updates import TableUpdates
 from heliograph.client.options import ConsumerOptions, TableViewOptions
 from heliograph.protocol.message_id import MessageId
@@ -49,6 +50,7 @@ class AsyncTableView(AsyncHandle):
         self.client = client
         self.options = options
         self._values: dict[str, Any] = {}
+        self._log = SparseLog(log)
         self._failure: HeliographError | None = None
         self._reader: AsyncReader | None = None
         self._following: asyncio.Task[None] | None = None
@@ -154,7 +156,9 @@ class AsyncTableView(AsyncHandle):
         except HeliographError as error:
             if reader.failure is not None:
                 raise
-            log.warning("the view of %s goes on behind an entry that it cannot read: %s", self.topic, error)
+            self._log.warning(
+                "entry", "the view of %s goes on behind an entry that it cannot read: %s", self.topic, error
+            )
             return []
 
     async def _follow(self, reader: AsyncReader) -> None:
@@ -202,7 +206,8 @@ class AsyncTableView(AsyncHandle):
             try:
                 value = message.value
             except HeliographError as error:
-                log.warning("%s of %s does not change its key: %s", message.message_id, message.topic, error)
+                position = message.message_id
+                self._log.warning("value", "%s of %s does not change its key: %s", position, message.topic, error)
                 return
             self._values[key] = value
         elif self._values.pop(key, _NOTHING) is _NOTHING:

@@ -40,6 +40,7 @@ class ReceivedEntry:
         "_failure",
         "_plain",
         "_unpacking",
+        "_version",
         "broker_publish_time_ms",
         "consumer",
         "count",
@@ -79,6 +80,7 @@ class ReceivedEntry:
         self.earlier_chunks: list[tuple[int, int]] = []
         self._plain: bytes | None = None
         self._decode: Callable[[bytes], Any] | None = None
+        self._version: int | None = None  # of the schema
         self._failure: Exception | None = None
         self._unpacking: asyncio.Future[None] | None = None
 
@@ -143,6 +145,8 @@ class ReceivedEntry:
         if plain is None:
             plain = entries.plain_payload(self.metadata, self.payload)
         self._plain = None
+        version = self.metadata.schema_version
+        self._version = version_of(version) if len(version) == VERSION_BYTES else None
         self.payload = _NOTHING  # a message that the caller keeps must not keep the received bytes in memory
         if entries.is_batch(self.metadata):
             yield from self._batch(plain)
@@ -184,14 +188,10 @@ class ReceivedEntry:
             metadata.producer_name,
             None if self.last_index is None else self.last_index - max(size - 1 - index, 0),
             self.broker_publish_time_ms,
-            self._schema_version(),
+            self._version,
             self,
             null_value if is_null and self._decode is not None else self._decode,
         )
-
-    def _schema_version(self) -> int | None:
-        version = self.metadata.schema_version
-        return version_of(version) if len(version) == VERSION_BYTES else None
 
 
 def _properties(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> Mapping[str, str]:

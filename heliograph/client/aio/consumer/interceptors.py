@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from heliograph.base.errors import HeliographError
 from heliograph.client.aio.consumer.message import Message
+from heliograph.client.aio.sparse_log import SparseLog
 from heliograph.protocol.message_id import MessageId
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class ConsumerInterceptors:
 
     def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:
         self._interceptors = tuple(interceptors)
+        self._log = SparseLog(log)
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)
@@ -65,7 +67,7 @@ class ConsumerInterceptors:
                     raise TypeError(f"before_consume returned {type(found).__name__}")
                 message = found
             except Exception:
-                log.exception("%s.before_consume failed; the message is received without it", type(one).__name__)
+                self._failed(one, "before_consume", "; the message is received without it")
         return message
 
     def acknowledged(self, message_ids: Sequence[MessageId], error: HeliographError | None) -> None:
@@ -89,4 +91,8 @@ class ConsumerInterceptors:
             try:
                 getattr(one, method)(*what)
             except Exception:
-                log.exception("%s.%s failed", type(one).__name__, method)
+                self._failed(one, method)
+
+    def _failed(self, one: ConsumerInterceptor, method: str, effect: str = "") -> None:
+        named = f"{type(one).__name__}.{method}"
+        self._log.warning(named, "%s failed%s", named, effect, with_traceback=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from heliograph.base.errors import HeliographError, UnsupportedError
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.producer.producer import AsyncProducer
+from heliograph.client.aio.sparse_log import SparseLog
 from heliograph.client.options import ConsumerOptions, ProducerOptions
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -35,6 +36,7 @@ class LetterTopics:
     """The dead letter topic and the retry topics of one consumer, and the producers that publish to them."""
 
     def __init__(self, client: HandleOwner, options: ConsumerOptions) -> None:
+        self._log = SparseLog(log)
         self._client = client
         self._options = options
         self._retry_topics: set[str] = set()
@@ -62,7 +64,8 @@ class LetterTopics:
         try:
             await self._publish(self._dead_topic(message), message, self._properties(message))
         except HeliographError as error:
-            log.warning("%s of %s cannot become a dead letter yet: %s", message.message_id, message.topic, error)
+            position = message.message_id
+            self._log.warning("dead", "%s of %s is no dead letter yet: %s", position, message.topic, error)
             return False
         return True
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heliograph.base.errors import HeliographError
+from heliograph.client.aio.sparse_log import SparseLog
 from heliograph.protocol.message_id import MessageId
 
 log = logging.getLogger(__name__)
@@ -61,9 +62,7 @@ class ProducerInterceptors:
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
         self._interceptors = tuple(interceptors)
-
-    def __bool__(self) -> bool:
-        return bool(self._interceptors)
+        self._log = SparseLog(log)
 
     def before_send(self, message: OutgoingMessage) -> OutgoingMessage:
         """Return the message as the last interceptor leaves it."""
@@ -74,7 +73,7 @@ class ProducerInterceptors:
                     raise TypeError(f"before_send returned {type(found).__name__}")
                 message = found
             except Exception:
-                log.exception("%s.before_send failed; the message is sent without it", type(one).__name__)
+                self._failed(one, "before_send", "; the message is sent without it")
         return message
 
     def acknowledged(
@@ -85,4 +84,8 @@ class ProducerInterceptors:
             try:
                 one.on_send_acknowledged(message, message_id, error)
             except Exception:
-                log.exception("%s.on_send_acknowledged failed", type(one).__name__)
+                self._failed(one, "on_send_acknowledged")
+
+    def _failed(self, one: ProducerInterceptor, method: str, effect: str = "") -> None:
+        named = f"{type(one).__name__}.{method}"
+        self._log.warning(named, "%s failed%s", named, effect, with_traceback=True)

@@ -61,7 +61,7 @@ class AsyncProducer(AsyncHandle):
         self.client = client
         self.options = options
         self._schema = schema_of(options.schema)
-        self._interceptors = ProducerInterceptors(options.interceptors)
+        self._interceptors = ProducerInterceptors(options.interceptors) if options.interceptors else None
         self._window = SendWindow(options.pending_messages_max, options.pending_bytes_max)
         self._parts: list[PartitionProducer] = []
         self._router = Router(1)
@@ -148,7 +148,7 @@ class AsyncProducer(AsyncHandle):
         if self._state is not _OPEN:
             await self.open()
         message: OutgoingMessage | None = None
-        if self._interceptors:
+        if self._interceptors is not None:
             message = self._interceptors.before_send(OutgoingMessage(value, key, properties, event_time_ms))
             value, properties, event_time_ms = message.value, message.properties, message.event_time_ms
             key = None if message.key is None else checked_text(message.key)
@@ -173,8 +173,8 @@ class AsyncProducer(AsyncHandle):
             waiter = self._choose(key).add_delayed(head, payload, deliver_at_ms)
         else:
             waiter = self._choose(key).add(head, payload, key)
-        if message is not None:
-            self._tell_outcome(message, waiter)
+        if message is not None and self._interceptors is not None:
+            _tell_outcome(self._interceptors, message, waiter)
         return waiter
 
     async def send_many(
@@ -211,7 +211,7 @@ class AsyncProducer(AsyncHandle):
             values, keys=keys, properties=properties, event_times_ms=event_times_ms, ordering_keys=ordering_keys
         )
         messages: list[OutgoingMessage] = []
-        if self._interceptors:
+        if self._interceptors is not None:
             messages = [
                 self._interceptors.before_send(OutgoingMessage(*each))
                 for each in columns_of(values, keys, properties, event_times_ms)
@@ -236,9 +236,10 @@ class AsyncProducer(AsyncHandle):
                 await self._push_share(part, heads, payloads, positions, key, waiting)
         finally:
             failures = await _collect(waiting, ids)
-            for message, found in zip(messages, ids, strict=False):  # none without interceptors
-                failed = failures[0] if found is None and failures else None
-                self._interceptors.acknowledged(message, found, failed if isinstance(failed, HeliographError) else None)
+            if self._interceptors is not None:
+                failed = failures[0] if failures and isinstance(failures[0], HeliographError) else None
+                for message, found in zip(messages, ids, strict=True):
+                    self._interceptors.acknowledged(message, found, None if found is not None else failed)
         if failures:
             raise failures[0]
         return ids  # type: ignore[return-value]
@@ -276,18 +277,6 @@ class AsyncProducer(AsyncHandle):
             await self._growth.stop()
         await asyncio.gather(*(part.close() for part in self._parts))
         self.client.release(self)
-
-    def _tell_outcome(self, message: OutgoingMessage, waiter: _Waiter) -> None:
-        def settled(done: _Waiter) -> None:
-            if done.cancelled():
-                return  # by the caller, who does not want to know
-            error = done.exception()
-            if error is None:
-                self._interceptors.acknowledged(message, done.result(), None)
-            elif isinstance(error, HeliographError):
-                self._interceptors.acknowledged(message, None, error)
-
-        waiter.add_done_callback(settled)
 
     # -- choosing partitions, packing entries
 
@@ -369,6 +358,19 @@ class AsyncProducer(AsyncHandle):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic}, name={self.name!r})"
+
+
+def _tell_outcome(interceptors: ProducerInterceptors, message: OutgoingMessage, waiter: _Waiter) -> None:
+    def settled(done: _Waiter) -> None:
+        if done.cancelled():
+            return  # by the caller, who does not want to know
+        error = done.exception()
+        if error is None:
+            interceptors.acknowledged(message, done.result(), None)
+        elif isinstance(error, HeliographError):
+            interceptors.acknowledged(message, None, error)
+
+    waiter.add_done_callback(settled)
 
 
 async def _collect(
