@@ -23,6 +23,7 @@ from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.base.version import install_advice
 
 WIDTH_IN_FILES = 200  # columns, if standard output is not a terminal
+WIDTH_IF_UNKNOWN = 80  # of a terminal that says 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 TICK_SECONDS = 0.25  # between two looks of the line that counts the seconds
@@ -119,7 +120,7 @@ class Stopwatch:
     def _count(self) -> None:
         while not self._ended.wait(TICK_SECONDS):
             with self._lock:
-                width = os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else WIDTH_IN_FILES
+                width = os.get_terminal_size(sys.stderr.fileno()).columns or WIDTH_IF_UNKNOWN
                 text = f"{self.seconds:6.1f} s  ... {self._step}"[: max(1, width - 1)]
                 sys.stderr.write(f"{_ERASE_LINE}{FAINT}{text}{PLAIN}")
                 sys.stderr.flush()
