@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 quiet = QuietLog(logging.getLogger(__name__))
 _ADD, _READ, _OK = int(BookieOp.ADD), int(BookieOp.READ), int(Status.OK)
 _RECOVERY = int(Flag.RECOVERY)
+_HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _ENTRY = int(Kind.ENTRY)
 _ADD_FIELDS = len(BookieRequest._fields)
 _FLAGS = range(2 * max(Flag))
@@ -89,6 +90,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._greeting: Greeting | None = None if server.cluster_secret is None else Greeting(server.cluster_secret)
         self._greeting_timer: asyncio.TimerHandle | None = None
         self._greeting_bytes = 0
+        self._brings_copies = False  # its latest add was a copy of repair, and not of a client or a recovery
         self._add_bytes = 0
         self._adds_answered = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -216,6 +218,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             and self._add_bytes <= CONNECTION_ADDS_BYTES_MAX
             and len(self._tasks) <= CONNECTION_REQUESTS_MAX
             and not self._server.is_crowded
+            and not (self._brings_copies and self._server.delays_copies)
         )
 
     # -- the guard's view of the frame that is being received
@@ -291,6 +294,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             self._refuse(request_id, Status.BAD_REQUEST, f"an entry of {size} bytes; the limit is {ENTRY_BYTES_MAX}")
             return
         is_recovery = bool(flags & _RECOVERY)
+        self._brings_copies = is_recovery and not flags & _HIGH_PRIORITY
         if self._server.space.refuses(is_recovery=is_recovery):
             self._refuse(request_id, Status.READ_ONLY)
             return

@@ -70,6 +70,11 @@ class BookieServer:
         return self.storage.write_cache.is_crowded and not self._checkpointer.is_failing
 
     @property
+    def delays_copies(self) -> bool:
+        """Whether sockets that bring copies of repair should wait for a flush, so that clients need not."""
+        return self.storage.write_cache.is_left_to_clients and not self._checkpointer.is_failing
+
+    @property
     def connections(self) -> int:
         """The number of open connections."""
         return len(self._connections)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 ENTRY_OVERHEAD_BYTES = 200  # memory of Python objects around each cached entry, about
 _FLUSH_SHARE = 0.375  # of the cache, at which a flush should start
+_COPIES_SHARE = 2 * _FLUSH_SHARE  # of the cache, at which sockets that bring copies should not be read
 _CROWDED_SHARE = 0.9  # of the cache, at which sockets should not be read
 
 
@@ -90,6 +91,11 @@ class WriteCache:
     def is_crowded(self) -> bool:
         """Whether so little room is left that adds should not be read from sockets."""
         return self.size_bytes > self._bytes_max * _CROWDED_SHARE
+
+    @property
+    def is_left_to_clients(self) -> bool:
+        """Whether the room that is left is for the adds of clients: copies of repair wait for the flush."""
+        return self.size_bytes > self._bytes_max * _COPIES_SHARE
 
     def has_room(self, size: int) -> bool:
         """Return whether an entry of ``size`` bytes fits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from heliograph.actors.bookie.server import connection as connection_module
 from heliograph.actors.bookie.server import reads as reads_module
 from heliograph.actors.bookie.server.connection import BookieClientConnection
 from heliograph.actors.bookie.store.storage import BookieStorage
-from heliograph.actors.wire.messages import BookieOp, Status
+from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
 
 PAYLOAD = bytes(500_000)
@@ -150,5 +151,38 @@ def test_reads_that_wait_for_the_disk_are_bounded_and_adds_go_on(
                 statuses = [answer.status for answer, _ in await asyncio.gather(*reads)]
             assert sorted(statuses) == sorted([Status.OK] * 3 + [Status.TOO_MANY_REQUESTS] * 7)
             assert await peer.status(BookieOp.READ, 5, 0) is Status.OK, "and there is room again"
+
+    asyncio.run(scenario())
+
+
+def test_copies_of_repair_wait_for_a_flush_before_clients_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes = threading.Event()
+    goes.set()  # the start flushes, too
+    real = BookieStorage.flush_checkpoint
+
+    def flush(self: BookieStorage, *arguments: Any, **options: Any) -> int:
+        goes.wait(DEADLINE_SECONDS)
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(BookieStorage, "flush_checkpoint", flush)
+
+    async def scenario() -> None:
+        config = small_config(tmp_path, journal_file_bytes=64 << 20, write_cache_bytes=32 << 20)
+        async with serving(config) as (bookie, client):
+            goes.clear()
+            repair = await BookiePeer.connect(bookie.address)
+            copies = [repair.add(7, number, PAYLOAD, flags=Flag.RECOVERY) for number in range(100)]  # 50 MB
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                running = bookie._running
+                assert running is not None
+                while not running.server.delays_copies:  # noqa: ASYNC110 - it asks the bookie
+                    await asyncio.sleep(0.01)
+                for number in range(5):
+                    assert (await client.add(5, number, PAYLOAD))[0].status is Status.OK
+                assert not running.server.is_crowded
+                assert not all(copy.done() for copy in copies), "no flush has ended"
+                goes.set()
+                assert {answer.status for answer, _ in await asyncio.gather(*copies)} == {Status.OK}
+            repair.close()
 
     asyncio.run(scenario())
