@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -23,7 +24,6 @@ from tests.patience import START_SECONDS
 
 ROOT = Path(__file__).parents[2]
 GCS_PORT = 6379
-STARTS_MAX = 3  # of one raylet: Ray gives up its own start after 30 s, which a busy computer exceeds
 BROKER_MACHINES = (1, 2)  # the metadata store is on machine 0
 BROKER_PORTS = (6650, 6652)
 OBJECT_STORE_BYTES = 100_000_000
@@ -48,6 +48,7 @@ class MachineCluster:
     spare: Machine
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)  # options of ``helio up``
+    _in_turns: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def head(self) -> str:
@@ -151,24 +152,33 @@ class MachineCluster:
             *("--num-cpus=4", f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"),
             "--include-log-monitor=false",
         ]
+        log = self.directory / f"ray-{name}.log"
+        if self._is_joined(machine, command, log):
+            return
+        # Ray gives up its own start after 30 s, which a busy computer exceeds; it is rather done with one at a time.
+        with self._in_turns:
+            try:
+                wait_for(lambda: self._is_joined(machine, command, log), "its raylet is started", START_SECONDS)
+            except AssertionError as error:
+                raise AssertionError(f"machine {name}: {error}: {log.read_text(errors='replace')[-2000:]}") from None
+
+    def _is_joined(self, machine: Machine, command: Sequence[str], log: Path) -> bool:
+        """Try once to start a raylet; return whether it runs."""
         wait_for(self._is_joinable, "the head's GCS listens", START_SECONDS)
-        for attempt in range(1, STARTS_MAX + 1):
-            log = self.directory / f"ray-{name}.log"
-            with log.open("wb") as output:
-                done = subprocess.run(
-                    machine.command(command),
-                    env=self.environment,
-                    cwd=self.directory,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=START_SECONDS,
-                    check=False,
-                )
-            if done.returncode == 0:
-                return
+        with log.open("wb") as output:
+            done = subprocess.run(
+                machine.command(command),
+                env=self.environment,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=START_SECONDS,
+                check=False,
+            )
+        if done.returncode != 0:
             machine.power_off()
-            assert attempt < STARTS_MAX, f"no raylet on machine {name}: {log.read_text(errors='replace')[-2000:]}"
+        return done.returncode == 0
 
     def start(self) -> None:
         """Start the cluster: the head and, as soon as they can join it, all other nodes at once."""
