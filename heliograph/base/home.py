@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
@@ -159,15 +160,22 @@ class ClusterHome:
                     f"{self._file} was written by another version of helio: stop that cluster with the version that "
                     "started it, or delete the file"
                 )
-            return ClusterState(**fields)
+            known = {item.name for item in dataclass_fields(ClusterState)}
+            return ClusterState(**{name: value for name, value in fields.items() if name in known})
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ResourceError(f"{self._file} cannot be read ({error}): delete it if no cluster runs") from error
 
     def save(self, state: ClusterState) -> None:
-        """Record ``state``."""
-        replace_private(self._file, (json.dumps(asdict(state), indent=2) + "\n").encode())
+        """Record ``state``.
+
+        Fields with their defaults are left out: 0.1.0, to which a cluster may go back, refuses a field that it lacks.
+        """
+        required = ("namespace", "ray_address", "ray_auth_mode", "version")
+        defaults = asdict(ClusterState("", "", ""))
+        kept = {name: value for name, value in asdict(state).items() if name in required or value != defaults[name]}
+        replace_private(self._file, (json.dumps(kept, indent=2) + "\n").encode())
 
     def forget(self, *, keep_secret: bool = False) -> None:
         """Delete the recorded state, with the secret unless it is to be kept."""
