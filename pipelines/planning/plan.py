@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from heliograph.base.errors import BadRequestError, NotFoundError, TopicNotFoundError, UnsupportedError
-from heliograph.client import discovery
 from heliograph.client.admin.admin import Admin
 from heliograph.client.identity import Identity
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.operations.table import READ_LEDGERS_MAX
+from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.loss import Holdings, OnDataLoss, check_losses, check_on_data_loss
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, cut, range_of
 from heliograph.protocol.topic_name import TopicName
@@ -49,6 +49,7 @@ def plan_topic(
     compacted: bool = False,
     namespace: str | None = None,
     identity: Identity | None = None,
+    access: ClusterAccess | None = None,
 ) -> list[LedgerRange]:
     """Return all entries of a topic that are acknowledged now, from ``start`` (included) to ``end`` (excluded).
 
@@ -59,6 +60,7 @@ def plan_topic(
         compacted: plan what compaction kept, and then the entries that it has not seen yet. It goes without bounds.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         identity: who reads; None: that of the environment.
+        access: says both, and the way; None: a way is found.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
@@ -72,8 +74,7 @@ def plan_topic(
         raise BadRequestError("start and end do not go with compacted", field="compacted")
     if not TopicName.parse(topic).is_persistent:
         raise UnsupportedError(f"{topic} is not persistent: it stores no messages to read as a table", field="topic")
-    named = _attached(namespace)
-    admin = Admin(named, identity)
+    admin = (access or ClusterAccess(namespace, identity)).admin()
     return _run(_plan_compacted(topic, admin) if compacted else _plan(topic, start, end, admin, on_data_loss))
 
 
@@ -95,25 +96,24 @@ def refresh_addresses(
     """
     if not ranges:
         return []
-    admin = Admin(_attached(namespace), identity)
+    admin = ClusterAccess(namespace, identity).admin()
     return _run(_refresh(admin, ranges) if on_data_loss == "fail" else _refresh_what_is_left(admin, ranges))
 
 
 def schema_versions(
-    topic: str, *, namespace: str | None = None, identity: Identity | None = None
+    topic: str,
+    *,
+    namespace: str | None = None,
+    identity: Identity | None = None,
+    access: ClusterAccess | None = None,
 ) -> list[dict[str, Any]]:
-    """Return all versions of a topic's schema, as ``admin.schemas.versions`` does.
+    """Return all versions of a topic's schema, as ``admin.schemas.versions`` does. Arguments are as in ``plan_topic``.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
     """
-    return _run(Admin(_attached(namespace), identity).schemas.versions(topic))
-
-
-def _attached(namespace: str | None) -> str:
-    named = discovery.namespace_or_noted(namespace)
-    discovery.attach(named)
-    return named
+    admin = (access or ClusterAccess(namespace, identity)).admin()
+    return _run(admin.schemas.versions(topic))
 
 
 async def _plan(

@@ -128,15 +128,21 @@ def ranges_dataframe(
     work = split(ranges, tasks, 1 if parallelism else TASK_BYTES_MIN)
     rows = [("\n".join(piece.to_json() for piece in pieces),) for pieces in work]
     plan = spark.createDataFrame(spark.sparkContext.parallelize(rows, max(1, len(rows))), f"{_RANGE_COLUMN} string")
-    shape: StructType | str = ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in wanted)
+    shape: StructType | str = columns_of_spark(wanted)
     if isinstance(schema, TopicSchemas):
-        shape = _shape(ValueDecoder(schema, wanted, on_unreadable))
+        shape = shape_of(ValueDecoder(schema, wanted, on_unreadable))
         return plan.mapInArrow(_reader(wanted, on_unreadable, schema), shape)
     frame = plan.mapInArrow(_reader(wanted, on_unreadable, None), shape)
     return frame if schema is None else _decoded(frame, schema, wanted)
 
 
-def _shape(decoder: ValueDecoder) -> StructType:
+def columns_of_spark(names: Sequence[str]) -> str:
+    """Return the columns of a table and their types in Spark's words."""
+    return ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in names)
+
+
+def shape_of(decoder: ValueDecoder) -> StructType:
+    """Return the columns of decoded values in Spark's words."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     shape: StructType = from_arrow_schema(decoder.schema)

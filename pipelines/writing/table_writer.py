@@ -100,7 +100,7 @@ class TableWriter:
         found = joined_address(discovery.service_urls(named)) if named else address
         assert found, "an address is given or found"
         if write_identity is not None and named:
-            _check_deduplicates(AdminSync(named, identity), TopicName.parse(topic))
+            check_deduplicates(AdminSync(named, identity), TopicName.parse(topic))
         return cls(found, topic, identity, tls_options(named) if found.startswith(ENCRYPTED) else {}, write_identity)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table], task: int = 0) -> int:
@@ -128,7 +128,12 @@ class TableWriter:
             return written
 
 
-def _check_deduplicates(admin: AdminSync, topic: TopicName) -> None:
+def check_deduplicates(admin: AdminSync, topic: TopicName) -> None:
+    """Do nothing if rows can be written once to a topic, which is created if topics create themselves.
+
+    Raises:
+        UnsupportedError: the topic does not deduplicate.
+    """
     first = topic.partitions(admin.partitions(str(topic), may_create=True))[0]
     stats = admin.topic_stats(str(first))
     if stats.get("deduplicationStatus") != "Enabled":

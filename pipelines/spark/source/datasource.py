@@ -1,0 +1,67 @@
+"""``format("heliograph")``: what Spark asks of a data source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource  # type: ignore[import-not-found, unused-ignore]
+from pyspark.sql.types import StructType
+
+from heliograph.base.errors import UnsupportedError
+from heliograph.pipelines.reading.decoding import ValueDecoder
+from heliograph.pipelines.spark.dataframe import columns_of_spark, shape_of
+from heliograph.pipelines.spark.source.options import SourceOptions, parse_options
+from heliograph.pipelines.spark.source.planner import SourcePlanner
+from heliograph.pipelines.spark.source.reading import BatchReader, StreamReader
+from heliograph.pipelines.spark.source.writing import BatchWriter, StreamWriter
+
+
+class HeliographSource(DataSource):  # type: ignore[misc, unused-ignore]
+    """Topics as a source and a sink of Spark. Its options are those of ``docs/tables.md``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "heliograph"
+
+    def schema(self) -> StructType | str:
+        """Return the columns of what is read."""
+        options = self._parsed()
+        schemas = SourcePlanner(options).schemas()
+        if schemas is None:
+            return columns_of_spark(options.columns)
+        return shape_of(ValueDecoder(schemas, options.columns, options.on_unreadable))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return the reader of a batch query."""
+        options = self._parsed()
+        return BatchReader(options, SourcePlanner(options).schemas())
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        """Return the reader of a stream."""
+        options = self._parsed()
+        if options.compacted:
+            raise UnsupportedError("a stream reads all messages, not the compacted form", field="compacted")
+        return StreamReader(options, SourcePlanner(options).schemas())
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return the writer of a DataFrame."""
+        _refuse_overwrite(overwrite)
+        return BatchWriter(self._parsed(), schema.names)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Return the writer of a stream. Its option ``checkpointLocation`` is Spark's."""
+        _refuse_overwrite(overwrite)
+        return StreamWriter(self._parsed(), schema.names)
+
+    def _parsed(self) -> SourceOptions:
+        given: dict[str, Any] = dict(self.options)
+        return parse_options({name: text for name, text in given.items() if name.lower() not in _OF_SPARK})
+
+
+_OF_SPARK = ("checkpointlocation",)
+
+
+def _refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise UnsupportedError("a topic is not overwritten: use mode('append')", field="mode", limit="append")

@@ -1,0 +1,121 @@
+"""Plans of a source: which entries of its topics a query reads. It needs no Ray and no JVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from heliograph.base.errors import BadRequestError
+from heliograph.client.admin.admin import AdminSync
+from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.plan import plan_topic, schema_versions
+from heliograph.pipelines.planning.ranges import LedgerRange, Position
+from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
+from heliograph.pipelines.spark.source.offsets import Offsets, of_topic, offsets_after
+from heliograph.pipelines.spark.source.options import EARLIEST, LATEST, REGISTRY, Bound, SourceOptions
+from heliograph.pipelines.streaming.subscription import StreamSubscription
+from heliograph.protocol.topic_name import TopicName
+
+
+class SourcePlanner:
+    """The topics of a source, and what they hold."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._access: ClusterAccess = options.access
+
+    @property
+    def admin(self) -> AdminSync:
+        """Return the administration of the cluster."""
+        return self._access.admin_sync()
+
+    def topics(self) -> list[TopicName]:
+        """Return the topics that are read, as they are now: a pattern finds new ones.
+
+        Raises:
+            TopicNotFoundError, ClusterNotFoundError: there is no such namespace or cluster.
+        """
+        if not self._options.pattern:
+            return [TopicName.parse(topic) for topic in self._options.topics]
+        pattern = re.compile(self._options.pattern)
+        listed = self.admin.list_topics(self._options.pattern_namespace)
+        names = {TopicName.parse(str(one["name"])) for one in listed}
+        chosen = [name for name in names if name.is_persistent and pattern.fullmatch(name.local_name)]
+        return sorted(chosen, key=str)
+
+    def schemas(self) -> TopicSchemas | None:
+        """Return the schemas of the topic, if they are asked for.
+
+        Raises:
+            BadRequestError: several topics are read.
+            NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
+        """
+        if self._options.schema != REGISTRY:
+            return None
+        topic = self._options.only_topic
+        return schemas_of(topic, schema_versions(topic, access=self._access))
+
+    def plan(self, start: Mapping[str, Position], end: Mapping[str, Position] | None = None) -> list[LedgerRange]:
+        """Return what is acknowledged now, from ``start`` (included) to ``end`` (excluded).
+
+        Args:
+            start: a topic or partition that is not named is read from its beginning.
+            end: one that is not named is not read; None: everything up to now.
+
+        Raises:
+            DataLostError: entries at or after ``start`` were deleted, and the source fails on that.
+            TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        """
+        found: list[LedgerRange] = []
+        for topic in self.topics():
+            until = None if end is None else of_topic(end, topic)
+            if until is not None and not until:
+                continue
+            ranges = plan_topic(
+                str(topic),
+                start=None if self._options.compacted else of_topic(start, topic),
+                end=None if self._options.compacted else until,
+                on_data_loss=self._options.on_data_loss,
+                compacted=self._options.compacted,
+                access=self._access,
+            )
+            found += [piece for piece in ranges if until is None or piece.partition in until]
+        return found
+
+    def latest(self) -> Offsets:
+        """Return the offsets behind everything that is acknowledged now."""
+        return offsets_after({}, self.plan({}))
+
+    def start(self) -> Offsets:
+        """Return where a new query begins; a topic or partition that is not named is read from its beginning.
+
+        Of a time, it is the first entry that was published then or later, or the last one: rows are filtered, too.
+        """
+        start = self._options.start
+        if start == LATEST:
+            return self.latest()
+        return self._offsets_of(start, extra=0) if start != EARLIEST else {}
+
+    def end(self) -> Offsets | None:
+        """Return where a batch query ends; None: at whatever is acknowledged by then."""
+        end = self._options.end
+        return None if end == LATEST else self._offsets_of(end, extra=1)
+
+    def _offsets_of(self, bound: Bound, extra: int) -> Offsets:
+        if isinstance(bound, Mapping):
+            return {str(TopicName.parse(topic)): position for topic, position in bound.items()}
+        assert isinstance(bound, int), "earliest and latest are not looked up"
+        admin, found = self.admin, Offsets()
+        for topic in self.topics():
+            for one in topic.partitions(admin.partitions(str(topic))):
+                ledger_id, entry_id = map(int, admin.cursors.message_id_at(str(one), bound).split(":")[:2])
+                if ledger_id >= 0:  # otherwise it is empty
+                    found[str(one)] = (ledger_id, max(0, entry_id) + extra)
+        return found
+
+    def subscriptions(self) -> list[tuple[TopicName, StreamSubscription]]:
+        """Return the durable subscriptions of the stream, if it has a name for them."""
+        if not self._options.subscription:
+            return []
+        admin = self.admin
+        return [(topic, StreamSubscription(admin, str(topic), self._options.subscription)) for topic in self.topics()]

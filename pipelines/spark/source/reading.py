@@ -1,0 +1,138 @@
+"""Readers of a source, in batches and in micro-batches. They are pickled: planning and reading run in Python workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ignore]
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found, unused-ignore]
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, range_from_json, split
+from heliograph.pipelines.reading.columns import PUBLISH_TIME
+from heliograph.pipelines.reading.range_reader import read_table
+from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.spark.source.offsets import (
+    limited,
+    of_topic,
+    offsets_after,
+    offsets_from_json,
+    offsets_to_json,
+)
+from heliograph.pipelines.spark.source.options import SourceOptions
+from heliograph.pipelines.spark.source.planner import SourcePlanner
+
+TASKS = 64  # of one query or micro-batch, unless the data needs more or the option ``parallelism`` says otherwise
+
+_Stored = dict[str, str]  # offsets as Spark stores them
+
+
+class RangesPartition(InputPartition):  # type: ignore[misc, unused-ignore]
+    """The work of one task."""
+
+    def __init__(self, pieces: Sequence[LedgerRange]) -> None:
+        self.pieces = [piece.to_json() for piece in pieces]
+
+
+class _Rows:
+    """What both readers do: split plans into tasks, and read the rows of one."""
+
+    def __init__(self, options: SourceOptions, schemas: TopicSchemas | None) -> None:
+        self._options = options
+        self._schemas = schemas
+
+    def _partitions(self, ranges: Sequence[LedgerRange]) -> list[RangesPartition]:
+        tasks = self._options.parallelism
+        return [RangesPartition(one) for one in split(ranges, tasks or TASKS, 1 if tasks else TASK_BYTES_MIN)]
+
+    def read(self, partition: RangesPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        ranges = [range_from_json(text) for text in partition.pieces]
+        columns = self._options.columns
+        first, last = self._options.times
+        if first is None and last is None:
+            yield from read_table(ranges, columns, self._options.on_unreadable, self._schemas)
+            return
+        timed = columns if PUBLISH_TIME in columns else (*columns, PUBLISH_TIME)
+        for batch in read_table(ranges, timed, self._options.on_unreadable, self._schemas):
+            kept = batch.filter(_between(batch.column(PUBLISH_TIME), first, last))
+            yield kept if timed is columns else kept.drop_columns([PUBLISH_TIME])
+
+
+def _between(times: pa.Array, first: int | None, last: int | None) -> pa.Array:
+    milliseconds = times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    wanted = pa.array([True] * len(times)) if first is None else pc.greater_equal(milliseconds, first)
+    return wanted if last is None else pc.and_(wanted, pc.less(milliseconds, last))
+
+
+class BatchReader(_Rows, DataSourceReader):  # type: ignore[misc, unused-ignore]
+    """Reads what is acknowledged when the query is planned."""
+
+    def partitions(self) -> list[RangesPartition]:
+        """Return the work of each task."""
+        planner = SourcePlanner(self._options)
+        return self._partitions(planner.plan(planner.start(), planner.end()))
+
+
+class StreamReader(_Rows, SupportsTriggerAvailableNow, DataSourceStreamReader):  # type: ignore[misc, unused-ignore]
+    """Reads a topic in micro-batches, whose offsets Spark stores in its checkpoint."""
+
+    def __init__(self, options: SourceOptions, schemas: TopicSchemas | None) -> None:
+        super().__init__(options, schemas)
+        self._planner = SourcePlanner(options)
+        self._until: _Stored | None = None  # of Trigger.AvailableNow
+
+    def initialOffset(self) -> _Stored:  # noqa: N802
+        """Return where a new query begins, and open its subscription there."""
+        offsets = self._planner.start()
+        for topic, subscription in self._planner.subscriptions():
+            subscription.open(of_topic(offsets, topic))
+        return offsets_to_json(offsets)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """End the query at what is acknowledged now."""
+        self._until = offsets_to_json(self._planner.latest())
+
+    def latestOffset(self, start: _Stored, limit: ReadLimit) -> _Stored:  # noqa: N802
+        """Return the end of the next micro-batch."""
+        offsets = offsets_from_json(start)
+        until = None if self._until is None else offsets_from_json(self._until)
+        ranges = limited(self._planner.plan(offsets, until), *_limits(limit))
+        return offsets_to_json(offsets_after(offsets, ranges))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options set."""
+        if self._options.entries_max is not None:
+            return ReadMaxRows(self._options.entries_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> _Stored:  # noqa: N802
+        """Return the end of the topic, which Spark shows as progress and lag."""
+        return offsets_to_json(self._planner.latest())
+
+    def partitions(self, start: _Stored, end: _Stored) -> list[RangesPartition]:
+        """Return the work of each task of a micro-batch: the same rows however often it runs."""
+        return self._partitions(self._planner.plan(offsets_from_json(start), offsets_from_json(end)))
+
+    def commit(self, end: _Stored) -> None:
+        """Acknowledge what the query has handled, so that retention need not keep it."""
+        for topic, subscription in self._planner.subscriptions():
+            subscription.acknowledge(of_topic(offsets_from_json(end), topic))
+
+
+def _limits(limit: ReadLimit) -> tuple[int | None, int | None]:
+    """Return the most entries and the most bytes. An entry has at least one row, so rows are counted as entries."""
+    return getattr(limit, "max_rows", None), getattr(limit, "max_bytes", None)
