@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
 from heliograph.base.errors import ResourceError
 from heliograph.client import discovery
 from heliograph.pipelines.spark.java import java_environment
@@ -146,6 +143,9 @@ def _require_java_on_nodes() -> None:
 
     A raylet that was started without Java aborts, with its node, when a Java driver registers with it.
     """
+    import ray  # the data source of Spark 4 does without
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     check = ray.remote(num_cpus=0)(_node_runs_java)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     pins = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]

@@ -37,7 +37,7 @@ class HeliographSource(DataSource):  # type: ignore[misc, unused-ignore]
         options = self._parsed()
         return BatchReader(options, SourcePlanner(options).schemas())
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream."""
         options = self._parsed()
         if options.compacted:
@@ -49,7 +49,7 @@ class HeliographSource(DataSource):  # type: ignore[misc, unused-ignore]
         _refuse_overwrite(overwrite)
         return BatchWriter(self._parsed(), schema.names)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return the writer of a stream. Its option ``checkpointLocation`` is Spark's."""
         _refuse_overwrite(overwrite)
         return StreamWriter(self._parsed(), schema.names)

@@ -1,4 +1,4 @@
-"""Offsets of a stream as Spark stores them: ``{"<topic or partition>": "<ledger>:<entry>"}``, the first entry to come."""
+"""Offsets of a stream as Spark stores them, ``{"<topic or partition>": "<ledger>:<entry>"}``: what comes next."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def offsets_after(offsets: Mapping[str, Position], ranges: Iterable[LedgerRange]
     return after
 
 
-def limited(
-    ranges: Sequence[LedgerRange], entries_max: int | None, bytes_max: int | None
-) -> list[LedgerRange]:
+def limited(ranges: Sequence[LedgerRange], entries_max: int | None, bytes_max: int | None) -> list[LedgerRange]:
     """Return the first part of ``ranges`` for one micro-batch, shared fairly by the partitions.
 
     It has at most ``entries_max`` entries and about ``bytes_max`` bytes, but at least one entry if there is any.

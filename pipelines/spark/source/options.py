@@ -17,13 +17,24 @@ from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
 from heliograph.pipelines.spark.source.offsets import Offsets, position_of
 from heliograph.protocol.topic_name import TopicName
 
-EARLIEST, LATEST = "earliest", "latest"
+EARLIEST: Literal["earliest"] = "earliest"
+LATEST: Literal["latest"] = "latest"
 REGISTRY = "registry"
 
 Bound = Literal["earliest", "latest"] | int | Offsets  # a time in ms since the epoch, or positions
 
 _WHERE = ("topic", "topics", "path", "topicsPattern", "topicsNamespace")
-_CLUSTER = ("gateway", "cluster", "token", "tokenFile", "user", "password", "tlsCaFile", "tlsCertificateFile", "tlsKeyFile")
+_CLUSTER = (
+    "gateway",
+    "cluster",
+    "token",
+    "tokenFile",
+    "user",
+    "password",
+    "tlsCaFile",
+    "tlsCertificateFile",
+    "tlsKeyFile",
+)
 _READ = (
     *("columns", "schema", "onUnreadable", "failOnDataLoss", "compacted", "parallelism"),
     *("startingOffsets", "startingTime", "endingOffsets", "endingTime"),
@@ -185,7 +196,9 @@ def _bound(texts: Mapping[str, str], offsets: str, time: str, usual: Literal["ea
         return {str(topic): position_of(place) for topic, place in found.items()}
     except (ValueError, AttributeError) as error:
         raise BadRequestError(
-            f"{offsets} is {text!r}", field=offsets, limit='earliest, latest, or {"<topic or partition>": "ledger:entry"}'
+            f"{offsets} is {text!r}",
+            field=offsets,
+            limit='earliest, latest, or {"<topic or partition>": "ledger:entry"}',
         ) from error
 
 
@@ -200,4 +213,3 @@ def _time(text: str, name: str) -> int:
             f"{name} is {text!r}", field=name, limit="ms since the epoch, or 2026-01-31T12:00:00"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from heliograph.base.errors import BadRequestError
 from heliograph.client.admin.admin import AdminSync
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions

@@ -1,4 +1,4 @@
-"""Readers of a source, in batches and in micro-batches. They are pickled: planning and reading run in Python workers."""
+"""Readers of a source, for batches and micro-batches. They are pickled: planning and reading run in Python workers."""
 
 from __future__ import annotations
 
@@ -93,25 +93,25 @@ class StreamReader(_Rows, SupportsTriggerAvailableNow, DataSourceStreamReader): 
         self._planner = SourcePlanner(options)
         self._until: _Stored | None = None  # of Trigger.AvailableNow
 
-    def initialOffset(self) -> _Stored:  # noqa: N802
+    def initialOffset(self) -> _Stored:
         """Return where a new query begins, and open its subscription there."""
         offsets = self._planner.start()
         for topic, subscription in self._planner.subscriptions():
             subscription.open(of_topic(offsets, topic))
         return offsets_to_json(offsets)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """End the query at what is acknowledged now."""
         self._until = offsets_to_json(self._planner.latest())
 
-    def latestOffset(self, start: _Stored, limit: ReadLimit) -> _Stored:  # noqa: N802
+    def latestOffset(self, start: _Stored, limit: ReadLimit) -> _Stored:
         """Return the end of the next micro-batch."""
         offsets = offsets_from_json(start)
         until = None if self._until is None else offsets_from_json(self._until)
         ranges = limited(self._planner.plan(offsets, until), *_limits(limit))
         return offsets_to_json(offsets_after(offsets, ranges))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options set."""
         if self._options.entries_max is not None:
             return ReadMaxRows(self._options.entries_max)
@@ -119,7 +119,7 @@ class StreamReader(_Rows, SupportsTriggerAvailableNow, DataSourceStreamReader): 
             return ReadMaxBytes(self._options.bytes_max)
         return ReadAllAvailable()
 
-    def reportLatestOffset(self) -> _Stored:  # noqa: N802
+    def reportLatestOffset(self) -> _Stored:
         """Return the end of the topic, which Spark shows as progress and lag."""
         return offsets_to_json(self._planner.latest())
 

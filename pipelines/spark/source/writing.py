@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ig
     WriterCommitMessage,
 )
 
-from heliograph.base.errors import BadRequestError, ServiceNotReadyError
+from heliograph.base.errors import BadRequestError
 from heliograph.pipelines.reading.columns import EVENT_TIME, KEY, ORDERING_KEY, PROPERTIES, VALUE
 from heliograph.pipelines.spark.source.options import SourceOptions
 from heliograph.pipelines.spark.source.planner import SourcePlanner
@@ -84,10 +84,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc, 
             writer = replace(writer, write_identity=replace(writer.write_identity, batch_id=int(batch_id)))
         return self._written(iterator, writer)
 
-    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:
         """Do nothing: rows are durable when their task ends."""
 
-    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:
         """Do nothing: what was published stays. With ``query``, the next run of the micro-batch completes it."""
 
 
@@ -108,13 +108,14 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _table_writer(options: SourceOptions, identity: WriteIdentity | None) -> TableWriter:
-    admin = SourcePlanner(options).admin
+    admin, topic = SourcePlanner(options).admin, TopicName.parse(options.only_topic)
+    if identity is not None:
+        check_deduplicates(admin, topic)
     address = options.address
     if not address:
-        address = admin.lookup(options.only_topic)["brokerUrl"]
-        if not address:
-            raise ServiceNotReadyError(f"no broker serves {options.only_topic}")
-    if identity is not None:
-        check_deduplicates(admin, TopicName.parse(options.only_topic))
+        owner = admin.lookup(str(topic.partitions(admin.partitions(str(topic), may_create=True))[0]))
+        address = owner["service_url_tls" if options.access.tls else "service_url"]
+    if not address:
+        raise BadRequestError("the brokers speak TLS only: name tlsCaFile", field="tlsCaFile")
     assert options.access.identity is not None, "options name who writes"
     return TableWriter(address, options.only_topic, options.access.identity, options.access.tls, identity)
