@@ -15,7 +15,7 @@ ROUNDS ?= 200
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers lint test test-clients check bench compat sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
+.PHONY: help setup demo up down servers lint test test-clients test-spark4 check bench compat sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -87,6 +87,12 @@ test-clients: $(READY) servers ## foreign clients and tools at their published v
 compat: $(READY) ## a share of the cluster tests with the oldest and the newest Ray and Python: RAY=2.55.1 PYTHONS=3.12
 	@$(BIN)/python -m tools.compat $(addprefix --ray ,$(RAY)) $(addprefix --python ,$(PYTHONS))
 
+# Spark 4 needs an environment of its own: RayDP, and so the lock file, has Spark 3.5.
+test-spark4: ## the data source with Spark 4, in an environment of its own, .venv-spark4; needs a Java 17
+	@test -x .venv-spark4/bin/pytest || { $(PYTHON) -m venv .venv-spark4 && .venv-spark4/bin/python -m pip install \
+	  --quiet --disable-pip-version-check -e '.[spark4]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.120'; }
+	@.venv-spark4/bin/python -m pytest -q -p no:cacheprovider tests/spark4
+
 sim: $(READY) ## simulate ledgers and topics under faults: SEEDS=1000 START=0
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START)
 
@@ -131,9 +137,9 @@ sbom: ## write a bill of materials (CycloneDX) from the lock file to dist/sbom.j
 	@.venv-sbom/bin/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o dist/sbom.json requirements.lock
 
 lock: ## resolve the dependencies again into requirements.lock (needs uv)
-	@uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	@uv pip compile pyproject.toml --extra dev --extra demo --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	  --python-version 3.11 -o requirements.lock
 
 clean: ## remove everything that was built
-	@rm -rf $(VENV) .venv-proto .venv-sbom .venv-compat .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
+	@rm -rf $(VENV) .venv-proto .venv-sbom .venv-spark4 .venv-compat .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
