@@ -21,7 +21,7 @@ from heliograph.pipelines.reading.range_reader import read_ranges
 from heliograph.protocol.batch import encode_entry_of
 from tests.cluster.support.fake_bookie import FakeBookie
 from tests.cluster.support.threaded_bookies import give, threaded_bookies
-from tests.unit.pipelines.test_special_entries import chunks_of
+from tests.unit.pipelines.reading.test_special_entries import chunks_of
 
 LEDGER = 11
 ENTRIES = 40

@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.base.errors import InvalidConfigError
 from heliograph.client.identity import Identity, IdentityOptions
-from heliograph.pipelines.planning import plan as planning
+from heliograph.pipelines.planning import access
 from heliograph.pipelines.ray_data import dataset
 from heliograph.pipelines.spark import dataframe
 from heliograph.pipelines.streaming.stream import stream
@@ -37,13 +37,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Identity]:
     """Return the identities by which brokers were asked for a plan; no plan is made."""
     found: list[Identity] = []
 
-    def admin(namespace: str, identity: Identity) -> Any:
+    def admin(namespace: str, identity: Identity, gateway: None = None) -> Any:
         found.append(identity)
         raise AskedError
 
-    monkeypatch.setattr(planning, "Admin", admin)
+    monkeypatch.setattr(access, "Admin", admin)
     monkeypatch.setattr("heliograph.pipelines.streaming.stream.AdminSync", admin)
-    monkeypatch.setattr(planning, "_attached", lambda namespace: "n")
+    monkeypatch.setattr(access.discovery, "attach", lambda namespace: None)
+    monkeypatch.setattr(access, "noted_gateway", lambda *_: None)
     return found
 
 

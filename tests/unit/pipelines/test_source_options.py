@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base.errors import BadRequestError
-from heliograph.pipelines.planning.ranges import LedgerRange
-from heliograph.pipelines.reading.columns import ALL_COLUMNS
-from heliograph.pipelines.spark.source.offsets import (
+from heliograph.pipelines.data_source.offsets import (
     limited,
     of_topic,
     offsets_after,
     offsets_from_json,
     offsets_to_json,
 )
-from heliograph.pipelines.spark.source.options import parse_options
+from heliograph.pipelines.data_source.options import parse_options
+from heliograph.pipelines.planning.ranges import LedgerRange
+from heliograph.pipelines.reading.columns import ALL_COLUMNS
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.pipelines.test_ranges import a_range, entries_of
 

@@ -19,19 +19,19 @@ from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found,
     SupportsTriggerAvailableNow,
 )
 
-from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, range_from_json, split
-from heliograph.pipelines.reading.columns import PUBLISH_TIME
-from heliograph.pipelines.reading.range_reader import read_table
-from heliograph.pipelines.reading.registry import TopicSchemas
-from heliograph.pipelines.spark.source.offsets import (
+from heliograph.pipelines.data_source.offsets import (
     limited,
     of_topic,
     offsets_after,
     offsets_from_json,
     offsets_to_json,
 )
-from heliograph.pipelines.spark.source.options import SourceOptions
-from heliograph.pipelines.spark.source.planner import SourcePlanner
+from heliograph.pipelines.data_source.options import SourceOptions
+from heliograph.pipelines.data_source.planner import SourcePlanner
+from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, range_from_json, split
+from heliograph.pipelines.reading.columns import PUBLISH_TIME
+from heliograph.pipelines.reading.range_reader import read_table
+from heliograph.pipelines.reading.registry import TopicSchemas
 
 TASKS = 64  # of one query or micro-batch, unless the data needs more or the option ``parallelism`` says otherwise
 

@@ -14,9 +14,9 @@ from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ig
 )
 
 from heliograph.base.errors import BadRequestError
+from heliograph.pipelines.data_source.options import SourceOptions
+from heliograph.pipelines.data_source.planner import SourcePlanner
 from heliograph.pipelines.reading.columns import EVENT_TIME, KEY, ORDERING_KEY, PROPERTIES, VALUE
-from heliograph.pipelines.spark.source.options import SourceOptions
-from heliograph.pipelines.spark.source.planner import SourcePlanner
 from heliograph.pipelines.writing import table_writer
 from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity, check_deduplicates
 from heliograph.protocol.topic_name import TopicName

@@ -8,12 +8,12 @@ from pyspark.sql.datasource import DataSource  # type: ignore[import-not-found, 
 from pyspark.sql.types import StructType
 
 from heliograph.base.errors import UnsupportedError
+from heliograph.pipelines.data_source.options import SourceOptions, parse_options
+from heliograph.pipelines.data_source.planner import SourcePlanner
+from heliograph.pipelines.data_source.reading import BatchReader, StreamReader
+from heliograph.pipelines.data_source.writing import BatchWriter, StreamWriter
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.spark.dataframe import columns_of_spark, shape_of
-from heliograph.pipelines.spark.source.options import SourceOptions, parse_options
-from heliograph.pipelines.spark.source.planner import SourcePlanner
-from heliograph.pipelines.spark.source.reading import BatchReader, StreamReader
-from heliograph.pipelines.spark.source.writing import BatchWriter, StreamWriter
 
 
 class HeliographSource(DataSource):  # type: ignore[misc, unused-ignore]

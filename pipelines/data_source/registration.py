@@ -27,6 +27,6 @@ def register(spark: SparkSession) -> None:
             "install the extra [spark4] in place of [spark]",
             field="spark",
         )
-    from heliograph.pipelines.spark.source.datasource import HeliographSource
+    from heliograph.pipelines.data_source.datasource import HeliographSource
 
     spark.dataSource.register(HeliographSource)  # type: ignore[attr-defined, unused-ignore]

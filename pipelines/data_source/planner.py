@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 
 from heliograph.client.admin.admin import AdminSync
+from heliograph.pipelines.data_source.offsets import Offsets, of_topic, offsets_after
+from heliograph.pipelines.data_source.options import EARLIEST, LATEST, REGISTRY, Bound, SourceOptions
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
-from heliograph.pipelines.spark.source.offsets import Offsets, of_topic, offsets_after
-from heliograph.pipelines.spark.source.options import EARLIEST, LATEST, REGISTRY, Bound, SourceOptions
 from heliograph.pipelines.streaming.subscription import StreamSubscription
 from heliograph.protocol.topic_name import TopicName
 

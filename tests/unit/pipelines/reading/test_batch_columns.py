@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base.errors import ProtocolError
-from heliograph.pipelines.reading.batch_columns import UNIFORM_MESSAGES_MIN, Messages, batch_columns
+from heliograph.pipelines.reading.batch_columns import batch_columns
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of
+from heliograph.pipelines.reading.messages import Messages
+from heliograph.pipelines.reading.uniform_batch import MESSAGES_MIN
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import iterate_batch
 
@@ -81,7 +83,7 @@ def test_messages_of_any_form(messages: list[tuple[dict[str, Any], int]]) -> Non
 
 
 @given(
-    st.integers(UNIFORM_MESSAGES_MIN, 40),
+    st.integers(MESSAGES_MIN, 40),
     st.sampled_from([0, 1, 200]),
     st.booleans(),
     st.sampled_from([0, 5, 1_700_000_000_000, (1 << 64) - 40]),
@@ -115,8 +117,8 @@ def test_one_odd_message_among_messages_of_equal_sizes(odd: dict[str, Any]) -> N
 
 def test_keys_in_base64() -> None:
     head = {"partition_key": base64.b64encode(b"\x00\xff").decode(), "partition_key_b64_encoded": True}
-    plain = packed(head, b"x") * UNIFORM_MESSAGES_MIN
-    assert listed(batch_columns(plain, UNIFORM_MESSAGES_MIN).keys) == [b"\x00\xff"] * UNIFORM_MESSAGES_MIN
+    plain = packed(head, b"x") * MESSAGES_MIN
+    assert listed(batch_columns(plain, MESSAGES_MIN).keys) == [b"\x00\xff"] * MESSAGES_MIN
 
 
 @given(st.binary(max_size=60), st.integers(1, 20))

@@ -11,10 +11,10 @@ from typing import Literal
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.data_source.offsets import Offsets, position_of
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
-from heliograph.pipelines.spark.source.offsets import Offsets, position_of
 from heliograph.protocol.topic_name import TopicName
 
 EARLIEST: Literal["earliest"] = "earliest"

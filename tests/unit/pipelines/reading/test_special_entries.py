@@ -14,7 +14,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_entry_of
 from heliograph.protocol.compression import compress
 from heliograph.protocol.entry import encode_entry
-from tests.unit.pipelines.test_columns import TOPIC, metadata, rows_of
+from tests.unit.pipelines.reading.test_columns import TOPIC, metadata, rows_of
 
 LEDGER = 9
 BODY = b"a long message " * 100
