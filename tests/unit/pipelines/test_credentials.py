@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Identity]:
 
     monkeypatch.setattr(access, "Admin", admin)
     monkeypatch.setattr("heliograph.pipelines.streaming.stream.AdminSync", admin)
-    monkeypatch.setattr(access.discovery, "attach", lambda namespace: None)
+    monkeypatch.setattr("heliograph.client.discovery.attach", lambda namespace: None)
     monkeypatch.setattr(access, "noted_gateway", lambda *_: None)
     return found
 
