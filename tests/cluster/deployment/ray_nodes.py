@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ray.cluster_utils import Cluster
@@ -51,6 +52,8 @@ def serve(directory: str, nodes: Sequence[dict[str, str]], *, with_dashboard: bo
         for labels, port in zip(nodes[1:], agent_ports[1:], strict=True):
             own = {"labels": labels, "dashboard_agent_listen_port": port}
             cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE_BYTES, **own)
+        # As `ray start` does. Without it, a job is told the address of any Ray of this machine.
+        (Path(directory) / "ray_current_cluster").write_text(cluster.address)
         told = {
             "address": cluster.address,
             "client": f"ray://127.0.0.1:{client_port}",
