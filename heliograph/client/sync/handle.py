@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -33,7 +34,7 @@ _inherited: list[object] = []  # async handles of a forked child's parent: never
 
 
 def refuse_on_running_loop(work: Coroutine[Any, Any, object] | None, call: str, counterpart: str) -> None:
-    """Refuse to block an event loop.
+    """Refuse to block an event loop, but that of a notebook, which does nothing else while a cell runs.
 
     Args:
         work: what the call would have run; it is closed.
@@ -47,6 +48,8 @@ def refuse_on_running_loop(work: Coroutine[Any, Any, object] | None, call: str, 
         asyncio.get_running_loop()
     except RuntimeError:
         return
+    if _runs_cells():
+        return
     if work is not None:
         work.close()
     raise RunningLoopError(
@@ -54,6 +57,13 @@ def refuse_on_running_loop(work: Coroutine[Any, Any, object] | None, call: str, 
         f"{'' if counterpart.startswith('heliograph.') else ', which heliograph.connect_async makes,'} instead, or "
         "call it by asyncio.to_thread"
     )
+
+
+def _runs_cells() -> bool:
+    """Return whether this thread runs the cells of a notebook."""
+    shells = sys.modules.get("IPython")
+    shell = shells.get_ipython() if shells is not None else None
+    return getattr(shell, "kernel", None) is not None and threading.current_thread() is threading.main_thread()
 
 
 def _name_of(work: Coroutine[Any, Any, object]) -> str:
@@ -66,7 +76,8 @@ class Handle(Generic[_Async]):
     It makes its async handle when it is first used in a process. So after unpickling, and in a forked child, it opens
     connections of its own, and closing it there does not close the handle that it is a copy of.
 
-    Where an event loop runs in the caller's thread, every call that waits raises RunningLoopError.
+    Where an event loop runs in the caller's thread, every call that waits raises RunningLoopError; not in the cells of
+    a notebook.
     """
 
     def __init__(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -308,5 +310,23 @@ def test_a_sync_handle_on_a_running_loop_is_refused_and_names_its_counterpart(
         await asyncio.to_thread(producer.send, "3")
 
     asyncio.run(scenario())
+
+
+def test_a_sync_handle_works_in_the_cells_of_a_notebook(
+    client: heliograph.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop of the kernel runs in the thread of its cells."""
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+
+    async def cell() -> None:
+        client.ping()
+        with pytest.raises(errors.RunningLoopError):
+            await asyncio.to_thread(asyncio.run, elsewhere())
+
+    async def elsewhere() -> None:
+        client.ping()
+
+    asyncio.run(cell())
     assert stored(server.broker.store) == [b"2", b"3"]
     assert [reader.receive(60).value for _ in range(2)] == [b"2", b"3"]
