@@ -310,6 +310,8 @@ def test_a_sync_handle_on_a_running_loop_is_refused_and_names_its_counterpart(
         await asyncio.to_thread(producer.send, "3")
 
     asyncio.run(scenario())
+    assert stored(server.broker.store) == [b"2", b"3"]
+    assert [reader.receive(60).value for _ in range(2)] == [b"2", b"3"]
 
 
 def test_a_sync_handle_works_in_the_cells_of_a_notebook(
@@ -328,5 +330,3 @@ def test_a_sync_handle_works_in_the_cells_of_a_notebook(
         client.ping()
 
     asyncio.run(cell())
-    assert stored(server.broker.store) == [b"2", b"3"]
-    assert [reader.receive(60).value for _ in range(2)] == [b"2", b"3"]
