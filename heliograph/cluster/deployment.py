@@ -29,6 +29,8 @@ from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import NODE, ListenAddress, is_loopback
 from heliograph.base.settings import portable, restored
+from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
+from heliograph.client import discovery
 from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
@@ -195,7 +197,7 @@ def _start_group(
         if existing(part.name, config.namespace) is None:
             deployed.created.append(part.name)
         url = _with_credentials(config, deployed.metadata_url)
-        handle = _create(part, config, url, dashboard_url, others)
+        handle = _create(part, config, url, dashboard_url, others, discovery.own_address())
         if part.membership is not None and not part.membership.is_formed:
             handle.permit.remote(is_joining=False)
         if any(part.place.admits(node) for node in nodes):
@@ -226,18 +228,26 @@ def _start_group(
 
 
 def create_named(
-    config: ClusterConfig, others: Any, metadata_url: str, dashboard_url: str, name: str, roster: Roster
+    config: ClusterConfig,
+    others: Any,
+    metadata_url: str,
+    dashboard_url: str,
+    name: str,
+    roster: Roster,
+    *,
+    signed_at: str = "",
 ) -> None:
     """Create the actor of a part by its name, as the operator does.
 
     Args:
         others: the parts that are not in the roster, as ``portable`` returned them.
         metadata_url: with its password.
+        signed_at: address of the node where the certificates of ``tls="auto"`` are signed.
     """
     kept: Sequence[Part] = restored(others)
     parts = [*kept, *_rostered(roster, config), *rosters.replicator_parts(roster)]
     part = next(part for part in parts if part.name == name)
-    _create(part, config, metadata_url, dashboard_url, kept)
+    _create(part, config, metadata_url, dashboard_url, kept, signed_at)
 
 
 def _named_actors(namespace: str) -> set[str]:
@@ -290,7 +300,7 @@ def _rules(config: ClusterConfig) -> OperatorRules:
 
 
 def _operator_arguments(
-    config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part]
+    config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part], signed_at: str
 ) -> OperatorArguments:
     fixed = tuple(part for part in others if part.kind != "replicator")  # the operator keeps a worker at each place
     settings = OperatorSettings(
@@ -300,18 +310,20 @@ def _operator_arguments(
         ensemble_size=config.ensemble_size,
         start_seconds=config.start_timeout_ms / 1000,
     )
-    create = partial(create_named, config, portable(fixed), metadata_url, dashboard_url)
+    create = partial(create_named, config, portable(fixed), metadata_url, dashboard_url, signed_at=signed_at)
     return OperatorArguments(config.namespace, metadata_url, config.session_timeout_ms, settings, create)
 
 
-def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part]) -> Any:
+def _create(
+    part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part], signed_at: str
+) -> Any:
     if part.kind == "operator":
         actor_class: type[Any] = OperatorActor
-        arguments: tuple[Any, ...] = (_operator_arguments(config, metadata_url, dashboard_url, others),)
+        arguments: tuple[Any, ...] = (_operator_arguments(config, metadata_url, dashboard_url, others, signed_at),)
     else:
         actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
     return (
-        ray.remote(_hosted(actor_class, part, config))
+        ray.remote(_hosted(actor_class, part, config, signed_at))
         .options(
             name=part.name,
             namespace=config.namespace,
@@ -330,9 +342,12 @@ def _create(part: Part, config: ClusterConfig, metadata_url: str, dashboard_url:
     )
 
 
-def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig) -> type[Any]:
+def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig, signed_at: str = "") -> type[Any]:
     nodes = without_directories(config.nodes) if part.data_directories else config.nodes
     prepare = partial(on_this_node, part.name, config.namespace, nodes)
+    if config.tls == "auto":
+        directory = str(config.home_directory / CERTIFICATES)
+        prepare = partial(prepare, certificates=directory, signed_at=signed_at)
     return hosted(actor_class, prepare, part=part.name, logs=config.logs_config())
 
 

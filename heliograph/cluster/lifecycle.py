@@ -269,7 +269,8 @@ def _deploy(
     home.keep_secret(config.secrets)
     file = {} if config.config_file is None else {setting_report.FILE: str(config.config_file)}
     home.keep_started_with({**settings, **file})
-    card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator)
+    authority = str(config.trusted_authority or "") if config.tls_certificate_file is not None else ""
+    card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator, tls_ca_file=authority)
     seen = OutsideView(state.ray_address)
     seen.publish(card)  # before the parts start, because they may wait for other machines to join
     deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url, metadata_only=metadata_only)

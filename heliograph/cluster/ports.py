@@ -43,11 +43,8 @@ class Machine:
         Raises:
             ResourceError: no port is free.
         """
-        host = self.address if config.host == NODE else config.host
-        reached_at = (config.advertised_host or "").replace("{hostname}", self.name).replace("{address}", self.address)
-        if not reached_at and (self.advertised_host or config.host == NODE or is_wildcard(host)):
-            reached_at = self.advertised_host or self.address
-        values: dict[str, Any] = {"host": host, "advertised_host": reached_at}
+        host = self._bound(config)
+        values: dict[str, Any] = {"host": host, "advertised_host": self.advertised(config)}
         chosen: set[int] = set()
         has = {item.name for item in fields(config)}
         for name in sorted(_PORTS & has - ({"port"} if "first_port" in has else set())):
@@ -55,6 +52,16 @@ class Machine:
                 values[name] = pick_free(host, taken=chosen, key=f"{key}/{name}")
                 chosen.add(values[name])
         return replace(config, **values)
+
+    def advertised(self, config: Any) -> str:
+        """Return the host that others reach a part at; empty: the one that it binds to."""
+        reached_at = (config.advertised_host or "").replace("{hostname}", self.name).replace("{address}", self.address)
+        if not reached_at and (self.advertised_host or config.host == NODE or is_wildcard(self._bound(config))):
+            return self.advertised_host or self.address
+        return str(reached_at)
+
+    def _bound(self, config: Any) -> str:
+        return self.address if config.host == NODE else str(config.host)
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:

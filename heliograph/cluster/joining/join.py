@@ -223,6 +223,7 @@ def _state(wanted: NodeRecord, head: str, card: ClusterCard) -> ClusterState:
         metadata_url=card.metadata_url,
         service_url=card.service_url,
         gateway_url=card.gateway_url,
+        tls_ca_file=card.tls_ca_file,
         node_address=wanted.address,
         boot_id=boot_id(),
     )

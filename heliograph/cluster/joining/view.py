@@ -37,6 +37,7 @@ class ClusterCard:
         host: the address that listeners bind to, as the configuration has it.
         has_operator: whether nodes that join are given parts.
         metadata_url, service_url, gateway_url: where parts are reached, without secrets; empty until they serve.
+        tls_ca_file: authority that signs the certificates of brokers, by its path on every node; empty: none.
     """
 
     namespace: str
@@ -46,6 +47,7 @@ class ClusterCard:
     metadata_url: str = ""
     service_url: str = ""
     gateway_url: str = ""
+    tls_ca_file: str = ""
 
 
 class OutsideView:

@@ -8,21 +8,32 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
+import ray.exceptions
 import ray.util
 
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
+from heliograph.base.errors import ResourceError
 from heliograph.base.peer import ListenAddress
 from heliograph.base.settings import restored
 from heliograph.cluster import labels, ports
 from heliograph.cluster.settings.nodes import Tables, on_node
 from heliograph.gateway.config import GatewayConfig
 
+SIGN_SECONDS = 60.0  # for the authority's machine to sign the certificate of a node
+_ADDRESS_SHARE = 0.001  # of a node's resource for its address
+_LISTENERS = (ListenAddress, BookieConfig, BrokerConfig, GatewayConfig)
 
-def on_this_node(name: str, namespace: str, nodes: Tables, argument: Any) -> Any:
+_certified: set[tuple[str, ...]] = set()  # the names that this process has a certificate for
+
+
+def on_this_node(
+    name: str, namespace: str, nodes: Tables, argument: Any, *, certificates: str = "", signed_at: str = ""
+) -> Any:
     """Return an argument of an actor with the settings, addresses and ports that it has on the node that runs it.
 
     Args:
@@ -30,12 +41,52 @@ def on_this_node(name: str, namespace: str, nodes: Tables, argument: Any) -> Any
         name: of the actor.
         namespace: of the cluster.
         nodes: the settings that parts have on one node only.
+        certificates: directory on each node with the certificate of the node; empty: files that others made, or no TLS.
+        signed_at: address of the node that has the key of the authority in this directory.
+
+    Raises:
+        HeliographError: the node has no certificate and gets none, or a setting or port cannot be used.
     """
     argument = restored(argument)
-    if not isinstance(argument, ListenAddress | BookieConfig | BrokerConfig | GatewayConfig):
+    if certificates:
+        _certify(certificates, signed_at, _this_machine(), argument)
+    if not isinstance(argument, _LISTENERS):
         return argument
-    node_labels: Mapping[str, Any] = ray.get_runtime_context().get_node_labels()
-    address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-    machine = ports.Machine(address, socket.gethostname(), node_labels.get(labels.HOST, ""))
+    machine = _this_machine()
     names = (labels.EVERY_NODE, machine.address, machine.name, machine.advertised_host)
     return machine.listening(on_node(argument, names, nodes), f"{namespace}/{name}")
+
+
+def _this_machine() -> ports.Machine:
+    node_labels: Mapping[str, Any] = ray.get_runtime_context().get_node_labels()
+    address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    return ports.Machine(address, socket.gethostname(), node_labels.get(labels.HOST, ""))
+
+
+def _certify(directory: str, signed_at: str, machine: ports.Machine, argument: Any) -> None:
+    """Make sure that this node has its certificate, which names it and what its parts are told to be reached at."""
+    advertised = machine.advertised(argument) if isinstance(argument, _LISTENERS) else ""
+    names = tuple(sorted({machine.address, machine.name, machine.advertised_host, advertised} - {""}))
+    if names in _certified:
+        return
+    from heliograph.base.tls.node_certificate import ensure_node_certificate  # it loads much, which few parts need
+
+    def sign(request: bytes) -> tuple[bytes, bytes]:
+        where = {f"{labels.ADDRESS_RESOURCE}{signed_at}": _ADDRESS_SHARE}
+        task = ray.remote(_sign).options(num_cpus=0, resources=where)
+        try:
+            signed: tuple[bytes, bytes] = ray.get(task.remote(directory, request), timeout=SIGN_SECONDS)
+        except ray.exceptions.RayError as error:
+            raise ResourceError(
+                f"{machine.address} gets no certificate from the authority at {signed_at}: {error}"
+            ) from error
+        return signed
+
+    ensure_node_certificate(Path(directory), names, sign)
+    _certified.add(names)
+
+
+def _sign(directory: str, request: bytes) -> tuple[bytes, bytes]:
+    from heliograph.base.tls.authority import CertificateAuthority
+
+    return CertificateAuthority(Path(directory)).sign(request)
