@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
+import ray.exceptions
 
 from heliograph.actors.bookie.actor import BookieActor
 from heliograph.actors.bookie.config import BookieConfig
@@ -15,12 +18,14 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import ListenAddress, host_and_port
+from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.hosting import _after
 from heliograph.cluster.labels import Node
 from heliograph.cluster.lifecycle import with_secret
 from heliograph.cluster.parts import parts_of
 from heliograph.cluster.ports import Machine
+from heliograph.cluster.settings import placed
 from heliograph.gateway.config import GatewayConfig
 
 SECRET = "a secret of thirty-two characters"
@@ -121,3 +126,44 @@ def test_a_port_that_is_taken_is_named_with_its_node_and_the_way_out(tmp_path: P
             await part.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_part_has_a_certificate_that_names_what_it_is_reached_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = tmp_path / "head"
+    CertificateAuthority(authority).ensure()
+    signed: list[bytes] = []
+
+    class Task:
+        """A task of Ray that runs at once, on the machine of the authority."""
+
+        def options(self, **places: Any) -> Task:
+            assert places == {"num_cpus": 0, "resources": {"node:10.0.0.1": 0.001}}
+            return self
+
+        def remote(self, directory: str, request: bytes) -> tuple[bytes, bytes]:
+            assert Path(directory).parent == tmp_path
+            signed.append(request)
+            return placed._sign(str(authority), request)
+
+    monkeypatch.setattr(placed, "_certified", set())
+    monkeypatch.setattr(placed, "_this_machine", lambda: Machine("10.0.0.2", "two", "two.example.org"))
+    monkeypatch.setattr(ray, "remote", lambda function: Task())
+    monkeypatch.setattr(ray, "get", lambda value, timeout: value)
+    given = BrokerConfig(broker_id="broker-1", host="node", advertised_host="{hostname}.outside", port=1)
+    for _ in range(2):
+        on = placed.on_this_node("broker-1", "n", {}, given, certificates=str(tmp_path / "node"), signed_at="10.0.0.1")
+    assert on.advertised_host == "two.outside"
+    found = CertificateAuthority(tmp_path / "node").facts_of("parts.pem")
+    assert found is not None
+    assert {"10.0.0.2", "two", "two.example.org", "two.outside", "127.0.0.1"} <= {*found.names}
+    assert len(signed) == 1
+    monkeypatch.setattr(ray, "get", _unreachable)
+    monkeypatch.setattr(placed, "_certified", set())
+    with pytest.raises(ResourceError, match=r"no certificate from the authority at 10\.0\.0\.1"):
+        placed.on_this_node("auditor", "n", {}, "url", certificates=str(tmp_path / "third"), signed_at="10.0.0.1")
+
+
+def _unreachable(value: object, timeout: float) -> None:
+    raise ray.exceptions.GetTimeoutError("no answer")
