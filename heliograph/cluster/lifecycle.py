@@ -269,8 +269,7 @@ def _deploy(
     home.keep_secret(config.secrets)
     file = {} if config.config_file is None else {setting_report.FILE: str(config.config_file)}
     home.keep_started_with({**settings, **file})
-    authority = str(config.trusted_authority or "") if config.tls_certificate_file is not None else ""
-    card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator, tls_ca_file=authority)
+    card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator)
     seen = OutsideView(state.ray_address)
     seen.publish(card)  # before the parts start, because they may wait for other machines to join
     deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url, metadata_only=metadata_only)
@@ -284,10 +283,9 @@ def _deploy(
         data_root=str(config.data_root),
         not_serving=deployed.not_serving,
     )
-    seen.publish(
-        replace(card, metadata_url=state.metadata_url, service_url=state.service_url, gateway_url=state.gateway_url)
-    )
     state = _with_files(state, config)
+    told = ("metadata_url", "service_url", "gateway_url", "tls_ca_file")
+    seen.publish(replace(card, **{name: getattr(state, name) for name in told}))
     home.save(state)
     return state
 
