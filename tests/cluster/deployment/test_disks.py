@@ -90,7 +90,7 @@ def test_each_disk_has_a_bookie_and_one_that_is_lost_stops_no_other(
     stored.sigkill("bookie-2")
     where = f"the disk {disks[1]} of bookie bookie-2 is not there: mount it"
     wait_for(lambda: where in notes(stored)["bookie-2"], WAIT_SECONDS, "the disk is not named")
-    assert available(stored) == ["bookie-1", "bookie-3"]
+    wait_for(lambda: available(stored) == ["bookie-1", "bookie-3"], WAIT_SECONDS, "its session does not end")
     publish(stored, topic)
 
     cookie = away / "bookie-2" / "journal" / COOKIE_NAME  # the disk of another cluster comes back
