@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.base.tls.authority import CertificateAuthority
 from tests.machines.network import Machine, network, wait_for
 from tests.patience import START_SECONDS, patience
 
@@ -40,13 +41,23 @@ class Site:
     machines: list[Machine]
     directory: Path
 
+    @property
+    def head_home(self) -> Path:
+        """The home of the cluster; the second machine has its own disk in this place."""
+        return self.directory / "user-0" / "home"
+
+    @property
+    def disk(self) -> Path:
+        """What the second machine has in the place of ``head_home``."""
+        return self.directory / "disk-1"
+
     def run(self, on: int, *arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``helio`` on a machine as its user."""
         user = self.directory / f"user-{on}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
         mine = {"HOME": str(user), "PYTHONPATH": str(ROOT), "HELIOGRAPH_HOME": str(user / "home")}
         return subprocess.run(
-            self.machines[on].command([*HELIO, *arguments]),
+            self.machines[on].command([*self._own_disk(on), *HELIO, *arguments]),
             env=kept | mine | {"RAY_USAGE_STATS_ENABLED": "0"} | environment,
             cwd=self.directory,
             input=given,
@@ -55,6 +66,10 @@ class Site:
             timeout=2 * START_SECONDS,
             check=False,
         )
+
+    def _own_disk(self, on: int) -> list[str]:
+        mounted = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'  # each command has mounts of its own
+        return ["sh", "-c", mounted, "sh", str(self.disk), str(self.head_home)] if on else []
 
     def helio(self, on: int, *arguments: str, given: str = "") -> str:
         """Run ``helio`` to its good end and return what it printed."""
@@ -86,8 +101,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             token = directory / f"user-{number}" / ".ray" / "auth_token"
             token.parent.mkdir(parents=True)
             token.write_text(TOKEN)
+        made.disk.mkdir(mode=0o700)
         made.helio(
-            0, "up", "--host=node", "--insecure", f"--ray-port={PORT}", "--bookies=2", "--brokers=1",
+            0, "up", "--tls=auto", "--host=node", "--insecure", f"--ray-port={PORT}", "--bookies=2", "--brokers=1",
             "--ensemble-size=2", "--write-quorum=2", "--ack-quorum=2", "--no-gateway", "--lean",
         )  # fmt: skip
         yield made
@@ -114,9 +130,18 @@ def test_a_machine_joins_serves_and_leaves_without_a_loss(site: Site) -> None:
     status = site.status()
     assert status["healthy"]
     addresses = {actor["name"]: actor["address"] for actor in status["actors"]}
-    assert addresses["bookie-3"].startswith(f"{other.address}:")
+    assert addresses["bookie-3"].startswith(f"tls://{other.address}:")
     assert addresses["broker-2"].startswith(f"pulsar://{other.address}:")
     assert "has joined" in site.helio(1, "join")
+    own, first = (
+        CertificateAuthority(home / "certificates").facts_of("parts.pem") for home in (site.disk, site.head_home)
+    )
+    assert own is not None
+    assert first is not None
+    assert other.address in own.names
+    assert head.address not in own.names
+    assert other.address not in first.names
+    assert not (site.disk / "certificates" / "ca.key").exists(), "the authority stays where it is"
     assert "helio leave first" in site.refused(1, "join", "--label", "broker=true")
     site.helio(1, "produce", "while", given="\n".join(sent))
     assert site.helio(1, "consume", "before", "--from", "earliest", "-n", "200").splitlines() == sent
@@ -132,7 +157,7 @@ def test_a_machine_joins_serves_and_leaves_without_a_loss(site: Site) -> None:
     assert not other._pids(), "nothing runs there any more"
     status = site.status()
     assert {actor["name"] for actor in status["actors"]}.isdisjoint({"bookie-3", "broker-2"})
-    shutil.rmtree(site.directory / "user-0" / "home" / "data" / "bookie-3")  # its disk is gone
+    shutil.rmtree(site.disk / "data" / "bookie-3")  # its disk is gone
     for topic in ("before", "while"):
         assert site.helio(0, "consume", topic, "--from", "earliest", "-n", "200").splitlines() == sent
     wait_for(lambda: bool(site.status()["healthy"]), "the rest is healthy", START_SECONDS)

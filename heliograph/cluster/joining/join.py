@@ -81,11 +81,6 @@ def join(
         InvalidConfigError: the address is none of this machine.
         ResourceError: a port is taken, or the node does not start. Nothing of it runs.
     """
-    begun = time.monotonic()
-
-    def say(line: str) -> None:
-        progress(f"{time.monotonic() - begun:4.0f} s  {line}")
-
     with private_files(), home.locked():
         wanted = _wanted(wishes, namespace, home)
         head = view.resolved(wanted.head, USUAL_PORT)
@@ -98,20 +93,20 @@ def join(
             )
         _use_token(wanted)
         seen = OutsideView(head)
-        card = _card(seen, namespace, wait_seconds, say)
+        card = _card(seen, namespace, wait_seconds, progress)
         known = record.load_record(home)
         if known is not None and known.is_running:
             _require_same(known, wanted)
-            say(f"this machine has joined {wanted.head} already, as {known}")
+            progress(f"this machine has joined {wanted.head} already, as {known}")
         else:
             seen.require_same_programs(card)
             view.require_reach(card)
-            _start(wanted, known, head, seen, home, say)
+            _start(wanted, known, head, seen, home, progress)
         home.save(_state(wanted, head, card))
     discovery.attach(namespace, home=home.directory, address=head)
     if not card.has_operator:
         return JoinOutcome(wanted.address, wanted.labels, wanted.head)
-    return _wait_for_parts(wanted, wait_seconds, say)
+    return _wait_for_parts(wanted, wait_seconds, progress)
 
 
 def _wanted(wishes: JoinWishes, namespace: str, home: ClusterHome) -> NodeRecord:

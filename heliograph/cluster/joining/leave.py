@@ -55,19 +55,15 @@ def leave(
         ConflictError: the cluster cannot do without the node; nothing was done.
     """
     begun = time.monotonic()
-
-    def say(line: str) -> None:
-        progress(f"{time.monotonic() - begun:4.0f} s  {line}")
-
     known = _known(home)
     left: dict[str, str] = {}
     if known.is_running:
         try:
-            left = _give_up(known, namespace, home, not keep_data, begun + timeout_seconds, say)
+            left = _give_up(known, namespace, home, not keep_data, begun + timeout_seconds, progress)
         except HeliographError as error:
             if not force:
                 raise
-            say(f"{error}; the node ends all the same")
+            progress(f"{error}; the node ends all the same")
             keep_data = True
     elif not force:
         raise ClusterNotFoundError(
@@ -80,7 +76,7 @@ def leave(
     discovery.detach()
     is_remembered = known.is_running and (keep_data or bool(left))
     with home.locked():
-        stop(home, say, is_remembered=is_remembered)
+        stop(home, progress, is_remembered=is_remembered)
     return LeaveOutcome(known.address, done=True, is_remembered=is_remembered, left=left)
 
 
