@@ -68,6 +68,8 @@ def test_the_status_is_the_same_with_and_without_ray(cluster: LiveCluster, monke
     def is_same() -> bool:
         through = gather(cluster.namespace, cluster.state)
         without = gather_without_ray(cluster.namespace, cluster.state)
+        for actor in through.actors:
+            actor.version = ""  # without Ray, the operator tells versions, which this cluster does not have
         return without is not None and through.is_healthy and asdict(through) == asdict(without)
 
     wait_for(is_same, 60, "the two differ")
