@@ -6,6 +6,7 @@ them; two runs on one computer do not meet.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -133,14 +134,18 @@ def disturbed(machines: Sequence[Machine], seed: int) -> Iterator[None]:
             Path(f"/proc/sys/net/ipv4/conf/{device}/arp_ignore").write_text("0")
 
 
+_networks = itertools.count()  # of this process: a test may have one beside that of the session
+
+
 @contextmanager
 def network(count: int) -> Iterator[list[Machine]]:
     """Make so many machines on one bridge; at the end nothing of them is left."""
     _require()
-    own = os.getpid()
-    prefix = f"10.{77 + own % 100}.{own // 100 % 250}"
-    bridge = f"hb{own}"
-    machines = [Machine(f"hg{own}-{n}", f"hv{own}-{n}", f"{prefix}.{n}") for n in range(1, count + 1)]
+    own, which = os.getpid(), next(_networks)
+    prefix = f"10.{77 + own % 100}.{(own // 100 + 61 * which) % 250}"
+    bridge = f"hb{own}-{which}"
+    names = [f"{own}-{which}{n}" for n in range(1, count + 1)]
+    machines = [Machine(f"hg{name}", f"hv{name}", f"{prefix}.{n}") for n, name in enumerate(names, 1)]
     try:
         # With an address of its own; that of a bridge without one changes with the devices on it.
         _run("ip", "link", "add", bridge, "address", _BRIDGE, "type", "bridge")
@@ -157,9 +162,9 @@ def network(count: int) -> Iterator[list[Machine]]:
             _run("ip", "-n", name, "route", "add", "default", "via", f"{prefix}.254")
         yield machines
     finally:
-        names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout.split()
+        left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout.split()
         for machine in machines:
-            if machine.namespace in names:
+            if machine.namespace in left:
                 machine.power_off()
                 _run("ip", "netns", "delete", machine.namespace)
         subprocess.run(["ip", "link", "delete", bridge], capture_output=True, check=False)
