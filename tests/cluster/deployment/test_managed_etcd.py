@@ -128,3 +128,4 @@ def test_metadata_moves_from_the_embedded_store_to_etcd_and_back(tmp_path: Path)
             helio("up", *here)
             helio("produce", "kept", "2", *here)
         assert helio("consume", "kept", "--from", "earliest", "-n", "3", *here).split() == ["1", "2", "2"]
+        helio("down", *here)
