@@ -72,10 +72,10 @@ check: lint servers ## the fast tests: format, lint, types, rules, unit, scripts
 # Clusters wait more than they work, so the rest and the foreign clients run beside them; their output follows theirs.
 test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, too
 	@export FULL=$(FULL); beside=$$(mktemp); \
-	( set -e; $(PYTEST) -q -p no:cacheprovider $(FAST) tests/simulation/test_mutants.py; \
-	  $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1; \
-	  $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1; \
-	  $(PYTEST) -q -p no:cacheprovider tests/clients ) >$$beside 2>&1 & pid=$$!; \
+	( status=0; $(PYTEST) -q -p no:cacheprovider $(FAST) tests/simulation/test_mutants.py || status=1; \
+	  $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1 || status=1; \
+	  $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1 || status=1; \
+	  $(PYTEST) -q -p no:cacheprovider tests/clients || status=1; exit $$status ) >$$beside 2>&1 & pid=$$!; \
 	trap 'trap - TERM; kill 0' INT TERM; \
 	$(PYTEST) -q tests/cluster tests/machines tests/chaos tests/spark; clusters=$$?; \
 	wait $$pid; others=$$?; cat $$beside; rm -f $$beside; \

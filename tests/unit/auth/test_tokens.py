@@ -157,7 +157,7 @@ def test_a_large_token_is_refused_before_it_is_parsed(monkeypatch: pytest.Monkey
     ("claims", "says"),
     [
         ({"seconds": -1}, "has expired"),
-        ({"nbf": int(time.time()) + 60}, "not valid yet"),
+        ({"nbf": 1 << 40}, "not valid yet"),
         ({"exp": "soon"}, "malformed"),
         ({"exp": [1]}, "malformed"),
         ({"nbf": {}}, "malformed"),
