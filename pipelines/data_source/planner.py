@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 
 from heliograph.client.admin.admin import AdminSync
-from heliograph.pipelines.data_source.offsets import Offsets, of_topic, offsets_after
+from heliograph.pipelines.data_source.offsets import Offsets, of_topic
 from heliograph.pipelines.data_source.options import EARLIEST, LATEST, REGISTRY, Bound, SourceOptions
 from heliograph.pipelines.planning.access import ClusterAccess
-from heliograph.pipelines.planning.plan import plan_topic, schema_versions
+from heliograph.pipelines.planning.plan import ends_of, plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
 from heliograph.pipelines.streaming.subscription import StreamSubscription
@@ -83,7 +83,7 @@ class SourcePlanner:
 
     def latest(self) -> Offsets:
         """Return the offsets behind everything that is acknowledged now."""
-        return offsets_after({}, self.plan({}))
+        return {name: end for topic in self.topics() for name, end in ends_of(str(topic), self._access).items()}
 
     def start(self) -> Offsets:
         """Return where a new query begins; a topic or partition that is not named is read from its beginning.

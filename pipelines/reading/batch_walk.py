@@ -8,14 +8,19 @@ from google.protobuf.message import DecodeError
 
 from heliograph.base.errors import ProtocolError
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of
+from heliograph.pipelines.reading.head_format import (
+    EVENT_TIME,
+    KEY,
+    MORE,
+    NUMBER_BYTES_MAX,
+    SEQUENCE_ID,
+    SIZE,
+    length_at,
+)
 from heliograph.pipelines.reading.messages import Messages
 from heliograph.protocol.pulsar_pb2 import SingleMessageMetadata
 
-_KEY, _SIZE, _EVENT_TIME, _SEQUENCE_ID = 0x12, 0x18, 0x28, 0x40  # tags of SingleMessageMetadata
 _U64 = (1 << 64) - 1
-_VARINT_BYTES_MAX = 10
-_MORE = 0x80  # set in every byte of a number but the last
-_u32 = struct.Struct(">I").unpack_from
 
 
 class BatchWalk:
@@ -38,29 +43,29 @@ class BatchWalk:
         plain, position, total = self._plain, 0, len(self._plain)
         values, keys, event_times = self._values.append, self._keys.append, self._event_times.append
         for index in range(count):
-            (length,) = _u32(plain, position)
+            (length,) = length_at(plain, position)
             at = position + 4
             end = at + length
             key, event_time = None, 0
-            if plain[at] == _KEY and plain[at + 1] < _MORE:
+            if plain[at] == KEY and plain[at + 1] < MORE:
                 start = at + 2
                 at = start + plain[at + 1]
                 key = plain[start:at]
             size = -1
-            if at < end and plain[at] == _SIZE:
+            if at < end and plain[at] == SIZE:
                 size = plain[at + 1]
                 at += 2
-                if size & _MORE:
+                if size & MORE:
                     size = size & 0x7F | plain[at] << 7
                     at += 1
-                    if size & _MORE << 7:
+                    if size & MORE << 7:
                         size = -1  # of 16 KiB or more: reading its head costs nothing beside it
             if at != end and size >= 0:
-                if at < end and plain[at] == _EVENT_TIME:
+                if at < end and plain[at] == EVENT_TIME:
                     at, event_time = _varint(plain, at + 1)
-                if at < end and plain[at] == _SEQUENCE_ID:
+                if at < end and plain[at] == SEQUENCE_ID:
                     at += 1
-                    while plain[at] & _MORE:
+                    while plain[at] & MORE:
                         at += 1
                     at += 1
             if at != end or size < 0:
@@ -107,10 +112,10 @@ class BatchWalk:
 def _varint(plain: bytes, at: int) -> tuple[int, int]:
     """Return where a number ends, and the number."""
     number = 0
-    for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+    for shift in range(0, 7 * NUMBER_BYTES_MAX, 7):
         byte = plain[at]
         at += 1
         number |= (byte & 0x7F) << shift
-        if byte < _MORE:
+        if byte < MORE:
             return at, number & _U64
     raise ProtocolError("a number in a batch does not end", field="entry")

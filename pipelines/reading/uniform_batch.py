@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +9,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from heliograph.base.errors import ProtocolError
+from heliograph.pipelines.reading.head_format import (
+    EVENT_TIME,
+    KEY,
+    MORE,
+    NUMBER_BYTES_MAX,
+    SEQUENCE_ID,
+    SIZE,
+    length_at,
+)
 from heliograph.pipelines.reading.messages import Messages
 
 MESSAGES_MIN = 8  # in a batch: below it, building arrays costs more than walking
 
-_KEY, _SIZE, _EVENT_TIME, _SEQUENCE_ID = 0x12, 0x18, 0x28, 0x40  # tags of SingleMessageMetadata
 _OFFSET_MAX = (1 << 31) - 1  # bytes in one array
-_VARINT_BYTES_MAX = 10
-_MORE = 0x80  # set in every byte of a number but the last
-_u32 = struct.Struct(">I").unpack_from
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -28,7 +32,7 @@ def uniform_batch(plain: bytes, count: int) -> Messages | None:
     stride, rest = divmod(len(plain), max(1, count))
     if count < MESSAGES_MIN or rest or stride < 6:
         return None
-    (length,) = _u32(plain)
+    (length,) = length_at(plain)
     form = _Form.of(plain[4 : 4 + length])
     if form is None or 4 + length + form.payload_size != stride:
         return None
@@ -64,26 +68,26 @@ class _Form:
                 if tag <= last_tag:
                     return None  # a field that comes twice, or in an unusual order
                 last_tag, at = tag, at + 1
-                if tag == _KEY:
+                if tag == KEY:
                     size = head[at]
                     at += 1
                     form.key = slice(4 + at, 4 + at + size)
-                    if size & _MORE or at + size > len(head):
+                    if size & MORE or at + size > len(head):
                         return None
                     form.fixed[form.key] = 0
                     at += size
                     continue
                 end = at
-                while head[end] & _MORE:
+                while head[end] & MORE:
                     end += 1
-                if end - at >= _VARINT_BYTES_MAX:
+                if end - at >= NUMBER_BYTES_MAX:
                     return None
                 place = slice(4 + at, 4 + end + 1)
-                if tag == _SIZE:
+                if tag == SIZE:
                     form.payload_size = _number(head[at : end + 1])
-                elif tag in (_EVENT_TIME, _SEQUENCE_ID):
-                    form.fixed[place] = _MORE
-                    if tag == _EVENT_TIME:
+                elif tag in (EVENT_TIME, SEQUENCE_ID):
+                    form.fixed[place] = MORE
+                    if tag == EVENT_TIME:
                         form.event_time = place
                 else:
                     return None

@@ -22,6 +22,7 @@ from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration, LedgerInfo, TopicRecord
 from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.pipelines.data_source.offsets import offsets_after
 from heliograph.pipelines.planning import plan as planning
 from heliograph.pipelines.planning.ranges import LedgerRange, range_from_json
 from heliograph.pipelines.streaming import stream
@@ -91,6 +92,13 @@ def test_ledgers_that_are_not_wanted_are_not_looked_at(monkeypatch: pytest.Monke
     found = topic.planned(start={-1: (6, 4)}, end={-1: (7, 2)})
     assert entries_of(found) == [*((-1, 6, entry) for entry in range(4, 10)), (-1, 7, 0), (-1, 7, 1)]
     assert topic.answers == 1
+
+
+def test_ends_are_those_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(monkeypatch, 5, 6, 7, recorded=(5, 6, 7))
+    whole = topic.planned()
+    topic.answers = 0  # it trims nothing before the next one
+    assert asyncio.run(planning._ends(TOPIC, cast(Admin, topic))) == offsets_after({}, whole) == {TOPIC: (7, 10)}
 
 
 def test_a_plan_carries_grants_for_its_ledgers_and_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
