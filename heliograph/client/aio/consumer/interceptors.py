@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from heliograph.base.errors import HeliographError
 from heliograph.client.aio.consumer.message import Message
-from heliograph.client.aio.sparse_log import SparseLog
+from heliograph.client.aio.interceptor_chain import InterceptorChain
 from heliograph.protocol.message_id import MessageId
 
 log = logging.getLogger(__name__)
@@ -48,27 +48,18 @@ class ConsumerInterceptor:
         """Learn that the entries of ``message_ids`` are requested again, since no acknowledgement came in time."""
 
 
-class ConsumerInterceptors:
+class ConsumerInterceptors(InterceptorChain[ConsumerInterceptor]):
     """The interceptors of one consumer, in the order in which they are called."""
 
     def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:
-        self._interceptors = tuple(interceptors)
-        self._log = SparseLog(log)
+        super().__init__(interceptors, log)
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)
 
     def before_consume(self, message: Message) -> Message:
         """Return the message as the last interceptor leaves it."""
-        for one in self._interceptors:
-            try:
-                found = one.before_consume(message)
-                if not isinstance(found, Message):
-                    raise TypeError(f"before_consume returned {type(found).__name__}")
-                message = found
-            except Exception:
-                self._failed(one, "before_consume", "; the message is received without it")
-        return message
+        return self._passed("before_consume", message, Message, "; the message is received without it")
 
     def acknowledged(self, message_ids: Sequence[MessageId], error: HeliographError | None) -> None:
         """Tell all interceptors of an acknowledgement."""
@@ -85,14 +76,3 @@ class ConsumerInterceptors:
     def timed_out(self, message_ids: Sequence[MessageId]) -> None:
         """Tell all interceptors of acknowledgements that did not come in time."""
         self._tell("on_ack_timeout", message_ids)
-
-    def _tell(self, method: str, *what: object) -> None:
-        for one in self._interceptors:
-            try:
-                getattr(one, method)(*what)
-            except Exception:
-                self._failed(one, method)
-
-    def _failed(self, one: ConsumerInterceptor, method: str, effect: str = "") -> None:
-        named = f"{type(one).__name__}.{method}"
-        self._log.warning(named, "%s failed%s", named, effect, with_traceback=True)

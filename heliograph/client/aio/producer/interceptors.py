@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heliograph.base.errors import HeliographError
-from heliograph.client.aio.sparse_log import SparseLog
+from heliograph.client.aio.interceptor_chain import InterceptorChain
 from heliograph.protocol.message_id import MessageId
 
 log = logging.getLogger(__name__)
@@ -57,35 +57,18 @@ class ProducerInterceptor:
         """
 
 
-class ProducerInterceptors:
+class ProducerInterceptors(InterceptorChain[ProducerInterceptor]):
     """The interceptors of one producer, in the order in which they are called."""
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
-        self._interceptors = tuple(interceptors)
-        self._log = SparseLog(log)
+        super().__init__(interceptors, log)
 
     def before_send(self, message: OutgoingMessage) -> OutgoingMessage:
         """Return the message as the last interceptor leaves it."""
-        for one in self._interceptors:
-            try:
-                found = one.before_send(message)
-                if not isinstance(found, OutgoingMessage):
-                    raise TypeError(f"before_send returned {type(found).__name__}")
-                message = found
-            except Exception:
-                self._failed(one, "before_send", "; the message is sent without it")
-        return message
+        return self._passed("before_send", message, OutgoingMessage, "; the message is sent without it")
 
     def acknowledged(
         self, message: OutgoingMessage, message_id: MessageId | None, error: HeliographError | None
     ) -> None:
         """Tell all interceptors the outcome of a message."""
-        for one in self._interceptors:
-            try:
-                one.on_send_acknowledged(message, message_id, error)
-            except Exception:
-                self._failed(one, "on_send_acknowledged")
-
-    def _failed(self, one: ProducerInterceptor, method: str, effect: str = "") -> None:
-        named = f"{type(one).__name__}.{method}"
-        self._log.warning(named, "%s failed%s", named, effect, with_traceback=True)
+        self._tell("on_send_acknowledged", message, message_id, error)

@@ -1,0 +1,52 @@
+"""The interceptors of one handle, called in their order; one that fails is logged and passed over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from heliograph.client.aio.sparse_log import SparseLog
+
+One = TypeVar("One")
+_Seen = TypeVar("_Seen")
+
+
+class InterceptorChain(Generic[One]):
+    """What producers' and consumers' interceptors have in common.
+
+    Args:
+        log: the logger of failures.
+    """
+
+    def __init__(self, interceptors: Sequence[One], log: logging.Logger) -> None:
+        self._interceptors = tuple(interceptors)
+        self._log = SparseLog(log)
+
+    def _passed(self, method: str, seen: _Seen, kind: type[_Seen], otherwise: str) -> _Seen:
+        """Return what is seen as the last interceptor leaves it.
+
+        Args:
+            kind: what each has to return.
+            otherwise: said in the log of one that fails.
+        """
+        for one in self._interceptors:
+            try:
+                found = getattr(one, method)(seen)
+                if not isinstance(found, kind):
+                    raise TypeError(f"{method} returned {type(found).__name__}")
+                seen = found
+            except Exception:
+                self._failed(one, method, otherwise)
+        return seen
+
+    def _tell(self, method: str, *what: object) -> None:
+        for one in self._interceptors:
+            try:
+                getattr(one, method)(*what)
+            except Exception:
+                self._failed(one, method)
+
+    def _failed(self, one: One, method: str, otherwise: str = "") -> None:
+        named = f"{type(one).__name__}.{method}"
+        self._log.warning(named, "%s failed%s", named, otherwise, with_traceback=True)
