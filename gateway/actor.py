@@ -143,6 +143,8 @@ class RayParts:
             raise NotFoundError(f"this cluster has no {part} now", field="part") from error
         try:
             return await asyncio.wait_for(getattr(handle, method).remote(*arguments), PART_SECONDS_MAX)
+        except AttributeError as error:
+            raise NotFoundError(f"{part} runs a version without {method}", field="method") from error
         except TimeoutError:
             raise RequestTimeoutError(f"{part} did not answer within {PART_SECONDS_MAX:.0f} s") from None
         except RayError as error:

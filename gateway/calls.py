@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import msgpack
@@ -24,8 +25,19 @@ from heliograph.gateway.shapes.bodies import read_body
 from heliograph.operations.table import OPERATIONS
 
 CALL_BODY_BYTES_MAX = 8 << 20  # of a request # I15
+METHODS_OF_ALL_PARTS = frozenset(("installed_version", "log_chunk", "part_facts"))
 METHODS_OF_PARTS = {
-    discovery.AUDITOR: frozenset(("describe_ledger", "pause", "repair_status", "repair_tasks")),
+    discovery.AUDITOR: frozenset(
+        (
+            "cancel_decommission",
+            "describe_ledger",
+            "pause",
+            "recover_bookie",
+            "recovery_progress",
+            "repair_status",
+            "repair_tasks",
+        )
+    ),
     discovery.BOOKIE_PREFIX: frozenset(("statistics",)),
 }
 
@@ -57,7 +69,7 @@ async def part_method(request: Request, services: ServicesDep, part: str, method
     """Call a part, for which the caller has to be a superuser."""
     services.require_superuser()
     kind = discovery.BOOKIE_PREFIX if part.startswith(discovery.BOOKIE_PREFIX) else part
-    if method not in METHODS_OF_PARTS.get(kind, ()):
+    if method not in METHODS_OF_ALL_PARTS | METHODS_OF_PARTS.get(kind, frozenset()):
         raise NotFoundError(f"{part[:100]!r} has no method {method[:100]!r} for this", field="method")
     arguments = await _arguments(request, services)
     if not isinstance(arguments, list):
@@ -89,4 +101,12 @@ async def _answer(work: Awaitable[Any]) -> Response:
         answer, status = {"value": await work}, 200
     except HeliographError as error:
         answer, status = {"failure": described(error)}, row_of(error).http
-    return Response(await asyncio.to_thread(msgpack.packb, answer), status, media_type=MEDIA_TYPE)
+    packed = await asyncio.to_thread(msgpack.packb, answer, default=_fields)
+    return Response(packed, status, media_type=MEDIA_TYPE)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a record by name: MessagePack knows no records."""
+    assert is_dataclass(value), f"a {type(value).__name__} cannot be packed"
+    assert not isinstance(value, type), "a class is no answer"
+    return asdict(value)

@@ -87,6 +87,28 @@ class Target:
             return None if gateway is None else asyncio.run(ask(gateway))
         return None
 
+    def ask_auditor(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the auditor that the gateway passes on; without a gateway, join Ray and call it there.
+
+        Raises:
+            NotFoundError: the cluster has no auditor, or there is nothing of that name.
+            ClusterNotFoundError: there is no cluster.
+            HeliographError: as the method raises.
+        """
+        from heliograph.client.identity import Identity
+
+        async def ask_through(gateway: GatewayCalls) -> dict[str, Any]:
+            asked = gateway.ask_part(discovery.AUDITOR, method, list(arguments), Identity.from_environment())
+            return {"answer": await asked}  # which may be None
+
+        found = self.without_ray(ask_through)
+        if found is not None:
+            return found["answer"]
+        from heliograph.cluster.decommission import ask
+
+        self.attach()
+        return ask(self.namespace, method, *arguments)
+
     def way_to_admin(self) -> GatewayCalls | None:
         """Return what an administration of the cluster is given: its gateway, or None after Ray was joined.
 

@@ -66,16 +66,6 @@ def decommission(
     return DecommissionOutcome(bookie_id, done=True, ledgers_left=0, data_deleted=deleted)
 
 
-def cancel(bookie_id: str, namespace: str) -> None:
-    """Cancel the decommission of a bookie, which then stays.
-
-    Raises:
-        NotFoundError: the bookie is not being decommissioned.
-        ClusterNotFoundError: there is no cluster, or it has no auditor.
-    """
-    ask(namespace, "cancel_decommission", bookie_id)
-
-
 def _report(found: dict[str, Any], reported: str, progress: Progress) -> str:
     """Report the progress if it differs from what was ``reported`` last, and return it."""
     line = f"{found['bookie']}: {found['ledgers_left']} ledgers to be moved, {found['ledgers_open']} of them open"

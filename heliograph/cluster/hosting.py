@@ -17,7 +17,7 @@ import platform
 import resource
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ray.util.metrics import Gauge
@@ -34,6 +34,8 @@ from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition, read_log
 from heliograph.cluster.logs.setup import start_log
 from heliograph.cluster.logs.start_history import StartHistory, Starts
+from heliograph.cluster.versions.formats import spoken_formats
+from heliograph.cluster.versions.installed import installed_here
 
 START_METHOD = "start"
 ENDED_METHOD = "ended"  # of a part that may end by itself: returns why when it has
@@ -74,9 +76,16 @@ class _HostedPart:
         own = await asyncio.to_thread(own_facts)
         return {**own, "starts": len(starts.times_ms), "failure": starts.failure}
 
-    async def log_chunk(self, after: LogPosition | None, bytes_max: int = CHUNK_BYTES_MAX) -> LogChunk:
+    async def installed_version(self) -> str:
+        return await asyncio.to_thread(installed_here)
+
+    async def log_chunk(
+        self, after: LogPosition | Mapping[str, int] | None, bytes_max: int = CHUNK_BYTES_MAX
+    ) -> LogChunk:
         if self._hosted_logs is None:
             return LogChunk(b"", None)
+        if isinstance(after, Mapping):  # from the gateway, which passes on no classes
+            after = LogPosition(**after)
         size = min(bytes_max, CHUNK_BYTES_MAX)
         return await asyncio.to_thread(read_log, self._hosted_logs.directory, self._hosted_part, after, size)
 
@@ -116,7 +125,8 @@ def hosted(
     ``start`` may be called any number of times: each call returns or raises the outcome of the one real start. Another
     async method raises ServiceNotReadyError when the start takes longer than 10 s. ``log_chunk`` returns the end of the
     actor's log, or what was written after a place, as ``read_log`` does; ``part_facts`` returns ``own_facts``,
-    and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest. Methods that the class
+    and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest; ``installed_version``
+    returns that of ``installed_here`` on the actor's node. Methods that the class
     names in ``ungated`` are not held back. When ``ended`` of a class that has it returns, the process ends, and the
     reason that it returned is the ``failure``.
 
@@ -178,27 +188,6 @@ def own_facts() -> dict[str, Any]:
         "node_address": discovery.own_address() if discovery.is_attached() else "",
         "open_files_max": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "wall_ms": wall_ms(),
-    }
-
-
-def spoken_formats() -> dict[str, int]:
-    """Return the newest version of each format that this code writes: on the wire, in metadata and on disks."""
-    from heliograph.actors.bookie.journal.format import JOURNAL_VERSION
-    from heliograph.actors.bookie.store.entry_log import ENTRY_LOG_VERSION
-    from heliograph.actors.broker.cursor.record import RECORD_VERSION
-    from heliograph.actors.wire import messages
-    from heliograph.metadata.backends.embedded import protocol
-    from heliograph.metadata.codec import FORMAT_VERSION
-    from heliograph.protocol import frame
-
-    return {
-        "bookie protocol": messages.PROTOCOL_VERSION,
-        "metadata protocol": protocol.PROTOCOL_VERSION,
-        "pulsar protocol": frame.PROTOCOL_VERSION,
-        "metadata records": FORMAT_VERSION,
-        "journal": JOURNAL_VERSION,
-        "entry log": ENTRY_LOG_VERSION,
-        "cursor records": RECORD_VERSION,
     }
 
 

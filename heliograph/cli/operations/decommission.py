@@ -27,15 +27,15 @@ def decommission(
     The command is refused if the other bookies cannot hold the ensemble of every topic. The data is moved in the
     background, whether the command waits or not; run it again to wait again. Exits with 1 if the time was too short.
     """
-    from heliograph.cluster import decommission as work
-
     output, target = Output(as_json), Target.of(namespace, home)
-    target.attach()
     if cancel:
-        work.cancel(bookie, target.namespace)
+        target.ask_auditor("cancel_decommission", bookie)
         output.result({"bookie": bookie, "cancelled": True})
         output.progress(f"{bookie} stays; what was moved stays where it is")
         return
+    from heliograph.cluster import decommission as work
+
+    target.attach()
     with output.timed() as watch:
         outcome = work.decommission(
             bookie, target.namespace, wait_seconds=wait, delete_data=delete_data, progress=watch.progress

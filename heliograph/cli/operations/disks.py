@@ -36,7 +36,7 @@ def replace(
     may hold the last copies of entries. Exits with 1 if the time was too short; the cluster goes on, and the command
     "recover" waits again.
     """
-    from heliograph.cluster import replacement as work
+    from heliograph.cluster.replacement import disk as work
 
     if not empty_disk:
         raise BadRequestError(
@@ -72,12 +72,11 @@ def recover(
     waits for a lost bookie for lost_bookie_delay_ms. It is refused if the other bookies are too few to hold the copies.
     Exits with 1 if the time was too short; run it again to wait again.
     """
-    from heliograph.cluster import replacement as work
+    from heliograph.cluster.replacement.recovery import recover as work
 
     output, target = Output(as_json), Target.of(namespace, home)
-    target.attach()
     with output.timed() as watch:
-        outcome = work.recover(bookie, target.namespace, wait_seconds=wait, progress=watch.progress)
+        outcome = work(bookie, target.ask_auditor, wait_seconds=wait, progress=watch.progress)
     output.result(asdict(outcome))
     if not outcome.done:
         output.warn(f"{outcome.ledgers_left} ledgers are still to be repaired; call this again to wait for them")
@@ -107,8 +106,8 @@ def move(
     directories get names that end in .moved; remove them when you like. Refused if the other bookies are too few for
     the widest ensemble. If you copy by hand: --already-copied stops the bookie, and with --to starts it on the copies.
     """
-    from heliograph.cluster import replacement
     from heliograph.cluster.moving import move as work
+    from heliograph.cluster.replacement import disk
 
     output, target = Output(as_json), Target.of(namespace, home)
     if to is None and not already_copied:
@@ -118,7 +117,7 @@ def move(
     target.attach()
     if to is None:
         with output.timed():
-            replacement.stop_for_move(bookie, target.namespace, force=force)
+            disk.stop_for_move(bookie, target.namespace, force=force)
         output.result({"bookie": bookie, "stopped": True})
         output.done(
             f"{bookie} is stopped: copy its directories whole, then run this again with --to, which has them in "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,9 +11,6 @@ from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import Output
-
-if TYPE_CHECKING:
-    from heliograph.client.admin.over_http import GatewayCalls
 
 MIB = 1 << 20
 
@@ -31,7 +27,7 @@ def under_replicated(home: Home = None, namespace: Namespace = None, as_json: Js
     Each with the bookies that should have them; at most 1000.
     """
     output = Output(as_json)
-    found = _ask(home, namespace, "repair_tasks")
+    found = Target.of(namespace, home).ask_auditor("repair_tasks")
     output.result(found)
     rows = []
     for task in found["tasks"]:
@@ -51,7 +47,7 @@ def describe(ledger: LedgerId, home: Home = None, namespace: Namespace = None, a
     compared.
     """
     output = Output(as_json)
-    found = _ask(home, namespace, "describe_ledger", ledger)
+    found = Target.of(namespace, home).ask_auditor("describe_ledger", ledger)
     output.result(found)
     record, task = found["ledger"], found["task"]
     quorums = (record["ensemble_size"], record["write_quorum"], record["ack_quorum"])
@@ -94,8 +90,8 @@ def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json 
     from heliograph.cluster.status import scrubs
 
     output = Output(as_json)
-    found = _ask(home, namespace, "repair_status")
     target = Target.of(namespace, home)
+    found = target.ask_auditor("repair_status")
     of_bookies = target.without_ray(scrubs.scrubs_without_ray)
     if of_bookies is None:
         of_bookies = scrubs.scrubs(target.namespace)
@@ -149,30 +145,10 @@ def resume(
 def _pause(is_paused: bool, repair: bool, scrubs: bool, home: Home, namespace: Namespace, output: Output) -> None:
     if not repair and not scrubs:
         raise BadRequestError("say what: --repair, --scrubs, or both", field="repair,scrubs")
-    _ask(home, namespace, "pause", is_paused if repair else None, is_paused if scrubs else None)
+    Target.of(namespace, home).ask_auditor("pause", is_paused if repair else None, is_paused if scrubs else None)
     names = [name for name, is_meant in (("repair", repair), ("scrubs", scrubs)) if is_meant]
     output.result({"paused" if is_paused else "resumed": names})
     output.progress(f"{' and '.join(names)}: {'paused' if is_paused else 'on'}")
-
-
-def _ask(home: Home, namespace: Namespace, method: str, *arguments: Any) -> Any:
-    target = Target.of(namespace, home)
-    found = target.without_ray(lambda gateway: _answer(gateway, method, arguments))
-    if found is not None:
-        return found["answer"]
-    from heliograph.cluster.decommission import ask
-
-    target.attach()
-    return ask(target.namespace, method, *arguments)
-
-
-async def _answer(gateway: GatewayCalls, method: str, arguments: Sequence[Any]) -> dict[str, Any]:
-    """Return what the auditor answers, which may be None, under a key."""
-    from heliograph.client import discovery
-    from heliograph.client.identity import Identity
-
-    identity = Identity.from_environment()
-    return {"answer": await gateway.ask_part(discovery.AUDITOR, method, list(arguments), identity)}
 
 
 def _task_line(task: dict[str, Any] | None) -> str:

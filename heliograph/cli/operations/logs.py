@@ -33,8 +33,8 @@ def logs(
 ) -> None:
     """Show the logs of the parts, ordered by time.
 
-    Those of this machine are read from its files, whether a cluster runs or not; those of other machines are asked for
-    through Ray, the last MiB of each.
+    Those of this machine are read from its files, whether a cluster runs or not. The parts of other machines are asked
+    for the last MiB of theirs, by way of the gateway; where it does not answer, or refuses the caller, through Ray.
     """
     from heliograph.auth.issuing import seconds_of
     from heliograph.cluster.logs.config import LEVELS
@@ -45,7 +45,7 @@ def logs(
         raise BadRequestError(f"{level} is no level: give one of {', '.join(LEVELS)}", field="level")
     since_ms = 0 if since is None else wall_ms() - seconds_of(since, "since") * 1000
     target = Target.of(namespace, home)
-    found = ClusterLogs(target.home, target.namespace, parts or ())
+    found = ClusterLogs(target.home, target.namespace, parts or (), target.gateway())
     shown = found.ends(since_ms=since_ms, level=level)
     most = lines if lines is not None else (LINES_SHOWN if since is None else len(shown))
     _print(shown[len(shown) - min(most, len(shown)) :], as_json)

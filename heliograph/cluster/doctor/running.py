@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterState
 from heliograph.base.peer import NODE
 from heliograph.client import discovery
+from heliograph.client.admin.over_http import GatewayCalls
 from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
 from heliograph.cluster.doctor.machine import OPEN_FILES_LEAST
-from heliograph.cluster.doctor.versions import check_installed, check_versions
+from heliograph.cluster.doctor.through_gateway import Facts, answer_of, facts_through, installed_through
+from heliograph.cluster.doctor.versions import (
+    INSTALLED_SECONDS,
+    check_installed,
+    check_versions,
+    homes,
+    installed_versions,
+)
 from heliograph.cluster.status.registrations import restored_backup_ms
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
 
 ANSWER_SECONDS = 10.0
+GATEWAY_SECONDS = 20.0  # for all parts to answer by way of the gateway
 SKEW_WARNING_MS = 500
 SKEW_PROBLEM_MS = 5_000
-
-Facts = Mapping[str, Any]  # what ``part_facts`` of a hosted actor returns
 
 
 def check_ports(config: ClusterConfig, *, is_running: bool) -> Iterator[CheckResult]:
@@ -67,11 +74,18 @@ def check_ray_answers(state: ClusterState | None) -> CheckResult:
     return problem("cluster", f"no Ray answers at {state.ray_address}", "`helio down`, then `helio up`: data stays")
 
 
-def check_parts(namespace: str, state: ClusterState) -> Iterator[CheckResult]:
-    """Check the versions, limits and clocks of the parts of a running cluster. Joins its Ray."""
+def check_parts(namespace: str, state: ClusterState, gateway: GatewayCalls | None = None) -> Iterator[CheckResult]:
+    """Check the versions, limits and clocks of the parts of a running cluster.
+
+    Args:
+        gateway: is asked; where it does not answer or refuses the caller, Ray is joined.
+    """
+    found = answer_of(gateway, facts_through, GATEWAY_SECONDS)
     try:
-        discovery.attach(namespace, address=state.ray_address)
-        facts, silent = ask_parts(namespace)
+        if found is None:
+            gateway = None
+            discovery.attach(namespace, address=state.ray_address)
+        facts, silent = ask_parts(namespace) if found is None else found
     except HeliographError as error:
         yield problem("parts", str(error), "`helio status --ray` says more")
         return
@@ -80,7 +94,21 @@ def check_parts(namespace: str, state: ClusterState) -> Iterator[CheckResult]:
             "parts", f"no answer from {', '.join(sorted(silent))}", "see `helio status --ray` and `helio logs`"
         )
     yield from judged(facts)
-    yield check_installed(facts)
+    try:
+        yield check_installed(_installed(namespace, state, gateway, facts))
+    except HeliographError as error:
+        yield problem("installed", str(error), "`helio status --ray` says more")
+
+
+def _installed(
+    namespace: str, state: ClusterState, gateway: GatewayCalls | None, facts: Mapping[str, Facts]
+) -> dict[str, str]:
+    with contextlib.suppress(HeliographError):  # of a part that cannot tell
+        found = answer_of(gateway, lambda calls: installed_through(calls, facts), INSTALLED_SECONDS)
+        if found is not None:
+            return found
+    discovery.attach(namespace, address=state.ray_address)
+    return installed_versions(homes(facts))
 
 
 def check_metadata(url: str, secret: str | None) -> CheckResult:

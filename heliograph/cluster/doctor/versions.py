@@ -8,17 +8,15 @@ from typing import Any
 from heliograph.base.errors import BadRequestError, VersionMismatchError
 from heliograph.base.version import MINORS_APART_MAX, heliograph_version, own_release, release_of
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
+from heliograph.cluster.doctor.through_gateway import Facts
+from heliograph.cluster.versions.formats import spoken_formats
+from heliograph.cluster.versions.installed import PROGRAM
 
 INSTALLED_SECONDS = 60.0  # for all nodes to say what they have installed: each starts a process
-_SHOWN = "from heliograph.base.version import heliograph_version; print(heliograph_version())"
-
-Facts = Mapping[str, Any]  # what ``part_facts`` of a hosted actor returns
 
 
 def check_versions(facts: Mapping[str, Facts]) -> CheckResult:
     """Judge the versions and formats of the parts by those of this program."""
-    from heliograph.cluster.hosting import spoken_formats  # it loads Ray
-
     own = heliograph_version()
     others = {name: fact["version"] for name, fact in facts.items() if fact["version"] != own}
     known = [(name, fact["formats"]) for name, fact in facts.items() if "formats" in fact]  # 0.1.0 says none
@@ -34,10 +32,13 @@ def check_versions(facts: Mapping[str, Facts]) -> CheckResult:
     return warning("versions", found, "install the same version on every node, then helio restart --rolling")
 
 
-def check_installed(facts: Mapping[str, Facts]) -> CheckResult:
-    """Check that the nodes of the parts have this program's version installed."""
+def check_installed(installed: Mapping[str, str]) -> CheckResult:
+    """Check that the nodes of the parts have this program's version installed.
+
+    Args:
+        installed: version by the address of each node.
+    """
     own = heliograph_version()
-    installed = installed_versions(homes(facts))
     others = {address: version for address, version in installed.items() if version != own}
     if not others:
         return ok("installed", f"{len(installed)} nodes with parts have {own}")
@@ -52,7 +53,7 @@ def installed_versions(addresses: Iterable[str]) -> dict[str, str]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    program = _SHOWN
+    program = PROGRAM
 
     def shown() -> str:  # defined here, so that Ray sends its code: the node's own may be older
         import os

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ from heliograph.base.errors import ClusterNotFoundError, HeliographError, NotFou
 from heliograph.base.home import LOGS, ClusterHome, ClusterState
 from heliograph.base.peer import is_loopback
 from heliograph.client import discovery
+from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
+from heliograph.client.identity import Identity
 from heliograph.cluster.logs.files import LogChunk, LogPosition, parts_logged, read_log
 from heliograph.cluster.logs.lines import LogLine, merged, parsed
 
@@ -22,22 +27,27 @@ LOCAL_BYTES_MAX = 64 << 20  # read at once from one log of this machine # I15
 class ClusterLogs:
     """The logs of the parts of one cluster, as far as this machine can read them."""
 
-    def __init__(self, home: Path, namespace: str, parts: Collection[str] = ()) -> None:
+    def __init__(
+        self, home: Path, namespace: str, parts: Collection[str] = (), gateway: GatewayCalls | None = None
+    ) -> None:
         """
         Args:
             parts: those that are wanted; empty: all.
+            gateway: passes on the questions to other machines; None, or one that does not answer: Ray is joined.
 
         Raises:
             NotFoundError: one of them has no log that can be read; names those that have.
             ClusterNotFoundError: there is no log at all, and no cluster.
         """
         self._directory = home / LOGS
+        self._home = home
         self._namespace = namespace
+        self._gateway = gateway
         state = ClusterHome(home).load()
         self._local = parts_logged(self._directory)
         self._remote: list[str] = []
         if (missing := set(parts) - set(self._local)) or _has_other_machines(state):
-            self._remote = _names_of_actors(namespace, home)
+            self._remote = self._names_of_parts()
             missing -= set(self._remote)
         known = sorted({*self._local, *self._remote})
         if missing and known:
@@ -76,9 +86,29 @@ class ClusterLogs:
             self._places[part, True] = chunk.position or self._places.get((part, True))
             yield from parsed(chunk.data, part)
 
+    def _names_of_parts(self) -> list[str]:
+        identity = Identity.from_environment()
+        if self._gateway is not None:
+            try:
+                return asyncio.run(self._gateway.parts(identity))
+            except HeliographError:  # it is away, or refuses the caller: Ray asks for no credentials of Heliograph
+                self._gateway = None
+        try:
+            discovery.attach(self._namespace, home=self._home)
+            return discovery.actor_names(self._namespace)
+        except ClusterNotFoundError:
+            return []
+
     def _ask_actors(self) -> dict[str, LogChunk]:
         if not self._remote:
             return {}
+        if self._gateway is not None:
+            try:
+                return asyncio.run(self._ask_through(self._gateway))
+            except GatewayAwayError:  # gone, or of an earlier version
+                self._gateway = None
+                with contextlib.suppress(ClusterNotFoundError):
+                    discovery.attach(self._namespace, home=self._home)
         import ray  # the logs of this machine are read without it
         import ray.exceptions
 
@@ -103,6 +133,27 @@ class ClusterLogs:
                 self.silent.add(calls[call])
         return found
 
+    async def _ask_through(self, gateway: GatewayCalls) -> dict[str, LogChunk]:
+        identity = Identity.from_environment()
+        self.silent = set()
+        found: dict[str, LogChunk] = {}
+
+        async def ask(part: str) -> None:
+            place = self._places.get((part, True))
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
+                    arguments = [None if place is None else asdict(place)]
+                    answer = await gateway.ask_part(part, "log_chunk", arguments, identity)
+                position = answer["position"]
+                found[part] = LogChunk(answer["data"], None if position is None else LogPosition(**position))
+            except GatewayAwayError:
+                raise
+            except (HeliographError, TimeoutError):
+                self.silent.add(part)
+
+        await asyncio.gather(*map(ask, self._remote))
+        return found
+
 
 def _has_other_machines(state: ClusterState | None) -> bool:
     """Return whether parts may run elsewhere: on loopback, all of them are on this machine."""
@@ -114,11 +165,3 @@ def _has_other_machines(state: ClusterState | None) -> bool:
 
 def _addresses(state: ClusterState) -> list[str]:
     return [url for url in (state.service_url, state.gateway_url) if url]
-
-
-def _names_of_actors(namespace: str, home: Path) -> list[str]:
-    try:
-        discovery.attach(namespace, home=home)
-        return discovery.actor_names(namespace)
-    except ClusterNotFoundError:
-        return []

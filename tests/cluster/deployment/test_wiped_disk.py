@@ -11,7 +11,7 @@ import pytest
 
 import heliograph
 from heliograph.base.errors import ConflictError
-from heliograph.cluster import replacement
+from heliograph.cluster.replacement import disk
 from tests.cluster.deployment.test_lost_bookie import ledgers_of, missing_replicas, status_of
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 
@@ -32,12 +32,12 @@ def test_a_bookie_whose_disk_died_serves_again_under_its_name(cluster: LiveClust
         for number in range(20):
             producer.send(b"%d" % number)
         with pytest.raises(ConflictError, match="serves"):
-            replacement.replace(BOOKIE, cluster.namespace, accept_loss=False, wait_seconds=0)
+            disk.replace(BOOKIE, cluster.namespace, accept_loss=False, wait_seconds=0)
         os.kill(cluster.pid(BOOKIE), signal.SIGKILL)
         shutil.rmtree(cluster.config.data_root / BOOKIE)
         wait_for(lambda: "CookieMismatchError" in note_of(cluster), SECONDS, "helio status does not say why")
         producer.send(b"20")
-        outcome = replacement.replace(BOOKIE, cluster.namespace, accept_loss=False, wait_seconds=SECONDS)
+        outcome = disk.replace(BOOKIE, cluster.namespace, accept_loss=False, wait_seconds=SECONDS)
         assert outcome.done
         assert outcome.is_alive
         producer.send(b"21")

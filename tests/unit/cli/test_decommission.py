@@ -113,8 +113,8 @@ def test_a_cluster_without_an_auditor_has_its_own_message(monkeypatch: pytest.Mo
     monkeypatch.setattr(discovery, "actor", no_actor)
     monkeypatch.setattr(discovery, "is_attached", lambda: False)
     with pytest.raises(ClusterNotFoundError):
-        decommission.cancel("bookie-2", "heliograph")
+        decommission.ask("heliograph", "cancel_decommission", "bookie-2")
     monkeypatch.setattr(discovery, "is_attached", lambda: True)
     monkeypatch.setattr(discovery, "actor_names", lambda namespace: ["broker-1"])
     with pytest.raises(NotFoundError, match="no auditor"):
-        decommission.cancel("bookie-2", "heliograph")
+        decommission.ask("heliograph", "cancel_decommission", "bookie-2")

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from heliograph.actors.bookie.tools.copying import Ahead, CopyReport, SourceFile
 from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError
 from heliograph.cli.app import app
-from heliograph.cluster import diagnosis, replacement
+from heliograph.cluster import decommission, diagnosis
 from heliograph.cluster.labels import BOOKIE, RACK, Node, Place
 from heliograph.cluster.moving import move as moving
 from heliograph.cluster.moving import transfer
+from heliograph.cluster.replacement import disk, recovery
 
 LOG = SourceFile("00000001.log", 7, 0o600, 1)
 DEAD = {"bookie": "bookie-2", "is_alive": False, "ledgers_left": 3}
@@ -30,11 +31,12 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> None:
         self.done: list[str] = []
         self._answers = list(answers)
-        monkeypatch.setattr(replacement, "POLL_SECONDS", 0.0)
-        monkeypatch.setattr(replacement, "ask", self.ask)
-        monkeypatch.setattr(replacement, "has_operator", lambda namespace: False)
-        monkeypatch.setattr(replacement, "existing", lambda name, namespace: None)
-        monkeypatch.setattr(replacement, "remove", lambda names, namespace: self.done.append(f"end {names[0]}"))
+        monkeypatch.setattr(recovery, "POLL_SECONDS", 0.0)
+        monkeypatch.setattr(disk, "ask", self.ask)
+        monkeypatch.setattr(decommission, "ask", self.ask)
+        monkeypatch.setattr(disk, "has_operator", lambda namespace: False)
+        monkeypatch.setattr(disk, "existing", lambda name, namespace: None)
+        monkeypatch.setattr(disk, "remove", lambda names, namespace: self.done.append(f"end {names[0]}"))
         monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)
 
     def ask(self, namespace: str, method: str, bookie_id: str, *rest: Any) -> Any:

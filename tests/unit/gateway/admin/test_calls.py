@@ -27,6 +27,7 @@ from heliograph.client.identity import Identity
 from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
+from heliograph.gateway.ports import PartsPort
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.table import AdminOperation
 from tests.unit.gateway.door.test_callers import AUTH, token
@@ -71,14 +72,14 @@ class Parts:
 Scenario = Callable[[str, list[tuple[str, str]]], Coroutine[Any, Any, None]]
 
 
-def served(scenario: Scenario, **settings: Any) -> None:
+def served(scenario: Scenario, parts: PartsPort | None = None, **settings: Any) -> None:
     async def whole() -> None:
         asked: list[tuple[str, str]] = []
         config = GatewayConfig(port=0, ray_namespace="mine", **settings)
         cluster, nothing = Cluster(asked), None
         server = GatewayServer(config)
         server.bind()
-        await server.start(create_app(nothing, cluster, config, View(), cluster, Parts()))  # type: ignore[arg-type]
+        await server.start(create_app(nothing, cluster, config, View(), cluster, parts or Parts()))  # type: ignore[arg-type]
         try:
             await scenario(server.url, asked)
         finally:
@@ -134,6 +135,11 @@ def test_the_auditor_and_bookies_answer_superusers_alone() -> None:
             await calls.ask_part("auditor", "describe_ledger", [404], root)
         with pytest.raises(NotPermittedError):
             await calls.ask_part("auditor", "describe_ledger", [7], Identity(token=token("alice")))
+        for method in ("cancel_decommission", "recover_bookie", "recovery_progress"):
+            assert await calls.ask_part("auditor", method, ["bookie-1"], root) == ["auditor", method, "bookie-1"]
+        assert await calls.ask_part("broker-9", "part_facts", [], root) == ["broker-9", "part_facts"]
+        with pytest.raises(GatewayAwayError):  # it ends a bookie: only a process of the cluster may
+            await calls.ask_part("bookie-1", "erase", [], root)
         with pytest.raises(GatewayAwayError):  # no method for callers outside of the cluster
             await calls.ask_part("auditor", "stop", [], root)
 
