@@ -76,6 +76,8 @@ class Roster:
 
     Attributes:
         wanted_bookies, wanted_brokers: how many; those for which no node has room are not in ``parts``.
+        configured_bookies, configured_brokers: what settings or ``helio scale`` asked for last; 0: not known. Parts
+            that left since are wanted no more.
         last_bookie: the highest number that a bookie was given; numbers are not given again.
         nodes: addresses of nodes that have been given parts for their labels.
         first_nodes: those of the first start. They have no brokers of their own: these run on any labelled node.
@@ -94,6 +96,8 @@ class Roster:
     restart: RollingRestart | None = None
     failure: str = ""
     disks: tuple[str, ...] = ()
+    configured_bookies: int = 0
+    configured_brokers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,10 @@ def deploy(
                     return deployed
                 asyncio.run(_initialise(config, url, _named_actors(config.namespace)))
                 if config.operator:
-                    parts = _on_roster(parts, asyncio.run(_call_roll(config, url, parts, nodes)), config)
+                    roster = asyncio.run(_call_roll(config, url, parts, nodes))
+                    for line in _fewer_than_configured(config, roster):
+                        progress(line)
+                    parts = _on_roster(parts, roster, config)
                     home.keep_places({part.name: asdict(part.place) for part in parts if part.directory is not None})
     except BaseException:
         remove(deployed.created, config.namespace)
@@ -280,19 +283,27 @@ def _has_replicators(parts: Sequence[Part]) -> bool:
 
 
 async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nodes: Sequence[Node]) -> Roster:
-    """Return the roster, with as many parts as the configuration asks for; parts are never taken out here."""
+    """Return the roster, with the parts that the configuration asks for anew; parts are never taken out here."""
     store = await connect_store(url, session_timeout_ms=config.session_timeout_ms)
     try:
         found = await load_roster(store)
         roster = rosters.first_roster(parts, nodes) if found is None else rosters.without_holds(found)
         for kind, count in (("bookie", config.bookies), ("broker", config.brokers)):
-            roster = rosters.with_wanted(roster, kind, max(count, rosters.wanted(roster, kind)))
+            roster = rosters.with_configured(roster, kind, count)
         roster = plan(roster, Sight(nodes), _rules(config)).roster
         if roster != found:
             await save_roster(store, roster)
         return roster
     finally:
         await store.close()
+
+
+def _fewer_than_configured(config: ClusterConfig, roster: Roster) -> list[str]:
+    return [
+        f"{kind}s = {count}, of which some left since: {wanted} are wanted; helio scale {kind}s {count} has more"
+        for kind, count in (("bookie", config.bookies), ("broker", config.brokers))
+        if (wanted := rosters.wanted(roster, kind)) < count
+    ]
 
 
 def _rules(config: ClusterConfig) -> OperatorRules:

@@ -52,6 +52,21 @@ def with_wanted(roster: Roster, kind: str, count: int) -> Roster:
     return replace(roster, wanted_bookies=count) if kind == "bookie" else replace(roster, wanted_brokers=count)
 
 
+def configured(roster: Roster, kind: str) -> int:
+    """Return how many parts of a kind settings or ``helio scale`` asked for last; 0: not known."""
+    return roster.configured_bookies if kind == "bookie" else roster.configured_brokers
+
+
+def with_configured(roster: Roster, kind: str, count: int) -> Roster:
+    """Return the roster after a start whose settings ask for ``count`` parts of a kind. None is taken out.
+
+    Settings that ask for as many as before bring nothing back that left since.
+    """
+    if configured(roster, kind) == count:
+        return roster
+    return _asked_for(with_wanted(roster, kind, max(count, wanted(roster, kind))), kind, count)
+
+
 def scaled(roster: Roster, kind: str, count: int, leaving: Sequence[str]) -> Roster:
     """Return the roster with ``count`` parts of a kind; ``leaving`` are taken out.
 
@@ -64,7 +79,7 @@ def scaled(roster: Roster, kind: str, count: int, leaving: Sequence[str]) -> Ros
         raise BadRequestError(f"{count} {kind}s are asked for", field="count", limit=f"1 to {PARTS_MAX}")
     roster = with_leaving(roster, leaving)
     assert len(staying(roster, kind)) <= count, "those that are too many leave"
-    return with_wanted(roster, kind, count)
+    return _asked_for(with_wanted(roster, kind, count), kind, count)
 
 
 def surplus(roster: Roster, kind: str, count: int, away: Iterable[str] = ()) -> list[str]:
@@ -198,6 +213,12 @@ def what_is_wrong_with(node: Node) -> str:
         if wrong := labels.what_is_wrong(key, value):
             return f"node {node.address} has the label {key}={value}: {wrong}"
     return ""
+
+
+def _asked_for(roster: Roster, kind: str, count: int) -> Roster:
+    if kind == "bookie":
+        return replace(roster, configured_bookies=count)
+    return replace(roster, configured_brokers=count)
 
 
 def _with_part(roster: Roster, part: RosterPart) -> Roster:

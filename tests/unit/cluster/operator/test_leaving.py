@@ -6,21 +6,25 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heliograph.base.errors import ConflictError, NotFoundError
-from heliograph.cluster import labels
+from heliograph.cluster import deployment, labels
+from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.operator import operator as operators
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.ports import PartFacts
-from heliograph.cluster.operator.storage import save_roster
+from heliograph.cluster.operator.storage import load_roster, save_roster
+from heliograph.cluster.parts import part_named
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import Roster
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
@@ -193,3 +197,39 @@ def test_a_bookie_that_is_named_on_the_label_of_a_node_is_at_that_node() -> None
     roster = rosters.with_bookie(first(), Place({labels.BOOKIE: "bookie-7"}), "r1", "bookie-7")
     at = rosters.parts_at(roster, Node("10.0.0.9", {labels.BOOKIE: "bookie-7"}))
     assert [part.name for part in at] == ["bookie-7"]
+
+
+def test_a_start_brings_back_no_part_that_left_since_the_last_one(tmp_path: Path) -> None:
+    config = ClusterConfig(home=tmp_path, bookies=3, brokers=3, host="10.0.0.1", insecure=True)
+    parts = [part_named(name, config, Place()) for name in ("bookie-1", "broker-1")]
+    url = "memory://start-after-a-leave"
+
+    def start(settings: ClusterConfig, nodes: list[Node]) -> Roster:
+        return asyncio.run(deployment._call_roll(settings, url, parts, nodes))
+
+    def change(changed: Callable[[Roster], Roster]) -> None:
+        async def write() -> None:
+            store = await connect_store(url)
+            found = await load_roster(store)
+            assert found is not None
+            await save_roster(store, changed(found))
+            await store.close()
+
+        asyncio.run(write())
+
+    def numbers(roster: Roster) -> tuple[int, int]:
+        return roster.wanted_bookies, roster.wanted_brokers
+
+    assert numbers(start(config, NODES)) == (3, 3)
+    change(lambda now: rosters.without(rosters.without(now, "bookie-3"), "broker-3"))
+    roster = start(config, NODES[:2])
+    assert numbers(roster) == (2, 2)
+    assert {"bookie-3", "bookie-4", "broker-3"}.isdisjoint(part.name for part in roster.parts)
+    assert numbers(start(config, NODES)) == (2, 2), "nor a later one"
+    said = deployment._fewer_than_configured(config, roster)
+    assert [line.partition(" = ")[0] for line in said] == ["bookies", "brokers"]
+    change(lambda now: rosters.scaled(now, "bookie", 3, []))  # helio scale, which writes the number to the file
+    change(lambda now: rosters.without(now, "bookie-2"))
+    assert numbers(start(config, NODES)) == (2, 2)
+    more = config.model_copy(update={"bookies": 4})
+    assert numbers(start(more, NODES)) == (4, 2), "a number that is new is meant"
