@@ -54,9 +54,13 @@ class MessagePort(Protocol):
 
 
 def without_payload(message: MessagePort) -> MessagePort:
-    """Return the message with an empty payload: enough to acknowledge it, without keeping its bytes."""
+    """Return the message with an empty payload: enough to acknowledge it, without keeping its bytes.
+
+    Its redelivery count is 0, so that no negative acknowledgement of it is its last: the client would store a dead
+    letter without a payload. The message becomes one when the broker delivers it again, with its payload.
+    """
     assert dataclasses.is_dataclass(message), "the client's messages are dataclasses"
-    return dataclasses.replace(message, data=b"")
+    return dataclasses.replace(message, data=b"", redelivery_count=0)
 
 
 class ProducerPort(Protocol):

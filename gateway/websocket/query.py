@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, ValidationError, ValidationInfo
 from typing_extensions import override
 
+from heliograph.base.errors import HeliographError
+from heliograph.client.options import ACK_TIMEOUT_MS_MIN
 from heliograph.client.types import AccessMode
 from heliograph.gateway.shapes.bodies import refusal, refused
 from heliograph.gateway.shapes.json_forms import id_from_text
 from heliograph.gateway.websocket.windows import RECEIVER_QUEUE_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.topic_name import TopicName
 
 MILLISECONDS_MAX = 24 * 3600 * 1000
 BATCH_MESSAGES_MAX = 10_000
@@ -37,7 +40,7 @@ _ACCESS_MODES: dict[str, AccessMode] = {
 _TYPES = {"Exclusive": "exclusive", "Shared": "shared", "Failover": "failover", "Key_Shared": "key_shared"}
 _POSITIONS = {"Latest": "latest", "Earliest": "earliest"}
 _CODECS = {name.upper(): name for name in CODECS}
-_NO_DEAD_LETTERS = "dead letter topics are not offered over WebSocket"
+_SHARED = ("shared", "key_shared")  # subscription types, as the client names them
 
 T = TypeVar("T")
 
@@ -62,6 +65,29 @@ def _flag(text: str) -> bool:
 def _start(text: str) -> MessageId | str:
     # A plus sign in a query means a blank, and base64 ids hold plus signs that few clients escape.
     return text if text in ("earliest", "latest") else id_from_text(text.replace(" ", "+"))
+
+
+def _ack_timeout(milliseconds: int) -> int:
+    if 0 < milliseconds < ACK_TIMEOUT_MS_MIN:
+        raise ValueError(f"must be 0 or at least {ACK_TIMEOUT_MS_MIN} ms")
+    return milliseconds
+
+
+def _on_shared(limit: int | None, info: ValidationInfo) -> int | None:
+    if limit is not None and info.data.get("type", _SHARED[0]) not in _SHARED:
+        raise ValueError("needs subscriptionType=Shared or Key_Shared: other subscriptions deliver in order")
+    return limit
+
+
+def _with_limit(topic: str | None, info: ValidationInfo) -> str | None:
+    if topic is None:
+        return None
+    if info.data.get("max_redeliver", 0) is None:
+        raise ValueError("needs maxRedeliverCount, the number of redeliveries before a message becomes a dead letter")
+    try:
+        return str(TopicName.parse(topic))
+    except HeliographError as error:
+        raise ValueError(str(error)) from error
 
 
 Flag = Annotated[bool, PlainValidator(_flag)]
@@ -134,12 +160,16 @@ class ConsumerQuery(UrlQuery):
     receiver_queue: ReceiverQueue = RECEIVER_QUEUE_MAX
     nack_delay_ms: WholeNumber = Field(NACK_DELAY_MS, alias="negativeAckRedeliveryDelay", ge=0, le=MILLISECONDS_MAX)
     priority_level: WholeNumber = Field(0, alias="priorityLevel", ge=0, le=PRIORITY_LEVEL_MAX)
+    ack_timeout_ms: Annotated[WholeNumber, AfterValidator(_ack_timeout)] = Field(
+        0, alias="ackTimeoutMillis", ge=0, le=MILLISECONDS_MAX
+    )
+    max_redeliver: Annotated[WholeNumber | None, AfterValidator(_on_shared)] = Field(
+        None, alias="maxRedeliverCount", ge=1
+    )
+    dead_letter_topic: Annotated[str | None, AfterValidator(_with_limit)] = Field(None, alias="deadLetterTopic")
     pullMode: Flag = Field(False, exclude=True)
     cryptoFailureAction: CryptoFailureAction = Field("FAIL", exclude=True)
     subscriptionMode: Annotated[None, refused("use a reader to read without a durable subscription", "Durable")] = None
-    ackTimeoutMillis: Annotated[None, refused("acknowledge negatively what was not processed", "0")] = None
-    maxRedeliverCount: Annotated[None, refused(_NO_DEAD_LETTERS)] = None
-    deadLetterTopic: Annotated[None, refused(_NO_DEAD_LETTERS)] = None
 
 
 class TopicsQuery(ConsumerQuery):

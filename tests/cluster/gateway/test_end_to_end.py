@@ -112,6 +112,54 @@ def test_websocket_carries_messages_both_ways_and_its_acks_stick(tmp_path: Path)
     run(tmp_path, scenario)
 
 
+def test_what_is_redelivered_too_often_is_in_the_dead_letter_topic_with_its_payload(tmp_path: Path) -> None:
+    async def scenario(stack: Stack) -> None:
+        query = f"{EARLY}&subscriptionType=Shared&maxRedeliverCount=1&negativeAckRedeliveryDelay=50"
+        url = f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}/audit"
+        letters_url = f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}-audit-DLQ/all?{EARLY}"
+        async with (
+            connect(letters_url) as letters,
+            connect(f"{stack.websocket_url}/ws/v2/producer/{TOPIC}") as producer,
+            connect(f"{url}?{query}") as consumer,
+        ):
+            for value in ("bad", "good"):
+                await producer.send(_frame(value, properties={"colour": "red"}))
+                assert (await _receive(producer))["result"] == "ok"
+            seen: list[str] = []
+            while seen.count("bad") < 2 or "good" not in seen:
+                frame = await _receive(consumer)
+                seen.append(_value(frame))
+                is_bad = seen[-1] == "bad"
+                command = {"type": "negativeAcknowledge"} if is_bad else {}
+                await consumer.send(json.dumps({**command, "messageId": frame["messageId"]}))
+            letter = await _receive(letters)
+            assert sorted(seen) == ["bad", "bad", "good"]
+            assert _value(letter) == "bad"
+            assert letter["properties"]["colour"] == "red"
+            assert letter["properties"]["REAL_TOPIC"] == "persistent://public/default/flights"
+        # The dead letter was acknowledged: nothing of the subscription is left.
+        stats = (await stack.http.get(f"{NAMESPACE}/flights/stats")).json()
+        assert stats["subscriptions"]["audit"]["msgBacklog"] == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_message_that_is_not_acknowledged_in_time_comes_again(tmp_path: Path) -> None:
+    async def scenario(stack: Stack) -> None:
+        query = f"{EARLY}&subscriptionType=Shared&ackTimeoutMillis=1000"
+        async with (
+            connect(f"{stack.websocket_url}/ws/v2/producer/{TOPIC}") as producer,
+            connect(f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}/audit?{query}") as consumer,
+        ):
+            await producer.send(_frame("slow"))
+            assert (await _receive(producer))["result"] == "ok"
+            frames = [await _receive(consumer) for _ in range(2)]
+            assert [_value(frame) for frame in frames] == ["slow", "slow"]
+            assert frames[0]["messageId"] == frames[1]["messageId"]
+
+    run(tmp_path, scenario)
+
+
 def test_seek_nack_cumulative_ack_and_unsubscribe(tmp_path: Path) -> None:
     async def scenario(stack: Stack) -> None:
         url = f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}/audit?{EARLY}&negativeAckRedeliveryDelay=50"

@@ -312,7 +312,11 @@ def test_a_bad_frame_is_answered_and_the_session_goes_on(frame: Any, code: int) 
         (f"{URL}?subscriptionMode=NonDurable", 501, "subscriptionMode"),
         (f"{URL}?receiverQueueSize=-1", 400, "receiverQueueSize"),
         (f"{URL}?pullMode=1", 400, "pullMode"),
-        (f"{URL}?deadLetterTopic=dlq", 501, "deadLetterTopic"),
+        (f"{URL}?subscriptionType=Shared&deadLetterTopic=dlq", 400, "deadLetterTopic"),
+        (f"{URL}?subscriptionType=Shared&maxRedeliverCount=1&deadLetterTopic=a/b", 400, "deadLetterTopic"),
+        (f"{URL}?subscriptionType=Shared&maxRedeliverCount=0", 400, "maxRedeliverCount"),
+        (f"{URL}?subscriptionType=Failover&maxRedeliverCount=1", 400, "maxRedeliverCount"),
+        (f"{URL}?ackTimeoutMillis=999", 400, "ackTimeoutMillis"),
         (f"{URL}?priorityLevel=high", 400, "priorityLevel"),
         (f"{READER}?messageId=nowhere", 400, "messageId"),
         ("/ws/v3/consumer/s", 400, "topics"),
@@ -330,6 +334,19 @@ def test_an_upgrade_that_cannot_be_served_is_a_plain_http_status(path: str, stat
         gateway.world.add()
         peer = await gateway.connect(path)
         assert (peer.status, peer.body["field"]) == (status, field)
+
+    run(scenario)
+
+
+def test_redelivery_parameters_become_options_of_the_client() -> None:
+    async def scenario(gateway: Gateway) -> None:
+        gateway.world.add()
+        query = "subscriptionType=Key_Shared&maxRedeliverCount=3&deadLetterTopic=letters&ackTimeoutMillis=30000"
+        peer = await gateway.connect(f"{URL}?{query}")
+        options = gateway.world.consumers[0].options
+        assert (options["type"], options["max_redeliver"], options["ack_timeout_ms"]) == ("key_shared", 3, 30_000)
+        assert options["dead_letter_topic"] == "persistent://public/default/letters"
+        await peer.leave()
 
     run(scenario)
 
@@ -356,6 +373,7 @@ def test_options_reach_the_client() -> None:
             "receiver_queue": 1000,
             "receiver_bytes_max": 16 << 20,
             "name": "c1",
+            "ack_timeout_ms": 0,
             "nack_delay_ms": 10,
             "priority_level": 2,
         }
