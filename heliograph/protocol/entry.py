@@ -189,8 +189,17 @@ def plain_payload(metadata: MessageMetadata, payload: bytes | memoryview) -> byt
         UnsupportedError: the codec is not known, or the payload is too large.
         ChecksumError: the payload cannot be decompressed.
     """
-    if metadata.encryption_keys:
-        return bytes(payload)
+    return bytes(plain_view(metadata, payload))
+
+
+def plain_view(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes | memoryview:
+    """Return what ``plain_payload`` does, without a copy: ``payload`` itself if it is not compressed.
+
+    Raises:
+        Those of ``plain_payload``.
+    """
+    if metadata.encryption_keys or metadata.compression == NONE:
+        return payload
     return decompress(metadata.compression, payload, metadata.uncompressed_size)
 
 

@@ -9,7 +9,6 @@ whenever it is delivered.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -18,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError, ChecksumError, ProtocolError, UnsupportedError
-from heliograph.pipelines.reading.batch_columns import batch_columns
+from heliograph.pipelines.reading.batch.columns import batch_columns
 from heliograph.pipelines.reading.chunks import ChunkJoiner, Earlier, nothing_earlier
 from heliograph.pipelines.reading.column import Column, Values
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of, text
+from heliograph.pipelines.reading.message_ids import batch_ids, single_id
 from heliograph.protocol import entry as topic_entry
-from heliograph.protocol.batch import varint
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.pulsar_pb2 import MessageMetadata
 from heliograph.protocol.schema import version_of
@@ -63,7 +62,6 @@ META_COLUMNS = EVERY_COLUMN[1:]
 BATCH_BYTES_MAX = 4 << 20
 BATCH_ROWS_MAX = 16_384
 
-_BATCH_INDEX, _BATCH_SIZE = b"\x20", b"\x30"  # tags of MessageIdData
 _SEQUENCE_ID_MAX = (1 << 63) - 1
 _MICROSECONDS = 1000  # in a millisecond
 _TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999, where Python's and Spark's times end
@@ -113,14 +111,11 @@ class Rows:
         self._schema = schema_of(columns)
         self._on_unreadable = on_unreadable
         self._chunks = ChunkJoiner()
+        self._built = {name: Column(SCHEMA.field(name).type) for name in self._columns}
         self.unreadable = 0
         self.last_error = ""
-        self._reset()
-
-    def _reset(self) -> None:
         self.count = 0
         self.payload_bytes = 0
-        self._built = {name: Column(SCHEMA.field(name).type) for name in self._columns}
 
     @property
     def is_full(self) -> bool:
@@ -156,7 +151,8 @@ class Rows:
             self.last_error = reason
             if self._on_unreadable == "null":
                 self._add_single(MessageMetadata(), None, str(error))
-                self._add_common(topic, place, MessageMetadata(), None, 1)
+                self._extend(MESSAGE_ID, [single_id(place)], 1)
+                self._add_common(topic, MessageMetadata(), 1)
 
     def _add_entry(self, topic: str, place: MessageId, payload: bytes | memoryview, earlier: Earlier) -> None:
         topic_entry.verify(payload)
@@ -172,32 +168,39 @@ class Rows:
                 return
             packed = memoryview(joined.payload)
             first_chunk = joined.first_entry
-        plain = topic_entry.plain_payload(metadata, packed)
+        plain = topic_entry.plain_view(metadata, packed)
         before = self.count
         if topic_entry.is_batch(metadata):
-            indexes = self._add_batch(metadata, plain)
+            self._add_batch(place, metadata, plain)
         else:
-            self._add_single(metadata, plain)
-            indexes = None
+            self._add_single(metadata, bytes(plain))
+            self._extend(MESSAGE_ID, [single_id(place, first_chunk)], 1)
         self.payload_bytes += len(plain)
-        self._add_common(topic, place, metadata, indexes, self.count - before, first_chunk)
+        self._add_common(topic, metadata, self.count - before)
 
-    def _add_batch(self, metadata: MessageMetadata, plain: bytes) -> Sequence[int]:
-        found = batch_columns(plain, metadata.num_messages_in_batch)
+    def _add_batch(self, place: MessageId, metadata: MessageMetadata, plain: bytes | memoryview) -> None:
+        size = metadata.num_messages_in_batch
+        found = batch_columns(plain, size)
         rows = len(found.indexes)
         self.count += rows
-        first, own_time = metadata.sequence_id, metadata.event_time
-        self._extend(VALUE, lambda: found.values, rows)
-        self._extend(KEY, lambda: found.keys, rows)
+        own_time = metadata.event_time
+        self._extend(VALUE, found.values, rows)
+        self._extend(KEY, found.keys, rows)
         if EVENT_TIME in self._built and found.event_times is not None:
             self._built[EVENT_TIME].extend(_event_times(found.event_times, own_time))
         elif EVENT_TIME in self._built:
             self._built[EVENT_TIME].repeat(_time(own_time), rows)
-        self._extend(PROPERTIES, lambda: found.properties or [[]] * rows, rows)
-        self._extend(ORDERING_KEY, lambda: found.ordering_keys, rows)
-        self._extend(SEQUENCE_ID, lambda: [_sequence_id(first + index) for index in found.indexes], rows)
-        self._extend(ERROR, lambda: None, rows)
-        return found.indexes
+        if PROPERTIES in self._built and found.properties is None:
+            self._built[PROPERTIES].repeat([], rows)
+        else:
+            self._extend(PROPERTIES, found.properties, rows)
+        self._extend(ORDERING_KEY, found.ordering_keys, rows)
+        if SEQUENCE_ID in self._built:
+            self._built[SEQUENCE_ID].extend(_sequence_ids(metadata.sequence_id, found.indexes))
+        if MESSAGE_ID in self._built:
+            for ids in batch_ids(place, found.indexes, size):
+                self._built[MESSAGE_ID].extend(ids)
+        self._extend(ERROR, None, rows)
 
     def _add_single(self, metadata: MessageMetadata, plain: bytes | None, error: str | None = None) -> None:
         self.count += 1
@@ -211,67 +214,29 @@ class Rows:
             elif name == ERROR:
                 column.extend([error])
 
-    def _add_common(
-        self,
-        topic: str,
-        entry: MessageId,
-        metadata: MessageMetadata,
-        indexes: Sequence[int] | None,
-        rows: int,
-        first_chunk: tuple[int, int] | None = None,
-    ) -> None:
+    def _add_common(self, topic: str, metadata: MessageMetadata, rows: int) -> None:
         for name, column in self._built.items():
             if name in _COMMON_FIELDS:
                 column.repeat(_COMMON_FIELDS[name](metadata), rows)
             elif name == TOPIC:
                 column.repeat(topic, rows)
-            elif name == MESSAGE_ID:
-                column.extend(message_id_bytes(entry, indexes, metadata.num_messages_in_batch, first_chunk))
 
-    def _extend(self, name: str, values: Callable[[], Values | None], rows: int) -> None:
+    def _extend(self, name: str, values: Values | None, rows: int) -> None:
         """Add values to a column if it is wanted; None stands for nulls."""
-        if name in self._built:
-            found = values()
-            if found is None:
-                self._built[name].repeat(None, rows)
-            else:
-                self._built[name].extend(found)
+        if name not in self._built:
+            return
+        if values is None:
+            self._built[name].repeat(None, rows)
+        else:
+            self._built[name].extend(values)
 
     def take(self) -> pa.RecordBatch:
         """Return the rows as one record batch, and start an empty one."""
-        arrays = [self._built[name].array() for name in self._columns]
+        arrays = [self._built[name].take() for name in self._columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         assert batch.num_rows == self.count, "every column has every row"
-        self._reset()
+        self.count = self.payload_bytes = 0
         return batch
-
-
-def message_id_bytes(
-    entry: MessageId, indexes: Sequence[int] | None, batch_size: int, first_chunk: tuple[int, int] | None = None
-) -> list[bytes]:
-    """Return the serialized ids of an entry's messages: of the batch's ``indexes``, or of a single message (None).
-
-    The common prefix is serialized once; each result equals ``MessageId.to_bytes``. The id of a message in chunks also
-    names the position (ledger id, entry id) of its first one.
-    """
-    if first_chunk is not None:
-        whole = entry.to_data()
-        whole.first_chunk_message_id.ledger_id, whole.first_chunk_message_id.entry_id = first_chunk
-        return [whole.SerializeToString()]
-    start = entry.to_bytes()
-    if indexes is None:
-        return [start]
-    if indexes == range(batch_size) and batch_size <= BATCH_ROWS_MAX:
-        return [start + end for end in _id_ends(batch_size)]
-    end = _BATCH_SIZE + varint(batch_size)
-    return [start + _BATCH_INDEX + varint(index) + end for index in indexes]
-
-
-@functools.lru_cache(maxsize=64)  # I15
-def _id_ends(batch_size: int) -> list[bytes]:
-    """Return what follows the position in the ids of a whole batch."""
-    end = _BATCH_SIZE + varint(batch_size)
-    return [_BATCH_INDEX + varint(index) + end for index in range(batch_size)]
 
 
 def _schema_version(metadata: MessageMetadata) -> int | None:
@@ -282,6 +247,13 @@ def _schema_version(metadata: MessageMetadata) -> int | None:
 
 def _sequence_id(number: int) -> int:
     return min(number, _SEQUENCE_ID_MAX)
+
+
+def _sequence_ids(first: int, indexes: Sequence[int]) -> Values:
+    """Return the sequence ids of a batch, of which ``first`` is that of its first message."""
+    if isinstance(indexes, range) and first + len(indexes) <= _SEQUENCE_ID_MAX:
+        return pa.array(np.arange(first, first + len(indexes)))
+    return [_sequence_id(first + index) for index in indexes]
 
 
 def _time(milliseconds: int) -> int | None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base.errors import ProtocolError
-from heliograph.pipelines.reading.batch_columns import batch_columns
+from heliograph.pipelines.reading.batch.columns import batch_columns
+from heliograph.pipelines.reading.batch.head_format import MESSAGES_MIN
+from heliograph.pipelines.reading.batch.messages import Messages
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of
-from heliograph.pipelines.reading.messages import Messages
-from heliograph.pipelines.reading.uniform_batch import MESSAGES_MIN
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import iterate_batch
 
@@ -73,6 +73,8 @@ def shown(found: Messages) -> list[tuple[Any, ...]]:
 
 
 def listed(values: Any) -> list[Any]:
+    if isinstance(values, np.ndarray):
+        return [row.tobytes() for row in values]
     return list(values.to_pylist() if isinstance(values, pa.Array) else values)
 
 
@@ -101,7 +103,49 @@ def test_messages_of_one_form(count: int, size: int, keyed: bool, time: int, seq
     found = batch_columns(plain, count)
     assert shown(found) == expected(plain, count)
     if len(set(map(len, messages))) == 1:
-        assert isinstance(found.values, pa.Array), "one form is read at once"
+        assert isinstance(found.values, np.ndarray), "one form is read at once"
+
+
+_NUMBERS = st.one_of(st.integers(0, 300), _NUMBER)
+_USUAL_HEAD = st.fixed_dictionaries(
+    {}, optional={"partition_key": st.text("k\0", max_size=127), "event_time": _NUMBERS, "sequence_id": _NUMBERS}
+)
+_LIKE_A_HEAD = packed({"partition_key": "k"}, b"") * 2 + b"\0\0\0\0\2\x18\0\0\0\x18\x18"
+
+
+@given(
+    st.lists(
+        st.tuples(_USUAL_HEAD, st.sampled_from([0, 1, 7, 10, 100, 300])),
+        min_size=MESSAGES_MIN,
+        max_size=20,
+    ),
+    st.sampled_from([b"x", b"\0", _LIKE_A_HEAD]),
+)
+def test_messages_of_different_sizes_are_read_at_once(
+    messages: list[tuple[dict[str, Any], int]], bytes_: bytes
+) -> None:
+    """Whatever their values are: they may look like heads."""
+    plain = b"".join(packed(head, (bytes_ * (size // len(bytes_) + 1))[:size]) for head, size in messages)
+    found = batch_columns(plain, len(messages))
+    assert shown(found) == expected(plain, len(messages))
+    if bytes_ == b"x" and all(len(packed(head, b"")) < 256 for head, _ in messages):
+        assert not isinstance(found.values, list)
+
+
+def test_a_value_that_looks_like_heads_does_not_slow_a_batch_down() -> None:
+    plain = b"".join(packed({"partition_key": "k" * (n % 5)}, packed({}, b"x" * n)) for n in range(40))
+    found = batch_columns(plain, 40)
+    assert isinstance(found.values, pa.Array)
+    assert shown(found) == expected(plain, 40)
+
+
+@pytest.mark.parametrize("size", [16_383, 16_384, (1 << 21) - 1, 1 << 21])
+def test_sizes_of_two_to_four_bytes(size: int) -> None:
+    """Those of four are left to protobuf."""
+    plain = b"".join(packed({}, b"x" * (size if n == 3 else n)) for n in range(10))
+    found = batch_columns(plain, 10)
+    assert shown(found) == expected(plain, 10)
+    assert isinstance(found.values, pa.Array) is (size < 1 << 21)
 
 
 @pytest.mark.parametrize("odd", [{"null_value": True}, {"compacted_out": True}, {"ordering_key": b""}])

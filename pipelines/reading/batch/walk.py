@@ -7,8 +7,7 @@ import struct
 from google.protobuf.message import DecodeError
 
 from heliograph.base.errors import ProtocolError
-from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of
-from heliograph.pipelines.reading.head_format import (
+from heliograph.pipelines.reading.batch.head_format import (
     EVENT_TIME,
     KEY,
     MORE,
@@ -17,7 +16,8 @@ from heliograph.pipelines.reading.head_format import (
     SIZE,
     length_at,
 )
-from heliograph.pipelines.reading.messages import Messages
+from heliograph.pipelines.reading.batch.messages import Messages
+from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of
 from heliograph.protocol.pulsar_pb2 import SingleMessageMetadata
 
 _U64 = (1 << 64) - 1

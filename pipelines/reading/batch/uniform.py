@@ -6,34 +6,27 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from heliograph.base.errors import ProtocolError
-from heliograph.pipelines.reading.head_format import (
+from heliograph.pipelines.reading.batch.head_format import (
     EVENT_TIME,
     KEY,
+    MESSAGES_MIN,
     MORE,
     NUMBER_BYTES_MAX,
     SEQUENCE_ID,
     SIZE,
     length_at,
 )
-from heliograph.pipelines.reading.messages import Messages
-
-MESSAGES_MIN = 8  # in a batch: below it, building arrays costs more than walking
-
-_OFFSET_MAX = (1 << 31) - 1  # bytes in one array
-
-_Bytes = npt.NDArray[np.uint8]
+from heliograph.pipelines.reading.batch.messages import Matrix, Messages
 
 
-def uniform_batch(plain: bytes, count: int) -> Messages | None:
+def uniform_batch(plain: bytes | memoryview, count: int) -> Messages | None:
     """Return the columns of a batch whose messages all have the form and the sizes of the first; None for others."""
     stride, rest = divmod(len(plain), max(1, count))
     if count < MESSAGES_MIN or rest or stride < 6:
         return None
     (length,) = length_at(plain)
-    form = _Form.of(plain[4 : 4 + length])
+    form = _Form.of(bytes(plain[4 : 4 + length]))
     if form is None or 4 + length + form.payload_size != stride:
         return None
     matrix = np.frombuffer(plain, np.uint8).reshape(count, stride)
@@ -42,8 +35,8 @@ def uniform_batch(plain: bytes, count: int) -> Messages | None:
         return None
     return Messages(
         range(count),
-        _binary(matrix[:, 4 + length :]),
-        keys=None if form.key is None else _binary(heads[:, form.key]),
+        matrix[:, 4 + length :],
+        keys=None if form.key is None else heads[:, form.key],
         event_times=None if form.event_time is None else _numbers(heads[:, form.event_time]),
     )
 
@@ -52,7 +45,7 @@ def uniform_batch(plain: bytes, count: int) -> Messages | None:
 class _Form:
     """Where the fields of a head are, and which of its bits are the same in all heads of this form."""
 
-    fixed: _Bytes  # a mask over the four bytes of its length and the head
+    fixed: npt.NDArray[np.uint8]  # a mask over the four bytes of its length and the head
     payload_size: int = -1
     key: slice | None = None
     event_time: slice | None = None
@@ -101,21 +94,10 @@ def _number(varint: bytes) -> int:
     return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(varint))
 
 
-def _numbers(varints: _Bytes) -> npt.NDArray[np.uint64]:
+def _numbers(varints: Matrix) -> npt.NDArray[np.uint64]:
     """Return the numbers in the rows of a matrix, all with the same count of bytes."""
     width = varints.shape[1]
     numbers = np.zeros(len(varints), np.uint64)
     for place in range(width):
         numbers |= (varints[:, place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
     return numbers
-
-
-def _binary(rows: _Bytes) -> pa.Array:
-    """Return the rows of a matrix as an array of byte strings."""
-    count, width = rows.shape
-    if count * width > _OFFSET_MAX:
-        raise ProtocolError(f"a batch holds more than {_OFFSET_MAX} bytes", field="entry")
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
-    return pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
-    )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+Matrix: TypeAlias = npt.NDArray[np.uint8]  # byte strings of one size, one a row
+
 
 @dataclass(slots=True)
 class Messages:
     """The messages of a batch that compaction left, as columns of equal length; a column that is None has only nulls.
+
+    A matrix is a view of the batch's bytes: it is copied when a record batch is made of it.
 
     Attributes:
         indexes: in the batch.
@@ -22,8 +27,8 @@ class Messages:
     """
 
     indexes: Sequence[int]
-    values: list[bytes | None] | pa.Array
-    keys: list[bytes | None] | pa.Array | None = None
+    values: list[bytes | None] | pa.Array | Matrix
+    keys: list[bytes | None] | pa.Array | Matrix | None = None
     event_times: list[int] | npt.NDArray[np.uint64] | None = None
     properties: list[list[tuple[str, str]]] | None = None
     ordering_keys: list[bytes | None] | None = None
