@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,31 +19,11 @@ import heliograph
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import AuthenticationError, HeliographError
 from heliograph.base.tls.contexts import TlsFiles
+from tests.cluster.support.served_broker import ServedBroker
 from tests.unit.auth.keys import SECRET, token
-from tests.unit.broker.clients import LoneBroker
 
 TOPIC = "persistent://public/default/work-0"  # owned from the start
 CHECK_SECONDS = 0.5
-
-
-class ServedBroker:
-    """A broker on ledgers in memory that listens on sockets."""
-
-    def __init__(self, **options: Any) -> None:
-        self._lone = LoneBroker(**options)
-        self._thread = threading.Thread(target=self._lone.loop.run_forever)
-        self._thread.start()
-        self.url = self._lone.broker.service_url
-        self.url_tls = self._lone.broker.service_url_tls.replace("127.0.0.1", "localhost")
-
-    @property
-    def connections_total(self) -> int:
-        return self._lone.broker._server.connections_total
-
-    def stop(self) -> None:
-        self._lone.loop.call_soon_threadsafe(self._lone.loop.stop)
-        self._thread.join()
-        self._lone.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="module")
