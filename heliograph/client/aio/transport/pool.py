@@ -113,10 +113,10 @@ class ConnectionPool:
         return connection
 
     async def _credentials(self, *, has_certificate: bool) -> Credentials:
-        return await present(
-            self._options.identity,
-            has_certificate=has_certificate and self._options.tls_certificate_file is not None,
-        )
+        options = self._options
+        # A pickled handle whose token was left out stays without one: the certificate's role may be another than its own.
+        is_role = options.tls_certificate_file is not None and not options.lacks_credentials
+        return await present(options.identity, has_certificate=has_certificate and is_role)
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +123,26 @@ def test_the_certificate_is_the_role(broker: ServedBroker, files: Path) -> None:
         ours.ping()
     with pytest.raises(AuthenticationError, match="Failed to authenticate"):
         heliograph.connect(broker.url_tls, tls_ca_file=str(files / "ca.pem"))
+
+
+def test_a_handle_that_lost_its_token_does_not_become_the_role_of_its_certificate(
+    broker: ServedBroker, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HELIOGRAPH_TOKEN", raising=False)
+    monkeypatch.delenv("HELIOGRAPH_TOKEN_FILE", raising=False)
+    with heliograph.connect(
+        broker.url_tls,
+        token=token("bob").decode(),
+        tls_ca_file=str(files / "ca.pem"),
+        tls_certificate_file=str(files / "alice.pem"),
+        tls_key_file=str(files / "alice.key"),
+    ) as ours:
+        ours.ping()
+        with (
+            pickle.loads(pickle.dumps(ours)) as copied,
+            pytest.raises(AuthenticationError, match="pickles hold no token"),
+        ):
+            copied.ping()
 
 
 def test_a_token_of_two_seconds_with_a_supplier_keeps_one_connection(broker: ServedBroker) -> None:

@@ -1,0 +1,1 @@
+"""A producer against a fake broker."""

@@ -1,0 +1,125 @@
+"""What a producer waits for: room, receipts, time limits, its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from heliograph.base import errors
+from heliograph.client.aio.producer.send_window import SendWindow
+from heliograph.protocol import pulsar_pb2 as pb
+from tests.unit.client.fake_broker import FakeBroker, T
+from tests.unit.client.world import client_of, run, stored, until
+
+
+def test_a_message_that_times_out_because_disks_are_full_says_so() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", send_timeout_ms=500)
+            broker.refuse(T.SEND, pb.PERSISTENCE_ERROR, "storage is full: bookie-1 (97% used)")
+            broker.hold_receipts()
+            with pytest.raises(errors.StorageFullError, match=r"bookie-1 \(97% used\).* not confirmed in time"):
+                await producer.send(b"1")
+            broker.release_receipts()
+            await producer.send(b"2")
+            broker.hold_receipts()
+            with pytest.raises(errors.RequestTimeoutError):
+                await producer.send(b"3")
+            broker.release_receipts()
+            await producer.close()
+
+    run(scenario())
+
+
+def test_a_full_window_makes_senders_wait_in_order() -> None:  # I15
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", pending_messages_max=10, batch_messages=5)
+            broker.hold_receipts()
+            tasks = [asyncio.ensure_future(producer.send(b"%d" % index)) for index in range(30)]
+            await until(lambda: len(broker.receipts_held or []) == 2)
+            await asyncio.sleep(0.01)
+            assert producer.pending_messages == 10
+            assert len(stored(broker.store)) == 10
+            broker.release_receipts()
+            await asyncio.gather(*tasks)
+            assert stored(broker.store) == [b"%d" % index for index in range(30)]
+            await producer.close()
+
+    run(scenario())
+
+
+def test_a_cancelled_wait_for_room_takes_none() -> None:
+    async def scenario() -> None:
+        window = SendWindow(1, 100)
+        await window.acquire(1, 500)  # alone it may exceed the bound
+        waiting = asyncio.ensure_future(window.acquire(1, 1))
+        behind = asyncio.ensure_future(window.acquire(1, 1))
+        await asyncio.sleep(0)
+        assert not window.try_acquire(1, 1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        window.release(1, 500)
+        await behind
+        assert (window.messages, window.bytes) == (1, 1)
+
+    run(scenario())
+
+
+def test_an_unconfirmed_message_times_out_and_later_ones_go_on() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", send_timeout_ms=500)
+            broker.hold_receipts()
+            with pytest.raises(errors.RequestTimeoutError):
+                await producer.send(b"1")
+            broker.release_receipts()
+            assert (await producer.send(b"2")).entry_id == 1
+            await producer.close()
+
+    run(scenario())
+
+
+def test_flushing_does_not_wait_for_what_is_sent_later() -> None:
+    """Otherwise flushing would never end while another caller keeps sending."""
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t")
+            broker.hold_receipts()
+            early = await producer.enqueue(b"early")
+            flushing = asyncio.ensure_future(producer.flush())
+            await until(lambda: len(broker.receipts_held or ()) == 1)
+            late = await producer.enqueue(b"late")
+            await until(lambda: len(broker.receipts_held or ()) == 2)
+            assert not flushing.done()
+            assert broker.receipts_held is not None
+            connection, receipt = broker.receipts_held.pop(0)
+            connection.write(receipt)
+            async with asyncio.timeout(10):
+                await flushing
+            assert (early.done(), late.done()) == (True, False)
+            broker.release_receipts()
+            await producer.flush()
+            assert late.done()
+
+    run(scenario())
+
+
+def test_closing_sends_what_is_left() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", linger_ms=10_000)
+            broker.hold_receipts()
+            futures = [await producer.enqueue(b"1")]
+            await until(lambda: broker.receipts_held)
+            futures.append(await producer.enqueue(b"2"))  # waits in a batch while the first is unconfirmed
+            broker.release_receipts()
+            await producer.close()
+            assert [future.done() for future in futures] == [True, True]
+            assert stored(broker.store) == [b"1", b"2"]
+            with pytest.raises(errors.AlreadyClosedError):
+                await producer.send(b"3")
+
+    run(scenario())
