@@ -114,7 +114,7 @@ class ConnectionPool:
 
     async def _credentials(self, *, has_certificate: bool) -> Credentials:
         options = self._options
-        # A pickled handle whose token was left out stays without one: the certificate's role may be another than its own.
+        # A pickle without its token stays without an identity: the certificate's role may be another than its own.
         is_role = options.tls_certificate_file is not None and not options.lacks_credentials
         return await present(options.identity, has_certificate=has_certificate and is_role)
 

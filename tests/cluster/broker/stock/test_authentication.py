@@ -9,7 +9,6 @@ import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pulsar
 import pytest

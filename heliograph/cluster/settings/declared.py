@@ -1,0 +1,225 @@
+"""The settings of a cluster: their names, defaults, bounds and meanings.
+
+``heliograph/cluster/config.py`` checks what they have to do with each other.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr
+
+from heliograph.actors.auditor.config import AuditorConfig
+from heliograph.base.settings import setting_of
+from heliograph.cluster.labels import ONE_MACHINE
+from heliograph.cluster.settings.location import ClusterLocation
+from heliograph.cluster.settings.sections import Sections
+from heliograph.metadata.etcd_member.membership import COUNTS
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def _port(default: int, description: str) -> Any:
+    return Field(default=default, ge=0, le=65535, description=description)
+
+
+def _shared(part: type[Any], name: str, **limits: Any) -> Any:
+    """Declare a setting of the cluster that is the parts' setting of the same name: default and meaning are theirs."""
+    declared = part.__dataclass_fields__[name]
+    return Field(default=declared.default, description=setting_of(declared).meaning, **limits)
+
+
+class ClusterSettings(ClusterLocation):
+    """The cluster's own settings, and a section of settings for each kind of part."""
+
+    config_file: Path | None = Field(
+        default=None, description="TOML file with further settings; None: `<home>/cluster.toml` if it exists"
+    )
+    sections: Sections = Field(  # type: ignore[valid-type]  # derived from the parts' own configurations
+        default_factory=Sections, description="settings of the parts, by section"
+    )
+    nodes: dict[str, dict[str, dict[str, Any]]] = Field(
+        default_factory=dict,
+        description="settings of the parts of one node: the table `[nodes.NAME.bookie]` and its siblings for "
+        "brokers and the gateway. NAME is the node's address in Ray, its host name or its label `heliograph.io/host`, "
+        "or `*` for every node; `disks` of a table for bookies are directories, each for a bookie of its own",
+    )
+    data_directory: Path | None = Field(
+        default=None, description="journals, entry logs and metadata, on each node; None: `<home>/data`"
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="address that every listener binds to; `node`: the address of the Ray node that runs the part, and "
+        "`0.0.0.0`: all addresses, of which the Ray node's is advertised",
+    )
+    node_address: str | None = Field(
+        default=None,
+        min_length=1,
+        description="address of this machine's Ray node, when `helio up` starts Ray; None: `host` if it is "
+        "an address of one machine, else Ray's own choice",
+    )
+
+    lean: bool = Field(
+        default=False,
+        description="a Ray that `helio up` starts has no dashboard, log monitor, autoscaler monitor and Ray Client "
+        "server, which no message meets; `helio status` then joins Ray, which takes seconds",
+    )
+    ray_on_loopback: bool = Field(
+        default=False,
+        description="all ports of a Ray that `helio up` starts are on loopback; other programs that join it need "
+        "`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` in their environment, `helio` and `heliograph.connect` do not",
+    )
+
+    insecure: bool = Field(
+        default=False,
+        description="start on an address that other machines reach, although callers need not say who they are",
+    )
+
+    cluster_secret: SecretStr | None = Field(
+        default=None,
+        description="secret that clients of bookies and of the embedded metadata store prove; None: these are open, "
+        "and listen on loopback only",
+    )
+    previous_cluster_secret: SecretStr | None = Field(
+        default=None,
+        description="secret that is still valid beside `cluster_secret`, so that it can be changed without a stop",
+    )
+
+    tls: Literal["files", "auto"] = Field(
+        default="files",
+        description="`auto`: every listener speaks TLS by certificates of an authority of the cluster's own, in "
+        "`<home>/certificates` on this machine; `files`: by the files that the settings below name",
+    )
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM with the brokers' certificate and its chain, on each node; None: no TLS",
+    )
+    tls_key_file: Path | None = Field(default=None, description="PEM with the private key of the certificate")
+    tls_ca_file: Path | None = Field(
+        default=None, description="PEM of the authority that signs the certificates of clients"
+    )
+    tls_require_client_certificate: bool = Field(
+        default=False, description="refuse clients without a certificate signed by `tls_ca_file`"
+    )
+
+    tls_trust_file: Path | None = Field(
+        default=None,
+        description="PEM of the authority that signs the brokers' certificate, which the gateway and clients on this "
+        "machine trust; None: `tls_ca_file`, and without that what the machine trusts",
+    )
+    tls_only: bool = Field(
+        default=False, description="brokers open no plain port, and a gateway has to have `gateway_tls`"
+    )
+
+    internal_tls_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM with the certificate that each part shows the others, and its chain, on each node, good for "
+        "servers and clients; None: bookies and the embedded metadata store speak no TLS",
+    )
+    internal_tls_key_file: Path | None = Field(default=None, description="PEM with the private key of that certificate")
+    internal_tls_ca_file: Path | None = Field(
+        default=None, description="PEM of the authority that signs the certificates of the parts"
+    )
+
+    bookies: int = Field(default=3, ge=1, le=999, description="storage nodes to start")
+    brokers: int = Field(default=2, ge=1, le=999, description="brokers to start; with two, one can fail")
+    gateway: bool = Field(default=True, description="start the HTTP and WebSocket gateway")
+    auditor: bool = Field(default=True, description="start the auditor, without which lost copies are not restored")
+    operator: bool = Field(
+        default=True,
+        description="start the operator, which gives joining nodes their parts, scales, and restarts parts in turn",
+    )
+
+    metadata_kind: Literal["embedded", "etcd"] = Field(
+        default="embedded",
+        description="metadata store that the cluster runs itself: `embedded` is one actor with one disk; `etcd` is "
+        "one, three or five members of etcd, on the nodes labelled `heliograph.io/metadata=true`",
+    )
+    metadata_members: int | None = Field(
+        default=None,
+        description='members of `metadata_kind = "etcd"`, 1, 3 or 5, kept from the first start on; None: as many as '
+        "nodes are labelled for them then",
+    )
+    metadata_url: str | None = Field(
+        default=None, description="existing metadata store; None: the cluster runs its own, see `metadata_kind`"
+    )
+    metadata_password: SecretStr | None = Field(
+        default=None, description="password of the user that `metadata_url` names; kept out of files and listings"
+    )
+    metadata_port: int = _port(0, "port of the embedded store; 0: a free one, kept over restarts")
+    etcd_port: int = Field(
+        default=2379,
+        ge=1,
+        le=65_535 - 2 * max(COUNTS),
+        description='port for clients of the first member of `metadata_kind = "etcd"`, etcd\'s own; the other members '
+        "reach it at the next port, and each further member has both ports 2 higher",
+    )
+    bookie_port: int = _port(
+        0, "port of the first bookie, such as BookKeeper's 3181, and 1 more for each other one; 0: free ones"
+    )
+    broker_port: int = _port(
+        6650, "port of the first broker, Pulsar's own, and 2 more for each other one; 0: free ones"
+    )
+    gateway_tls: bool = Field(default=False, description="the gateway speaks https, with the brokers' certificate")
+    broker_tls_port: int = _port(
+        6651,
+        "port for TLS of the first broker, with `tls_certificate_file`, and 2 more for each other one; 0: free ones",
+    )
+    gateway_port: int = _port(8080, "port of the gateway, Pulsar's own; 0: a free one")
+    dashboard_port: int = _port(8265, "port of the Ray dashboard; 0, or 8265 if that is in use: a free one")
+    ray_port: int = _port(
+        0,
+        "port of a Ray head that `helio up` starts, where other nodes join it (6379 is usual); 0: a free one, which a "
+        "head that is started again has again",
+    )
+
+    ensemble_size: int = Field(default=3, description="E: bookies that a segment is spread over")
+    write_quorum: int = Field(default=3, description="Qw: copies of each entry")
+    ack_quorum: int = Field(default=2, description="Qa: fsynced copies before a publish is acknowledged")
+
+    max_message_bytes: int = Field(
+        default=5 * MIB, ge=1 * KIB, le=5 * MIB, description="largest message; frames and caches are sized for 5 MiB"
+    )
+    session_timeout_ms: int = Field(
+        default=10_000,
+        ge=1_000,
+        le=300_000,
+        description="timeout of the sessions with the metadata store, after which a part that is silent is replaced",
+    )
+    lost_bookie_delay_ms: int = _shared(AuditorConfig, "lost_bookie_delay_ms", ge=0)
+    audit_interval_ms: int = _shared(AuditorConfig, "audit_interval_ms", ge=100)
+    open_ledger_grace_ms: int = _shared(AuditorConfig, "open_ledger_grace_ms", ge=0)
+    start_timeout_ms: int = Field(
+        default=120_000, ge=1_000, description="time for each part of the cluster to be ready"
+    )
+
+    require_labels: bool = Field(
+        default=True, description="place actors only on nodes that have `heliograph.io/` labels"
+    )
+    actor_cpus: float = Field(
+        default=0.1,
+        gt=0,
+        le=64,
+        description="CPUs that each actor holds; with 0 the autoscaler would remove its node as idle",
+    )
+    ray_cpus: int = Field(
+        default_factory=lambda: max(8, os.cpu_count() or 1),
+        ge=1,
+        description="logical CPUs of a Ray head that `helio up` starts, for tasks beside the actors; default: the "
+        "machine's, at least 8",
+    )
+    ray_labels: str = Field(
+        default=",".join(f"{label}={value}" for label, value in ONE_MACHINE.items()),
+        pattern=r"^[^=,\s]+=[^=,\s]+(,[^=,\s]+=[^=,\s]+)*$",
+        description="labels of a Ray head that `helio up` starts, `name=value,name=value`; where a part is for another "
+        "node, `helio up` waits `start_timeout_ms` for it to join",
+    )
+    ray_object_store_bytes: int = Field(
+        default=512 * MIB,
+        ge=80 * MIB,
+        description="object store of a Ray head that `helio up` starts; messages do not pass through it",
+    )
