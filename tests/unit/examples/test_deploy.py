@@ -5,11 +5,14 @@ from __future__ import annotations
 import configparser
 import copy
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +27,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from heliograph.cli.app import app
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.labels import METADATA_NAME, Node, broker_selector, storage_places
+from heliograph.cluster.labels import METADATA_NAME, Node, broker_selector, read_labels, storage_places
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -127,6 +130,49 @@ def test_the_script_of_a_container_is_valid_shell() -> None:
     shell = shutil.which("sh")
     assert shell
     subprocess.run([shell, "-n", str(DEPLOY / "docker" / "node.sh")], check=True)
+
+
+def run_container(tmp_path: Path, program: str, **environment: str) -> tuple[int, list[list[str]]]:
+    """Run the script of a container; return its exit code and the commands of helio, which are the lines ``program``.
+
+    The script is told to stop, as by ``docker stop``, when the first command runs.
+    """
+    (tmp_path / "hostname").write_text("#!/bin/sh\necho 10.0.0.7 fd00::7\n")
+    (tmp_path / "helio").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n{program}\n')
+    for name in ("hostname", "helio"):
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    with subprocess.Popen(["sh", str(DEPLOY / "docker" / "node.sh")], env={"PATH": path, **environment}) as script:
+        while not (tmp_path / "calls").exists() and script.poll() is None:
+            time.sleep(0.01)
+        script.terminate()
+        code = script.wait(60)
+    return code, [shlex.split(line) for line in (tmp_path / "calls").read_text().splitlines()]
+
+
+LASTING = 'case "$1" in up|join) until [ -e {stop} ]; do sleep 0.1; done;; *) touch {stop};; esac'
+
+
+def test_a_container_starts_a_cluster_or_joins_one_and_stops_in_good_order(tmp_path: Path) -> None:
+    text = "heliograph.io/bookie=bookie-2,heliograph.io/rack=r2"
+    program = LASTING.format(stop=tmp_path / "stop")
+    code, joined = run_container(tmp_path, program, HEAD="head:6379", LABELS=text)
+    assert (code, joined[-1]) == (0, ["down"])
+    command = HELIO.commands["join"].make_context("join", list(joined[0][1:]))
+    assert (command.params["address"], command.params["watch"]) == ("head:6379", True)
+    assert (command.params["host"], read_labels(command.params["label"])) == ("10.0.0.7", pairs(text))
+    for name in ("stop", "calls"):
+        (tmp_path / name).unlink()
+    code, started = run_container(tmp_path, program, LABELS=text)
+    assert (code, started[-1]) == (0, ["down"])
+    command = HELIO.commands["up"].make_context("up", list(started[0][1:]))
+    assert (command.params["ray_labels"], command.params["ray_port"]) == (text, 6379)
+
+
+def test_a_container_ends_with_its_node(tmp_path: Path) -> None:
+    code, called = run_container(tmp_path, "exit 3", LABELS="heliograph.io/bookie=bookie-1")
+    assert code in (3, -signal.SIGTERM)  # it had ended when it was told to stop, or not
+    assert called[0][0] == "up"
 
 
 def pairs(text: str) -> dict[str, str]:
