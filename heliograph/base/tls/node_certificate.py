@@ -6,6 +6,7 @@ authority signs.
 
 from __future__ import annotations
 
+import datetime
 import fcntl
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -56,6 +57,15 @@ def ensure_node_certificate(directory: Path, hosts: Iterable[str], sign: Sign) -
             return True
     except (OSError, ValueError) as error:
         raise ResourceError(f"the certificate of this node in {directory} cannot be used: {error}") from error
+
+
+def has_certificate(directory: Path, hosts: Iterable[str]) -> bool:
+    """Return whether the node has a certificate of these names that has not ended, however soon it does."""
+    try:
+        found = CertificateAuthority(directory).facts_of("parts.pem")
+    except (OSError, ValueError):
+        return False
+    return found is not None and {*hosts} <= {*found.names} and datetime.datetime.now(datetime.UTC) < found.ends
 
 
 @contextmanager

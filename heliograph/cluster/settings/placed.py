@@ -6,8 +6,12 @@ process would hold the code of every part.
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ import ray.util
 
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
-from heliograph.base.errors import ResourceError
+from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.base.peer import ListenAddress
 from heliograph.base.settings import restored
 from heliograph.cluster import labels, ports
@@ -25,10 +29,18 @@ from heliograph.cluster.settings.nodes import Tables, on_node
 from heliograph.gateway.config import GatewayConfig
 
 SIGN_SECONDS = 60.0  # for the authority's machine to sign the certificate of a node
+RENEWAL_CHECK_SECONDS = 60.0  # between two looks at the end of the node's certificate, of which one takes 1 ms
+RENEWAL_RETRY_SECONDS = 3_600.0  # after the authority did not sign; there are 30 days left
 _ADDRESS_SHARE = 0.001  # of a node's resource for its address
 _LISTENERS = (ListenAddress, BookieConfig, BrokerConfig, GatewayConfig)
 
-_certified: set[tuple[str, ...]] = set()  # the names that this process has a certificate for
+
+# By the names that this process has a certificate for: what makes it again when it is about to end. A process has one
+# or two: its actor's arguments are few.  # I15
+_certified: dict[tuple[str, ...], Callable[[], bool]] = {}
+_renewal = threading.Lock()
+
+log = logging.getLogger(__name__)
 
 
 def on_this_node(
@@ -69,7 +81,8 @@ def _certify(directory: str, signed_at: str, machine: ports.Machine, argument: A
     names = tuple(sorted({machine.address, machine.name, machine.advertised_host, advertised} - {""}))
     if names in _certified:
         return
-    from heliograph.base.tls.node_certificate import ensure_node_certificate  # it loads much, which few parts need
+    # It loads much, which few parts need.
+    from heliograph.base.tls.node_certificate import ensure_node_certificate, has_certificate
 
     def sign(request: bytes) -> tuple[bytes, bytes]:
         where = {f"{labels.ADDRESS_RESOURCE}{signed_at}": _ADDRESS_SHARE}
@@ -82,8 +95,41 @@ def _certify(directory: str, signed_at: str, machine: ports.Machine, argument: A
             ) from error
         return signed
 
-    ensure_node_certificate(Path(directory), names, sign)
-    _certified.add(names)
+    ensure = partial(ensure_node_certificate, Path(directory), names, sign)
+    try:
+        ensure()
+    except ResourceError as error:
+        if not has_certificate(Path(directory), names):
+            raise
+        log.warning("the certificate of this node is about to end and is not renewed yet: %s", error)
+    _certified[names] = ensure
+    _start_renewal()
+
+
+def _start_renewal() -> None:
+    """Have a thread of this process renew its certificates in time; the listeners read changed files by themselves."""
+    if _renewal.acquire(blocking=False):  # it is never released: one thread for the life of the process
+        threading.Thread(target=_renew_for_ever, name="certificates", daemon=True).start()
+
+
+def _renew_for_ever() -> None:
+    pause = RENEWAL_CHECK_SECONDS
+    while True:
+        time.sleep(pause)
+        pause = RENEWAL_CHECK_SECONDS if renew_certificates() else RENEWAL_RETRY_SECONDS
+
+
+def renew_certificates() -> bool:
+    """Make the certificates of this node again that are about to end. Return False if one could not be made."""
+    is_done = True
+    for ensure in list(_certified.values()):
+        try:
+            if ensure():
+                log.warning("the certificate of this node was renewed")
+        except HeliographError as error:
+            log.warning("the certificate of this node is about to end and cannot be renewed now: %s", error)
+            is_done = False
+    return is_done
 
 
 def _sign(directory: str, request: bytes) -> tuple[bytes, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ import httpx
 import pytest
 
 from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.base.tls import authority
 from tests.cluster.deployment.test_cli import PATIENT, helio, helio_json
-from tests.cluster.support.live_cluster import start
+from tests.cluster.support.live_cluster import start, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -82,3 +84,26 @@ def test_no_door_is_open_without_a_certificate(home: Path) -> None:
                 answer = b""
             assert not answer.startswith(b"HTTP/1.1 2")
             assert b"CONNECTED" not in answer
+
+
+@pytest.mark.full
+def test_a_certificate_that_ends_soon_is_renewed_while_the_parts_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, _, port = state_of(home).service_url.partition("://")[2].split(",")[0].rpartition(":")
+
+    def days_left() -> float:
+        context = ssl.create_default_context(cafile=str(home / "certificates" / "ca.pem"))
+        context.load_cert_chain(home / "certificates" / "client.pem", home / "certificates" / "client.key")
+        with (
+            socket.create_connection((host, int(port)), 30) as plain,
+            context.wrap_socket(plain, server_hostname=host) as shown,
+        ):
+            ends = (shown.getpeercert() or {})["notAfter"]
+        return (ssl.cert_time_to_seconds(str(ends)) - time.time()) / 86_400
+
+    monkeypatch.setattr(authority, "CERTIFICATE_DAYS", 2)
+    authority.CertificateAuthority(home / "certificates").ensure(renew=True)
+    wait_for(lambda: days_left() < 3, 60, "the broker shows the certificate that ends soon")
+    wait_for(lambda: days_left() > 300, 300, "the parts renew it")
+    helio("produce", "greetings", "after the renewal", "--home", home)

@@ -18,7 +18,9 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import ListenAddress, host_and_port
+from heliograph.base.tls import authority as authorities
 from heliograph.base.tls.authority import CertificateAuthority
+from heliograph.base.tls.contexts import ServerTls, TlsFiles
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.hosting import _after
 from heliograph.cluster.labels import Node
@@ -147,7 +149,8 @@ def test_a_part_has_a_certificate_that_names_what_it_is_reached_at(
             signed.append(request)
             return placed._sign(str(authority), request)
 
-    monkeypatch.setattr(placed, "_certified", set())
+    monkeypatch.setattr(placed, "_certified", {})
+    monkeypatch.setattr(placed, "_start_renewal", lambda: None)
     monkeypatch.setattr(placed, "_this_machine", lambda: Machine("10.0.0.2", "two", "two.example.org"))
     monkeypatch.setattr(ray, "remote", lambda function: Task())
     monkeypatch.setattr(ray, "get", lambda value, timeout: value)
@@ -159,8 +162,29 @@ def test_a_part_has_a_certificate_that_names_what_it_is_reached_at(
     assert found is not None
     assert {"10.0.0.2", "two", "two.example.org", "two.outside", "127.0.0.1"} <= {*found.names}
     assert len(signed) == 1
+    shown = ServerTls(TlsFiles(str(tmp_path / "node" / "parts.pem"), str(tmp_path / "node" / "parts.key")))
+    assert placed.renew_certificates()
+    assert len(signed) == 1, "it lasts a year"
+    monkeypatch.setattr(authorities, "CERTIFICATE_DAYS", 20)
+    (tmp_path / "node" / "parts.pem").unlink()
+    assert placed.renew_certificates()
+    soon = CertificateAuthority(tmp_path / "node").facts_of("parts.pem")
+    assert soon is not None
+    assert (soon.ends < found.ends, soon.names) == (True, found.names)
     monkeypatch.setattr(ray, "get", _unreachable)
-    monkeypatch.setattr(placed, "_certified", set())
+    assert not placed.renew_certificates()
+    monkeypatch.setattr(placed, "_certified", {})
+    again = placed.on_this_node("broker-1", "n", {}, given, certificates=str(tmp_path / "node"), signed_at="10.0.0.1")
+    assert again.advertised_host == "two.outside", "what has not ended yet is used while the authority is away"
+    monkeypatch.setattr(ray, "get", lambda value, timeout: value)
+    monkeypatch.setattr(authorities, "CERTIFICATE_DAYS", 365)
+    assert placed.renew_certificates()
+    renewed = CertificateAuthority(tmp_path / "node").facts_of("parts.pem")
+    assert renewed is not None
+    assert renewed.ends > soon.ends
+    assert shown.reload_if_changed(), "a listener shows it without a restart"
+    monkeypatch.setattr(ray, "get", _unreachable)
+    monkeypatch.setattr(placed, "_certified", {})
     with pytest.raises(ResourceError, match=r"no certificate from the authority at 10\.0\.0\.1"):
         placed.on_this_node("auditor", "n", {}, "url", certificates=str(tmp_path / "third"), signed_at="10.0.0.1")
 
