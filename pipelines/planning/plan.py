@@ -181,10 +181,13 @@ async def _plan_one_compacted(name: TopicName, admin: Admin) -> list[LedgerRange
     rest = await _acknowledged(admin, [name])
     if compacted is None:
         return await _ranges(admin, rest)
-    kept = _Span(str(name), name.partition, compacted["ledger_id"], 0, compacted["entries"] - 1)
     ledger_id, entry_id = compacted["horizon"]
     start = {name.partition: (ledger_id, entry_id + 1)}
-    first, *others = await _ranges(admin, [kept, *(span for span in rest if _is_wanted(span, start, None))])
+    fresh = [span for span in rest if _is_wanted(span, start, None)]
+    if not compacted["entries"]:  # no message had a key, or the last one of each was a tombstone
+        return cut(await _ranges(admin, fresh), start)
+    kept = _Span(str(name), name.partition, compacted["ledger_id"], 0, compacted["entries"] - 1)
+    first, *others = await _ranges(admin, [kept, *fresh])
     return [replace(first, compacted=True), *cut(others, start)]
 
 

@@ -56,7 +56,9 @@ def read_ranges(
         earlier = partial(_read_back, piece)
         for entry in entries:
             if piece.compacted:
-                rows.add_entry(piece.topic, piece.partition, *decode_kept(entry.payload))
+                ledger_id, entry_id, section = decode_kept(entry.payload)
+                kept_earlier = partial(_read_kept_back, piece, entry.entry_id, ledger_id)
+                rows.add_entry(piece.topic, piece.partition, ledger_id, entry_id, section, kept_earlier)
             else:
                 rows.add_entry(piece.topic, piece.partition, piece.ledger_id, entry.entry_id, entry.payload, earlier)
             if rows.is_full:
@@ -103,6 +105,22 @@ def _read_back(piece: LedgerRange, entry_id: int) -> Iterator[tuple[int, bytes |
         read = [entry for _, entries in _read_ahead([step]) for entry in entries]
         for entry in reversed(read):
             yield entry.entry_id, entry.payload
+
+
+def _read_kept_back(
+    piece: LedgerRange, kept_id: int, ledger_id: int, entry_id: int
+) -> Iterator[tuple[int, bytes | memoryview]]:
+    """Yield what ``_read_back`` does, of the entries that compaction kept of one ledger.
+
+    Args:
+        kept_id: the entry of the compacted ledger that keeps ``entry_id``.
+    """
+    for _, record in _read_back(piece, kept_id):
+        its_ledger, original, section = decode_kept(record)
+        if its_ledger != ledger_id:
+            return
+        assert original < entry_id, "a compacted ledger keeps the order of the topic"
+        yield original, section
 
 
 async def _open(ranges: Sequence[LedgerRange]) -> Fetcher:

@@ -114,7 +114,7 @@ def _gone(topic: TopicName, ledger_id: int) -> NotFoundError:
 
 
 def _compacted(compacted: CompactedLedger | None) -> Json | None:
-    if compacted is None or not compacted.entries:
+    if compacted is None:
         return None
     return {
         "ledger_id": compacted.ledger_id,

@@ -18,6 +18,7 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from heliograph.gateway.ports import AdminPort, AgentFactory
 from heliograph.metadata.store import MetadataStore
+from heliograph.operations.table import AdminOperation
 from tests.cluster.support.broker_cluster import BrokerCluster, RunningBroker, broker_cluster, wait_for
 
 
@@ -29,6 +30,13 @@ class _AnyBroker:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster.admin, name)
+
+    def called_from(self, address: str) -> _AnyBroker:
+        return self
+
+    async def call(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
+        """Run an operation of the table, which programs beside the brokers ask for by its name."""
+        return await self._cluster.admin.run(operation.name, arguments)
 
 
 class ClientsStack:
@@ -117,11 +125,14 @@ class ClientsStack:
 
 
 @contextlib.contextmanager
-def running_stack(directory: Path, *, brokers: int = 2, **policies: Any) -> Iterator[ClientsStack]:
-    """Run a cluster with a gateway for the duration of the block; ``policies`` are those of ``public/default``. Its
-    brokers note the time and the index of entries, so that every client shows that it copes with that."""
-    options = {"entry_metadata": "both"}
-    with broker_cluster(directory, bookies=3, brokers=brokers, options=options, **policies) as cluster:
+def running_stack(
+    directory: Path, *, brokers: int = 2, options: dict[str, Any] | None = None, **policies: Any
+) -> Iterator[ClientsStack]:
+    """Run a cluster with a gateway for the duration of the block; ``policies`` are those of ``public/default``, and
+    ``options`` settings of its brokers. They note the time and the index of entries, so that every client shows that it
+    copes with that."""
+    settings = {"entry_metadata": "both", **(options or {})}
+    with broker_cluster(directory, bookies=3, brokers=brokers, options=settings, **policies) as cluster:
         stack = ClientsStack(cluster)
         cluster.run(stack.start())
         try:

@@ -1,0 +1,1 @@
+"""Topics as tables, compared row for row with what stock readers find in them."""
