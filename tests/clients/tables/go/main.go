@@ -93,7 +93,7 @@ func (c cell) options(part int) pulsar.ProducerOptions {
 func (c cell) message(number int) *pulsar.ProducerMessage {
 	message := &pulsar.ProducerMessage{}
 	text := fmt.Sprintf("reading %d", number)
-	if number%9 == 8 {
+	if number%9 == 8 && c.codec != "zlib" { // the Python client throws away empty messages that ZLIB compressed
 		text = ""
 	}
 	switch {
