@@ -260,8 +260,8 @@ class TopicOperations(OperationGroup, group=""):
             for reading only and until ``expires_ms``, empty where bookies are open; ``authority``: the certificate, in
             PEM, of who signs those of bookies, empty where they do not speak TLS; ``trimmed``: the newest ledgers that
             retention deleted, as pairs of id and entries, oldest first, at most 64; ``compacted``: ``ledger_id``,
-            ``entries`` (0 if compaction kept none) and ``horizon`` (ledger and entry) of the compacted form, or None. Its
-            ledger may be named, too.
+            ``entries``, 0 if compaction kept none, and ``horizon`` (ledger and entry) of the compacted form, or None.
+            Its ledger may be named, too.
 
         Raises:
             BadRequestError: the topic is partitioned, ask for each partition; or there are more than 1,000 ledgers.
