@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heliograph.base.backoff import Backoff
+from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, home_directory
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import EXIT_FAILED, Output
+
+if TYPE_CHECKING:
+    from heliograph.cluster.joining.join import JoinOutcome
+
+FIRST_PAUSE_MS, PAUSE_MS_MAX = 1_000, 10_000  # between two looks for a cluster that does not answer
 
 
 def join(
@@ -39,7 +48,9 @@ def join(
         typer.Option(help="First of five ports of Ray on this machine, 0: free ones.", min=0, max=65_531),
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until its parts serve.", min=0)] = 300.0,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay, and join again when the node ends.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay: wait for the cluster, and join again when the node ends.")
+    ] = False,
     home: Home = None,
     namespace: Namespace = None,
     as_json: Json = False,
@@ -54,6 +65,7 @@ def join(
     from heliograph.client.discovery import namespace_or_noted
     from heliograph.cluster.joining.join import JoinWishes
     from heliograph.cluster.joining.join import join as start
+    from heliograph.cluster.joining.record import load_record
     from heliograph.cluster.labels import read_labels
 
     output = Output(as_json)
@@ -61,7 +73,11 @@ def join(
     place = ClusterHome(home_directory(namespace, home))
     named = namespace_or_noted(namespace)
     with output.timed() as timer:
-        joined = start(wishes, named, place, wait, timer.progress)
+        joined = _until_there(
+            lambda: start(wishes, named, place, wait, timer.progress),
+            watch and (address is not None or load_record(place) is not None),
+            timer.progress,
+        )
     seconds = round(timer.seconds, 1)
     output.result({**asdict(joined), "seconds": seconds})
     if joined.missing:
@@ -71,6 +87,19 @@ def join(
         _watch(named, place, output)
     elif joined.missing:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _until_there(join_now: Callable[[], JoinOutcome], is_patient: bool, say: Callable[[str], None]) -> JoinOutcome:
+    """Join; one that is patient waits for a cluster that does not answer, whose first machine may be starting."""
+    pauses = Backoff(FIRST_PAUSE_MS, PAUSE_MS_MAX)
+    while True:
+        try:
+            return join_now()
+        except ClusterNotFoundError as error:
+            if not is_patient or error.field != "address":
+                raise
+            say(f"{error}; the next attempt follows")
+        time.sleep(pauses.pause())
 
 
 def leave(

@@ -27,7 +27,12 @@ from heliograph.base.errors import ResourceError
 _PACKAGE = "etcd3.etcdrpc"
 _NAMES = ("kv_pb2", "auth_pb2", "rpc_pb2")  # the last imports the others
 # What etcd 3.4 can do and the package's older description of it does not say: (message, field, number).
-_ADDED_FLAGS = (("WatchCreateRequest", "fragment", 8), ("WatchResponse", "fragment", 7))
+_ADDED_FLAGS = (
+    ("WatchCreateRequest", "fragment", 8),
+    ("WatchResponse", "fragment", 7),
+    ("MemberAddRequest", "isLearner", 2),
+    ("Member", "isLearner", 5),
+)
 _lock = threading.Lock()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import ray
+from typer.testing import CliRunner
 
 from heliograph.base.errors import (
     BadRequestError,
@@ -25,12 +26,14 @@ from heliograph.base.errors import (
 from heliograph.base.home import ClusterHome, ClusterState, boot_id
 from heliograph.base.processes import ProcessName
 from heliograph.base.version import heliograph_version
+from heliograph.cli import joining as cli_joining
+from heliograph.cli.app import app
 from heliograph.client import discovery
 from heliograph.cluster import labels, lifecycle, supervision
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.joining import join as joining
 from heliograph.cluster.joining import leave, node, record, view
-from heliograph.cluster.joining.join import JoinWishes, join
+from heliograph.cluster.joining.join import JoinOutcome, JoinWishes, join
 from heliograph.cluster.joining.record import NodeRecord, load_record, save_record
 from heliograph.cluster.joining.view import ClusterCard, OutsideView
 
@@ -252,3 +255,29 @@ def test_a_node_that_left_is_not_watched(home: ClusterHome, monkeypatch: pytest.
 def test_addresses_have_a_usual_port() -> None:
     assert view.resolved("127.0.0.1", 6379) == HEAD
     assert view.own_address_towards(HEAD) == "127.0.0.1"
+
+
+def test_a_machine_that_watches_waits_for_a_cluster_that_is_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def start(wishes: JoinWishes, *_: Any) -> JoinOutcome:
+        tries.append(str(wishes.head))
+        if len(tries) < 3:
+            raise ClusterNotFoundError("no Ray answers", field="address")
+        return JoinOutcome("10.0.0.2", {}, str(wishes.head))
+
+    monkeypatch.setattr(joining, "join", start)
+    monkeypatch.setattr(cli_joining, "_watch", lambda *_: tries.append("watches"))
+    monkeypatch.setattr(cli_joining, "FIRST_PAUSE_MS", 0.001)
+    monkeypatch.setattr(cli_joining, "PAUSE_MS_MAX", 0.001)
+    home = ["--home", str(tmp_path), "--namespace", "n"]
+    shown = CliRunner().invoke(app, ["join", "10.0.0.1", "--watch", *home])
+    assert shown.exit_code == 0, shown.output
+    assert tries == ["10.0.0.1"] * 3 + ["watches"]
+    assert "the next attempt follows" in shown.output
+    tries.clear()
+    assert isinstance(CliRunner().invoke(app, ["join", "10.0.0.1", *home]).exception, ClusterNotFoundError)
+    assert isinstance(CliRunner().invoke(app, ["join", "--watch", *home]).exception, ClusterNotFoundError)
+    assert tries == ["10.0.0.1", "None"], "one that names no cluster does not wait for it"
