@@ -203,6 +203,11 @@ class ClusterHome:
             raise ResourceError(f"{self._places} cannot be read ({error})") from error
         return found
 
+    def forget_place(self, name: str) -> None:
+        """Forget where a part was, which has left for good."""
+        places = {each: place for each, place in self.places().items() if each != name}
+        replace_private(self._places, (json.dumps(places, indent=2) + "\n").encode())
+
     def forget_places(self) -> None:
         """Delete that record and the one of the etcd members, when the data is deleted."""
         self._places.unlink(missing_ok=True)

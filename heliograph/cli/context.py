@@ -32,6 +32,11 @@ class CommandContext:
         """The directory in which this machine records the cluster."""
         return Target.of(self._namespace, self._home).home
 
+    @functools.cached_property
+    def namespace(self) -> str:
+        """The Ray namespace of the cluster."""
+        return Target.of(self._namespace, self._home).namespace
+
     @property
     def location(self) -> dict[str, Any]:
         """What names the cluster, as arguments of its configuration."""

@@ -143,6 +143,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "certs show": ("helio certs show",),
     "certs renew": ("helio certs renew --host broker.example.org",),
     "metadata status": ("helio metadata status",),
+    "metadata members": ("helio metadata members 3",),
     "metadata replace": ("helio metadata replace metadata-2 --empty-disk",),
     "metadata defragment": ("helio metadata defragment",),
     "metadata serve": ("helio metadata serve --url etcd://10.0.0.7:2379/heliograph --zk-port 2181",),

@@ -253,6 +253,12 @@ def create_named(
     _create(part, config, metadata_url, dashboard_url, kept, signed_at)
 
 
+def create_member(part: Part, config: ClusterConfig) -> None:
+    """Create the actor of an etcd member that joins the others."""
+    assert part.membership is not None, "it is an etcd member"
+    _create(part, config, "", "", (), discovery.own_address())
+
+
 def _named_actors(namespace: str) -> set[str]:
     return {
         entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace

@@ -163,13 +163,12 @@ def member_places(
         ResourceError: fewer nodes are labelled than there are members.
         InvalidConfigError: another number of members was placed before.
     """
-    is_bare = not require_labels or is_one_without_labels(nodes, known)
-    selector = {} if is_bare else {METADATA: ANY}
-    usable = sorted({node.address for node in nodes if matches(selector, node.labels)})
+    selector, usable = _member_nodes(nodes, known, require_labels=require_labels)
     before = {name: _kept(place, usable, known) for name, place in known.items() if name.startswith(METADATA_PREFIX)}
     if before and count not in (None, len(before)):
         raise InvalidConfigError(
-            f"the cluster has {len(before)} etcd members since its first start: leave metadata_members at that",
+            f"the cluster has {len(before)} etcd members: leave metadata_members at that, and change it while the "
+            f"cluster runs, with helio metadata members {count}",
             field="metadata_members",
             limit=str(len(before)),
         )
@@ -181,11 +180,38 @@ def member_places(
     if len(usable) < wanted and not is_local:
         raise ResourceError(
             f"{wanted} etcd members need a node each, and {len(usable)} nodes are labelled {METADATA}={ANY}: "
-            "start more with `ray start --labels`",
+            f"start more with `helio join --label {METADATA}={ANY}`",
             field="labels",
         )
     names = [f"{METADATA_PREFIX}{number}" for number in range(1, wanted + 1)]
     return {name: Place(selector, usable[index % len(usable)]) for index, name in enumerate(names)}
+
+
+def further_member_places(
+    nodes: Sequence[Node], known: Mapping[str, Place], *, is_local: bool, require_labels: bool
+) -> list[Place]:
+    """Return where further etcd members may be: one on each usable node without one; on one machine, any number.
+
+    Args:
+        nodes: the living ones.
+        known: where parts are.
+        is_local: all parts are on one machine, so that several members may share a node.
+        require_labels: use labelled nodes only.
+    """
+    selector, usable = _member_nodes(nodes, known, require_labels=require_labels)
+    if is_local:
+        return [Place(selector, usable[0])] * max(MEMBER_COUNTS) if usable else []
+    taken = {place.address for name, place in known.items() if name.startswith(METADATA_PREFIX)}
+    return [Place(selector, address) for address in usable if address not in taken]
+
+
+def _member_nodes(
+    nodes: Sequence[Node], known: Mapping[str, Place], *, require_labels: bool
+) -> tuple[dict[str, str], list[str]]:
+    """Return the labels that nodes of etcd members carry, and the addresses of those that do."""
+    is_bare = not require_labels or is_one_without_labels(nodes, known)
+    selector = {} if is_bare else {METADATA: ANY}
+    return selector, sorted({node.address for node in nodes if matches(selector, node.labels)})
 
 
 def disks_of(node: Node, disks: Mapping[str, Sequence[str]]) -> Sequence[str]:

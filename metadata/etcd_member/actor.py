@@ -46,7 +46,7 @@ class EtcdMemberActor:
     etcd when the actor's process has ended.
     """
 
-    ungated = frozenset({"permit"})  # while the start waits for it
+    ungated = frozenset({"permit", "retire"})  # while the start waits for it, or fails
 
     def __init__(self, directory: str, listen: ListenAddress, plan: MemberPlan) -> None:
         """
@@ -62,6 +62,7 @@ class EtcdMemberActor:
         self._child: GuardedChild | None = None
         self._exit: asyncio.Future[int] | None = None
         self._is_stopped = False
+        self._is_retiring = False
         self._last_words = ""  # of etcd, when something is wrong
 
     def __repr__(self) -> str:
@@ -95,8 +96,8 @@ class EtcdMemberActor:
         assert self._exit is not None, "it was started"
         assert self._child is not None, "it was started"
         await asyncio.wait([self._exit])
-        if self._is_stopped:
-            await asyncio.Event().wait()  # the caller of stop ends this process
+        if self._is_stopped or self._is_retiring:
+            await asyncio.Event().wait()  # the caller of stop or retire ends this process
         return self._why()
 
     async def permit(self, is_joining: bool) -> None:
@@ -114,6 +115,10 @@ class EtcdMemberActor:
         if check_cookie(self._directory, *own) is None:
             write_cookie(self._directory, MemberCookie(*own, is_joining=is_joining))
         self._permitted.set()
+
+    async def retire(self, is_retiring: bool) -> None:
+        """Go on or not when etcd ends by itself, as it does when it is taken off the list of members."""
+        self._is_retiring = is_retiring
 
     async def etcd_pid(self) -> int:
         """Return the pid of etcd."""

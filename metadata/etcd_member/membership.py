@@ -1,4 +1,4 @@
-"""The members of one etcd cluster: their names and addresses, fixed from its first start on. Pure."""
+"""The members of one etcd cluster: their names and addresses, which each has for as long as it is one. Pure."""
 
 from __future__ import annotations
 

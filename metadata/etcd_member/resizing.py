@@ -1,13 +1,14 @@
 """Which member an etcd cluster gets or loses next on its way to another number of them. Pure.
 
-A member joins as a learner, which has no vote, so that one that does not start costs no majority; it is promoted when it
-has the others' data. One joins or leaves at a time.
+A member joins as a learner, which has no vote, so that one that does not start costs no majority; it is promoted when
+it has the others' data. One joins or leaves at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from heliograph.base.errors import BadRequestError, ConflictError, ServiceNotReadyError
 from heliograph.base.tls.contexts import PeerTlsFiles
@@ -58,8 +59,8 @@ def check_wanted(membership: EtcdMembership, serving: Collection[str], wanted: i
     silent = [name for name in names if name not in serving]
     if len(names) - len(silent) < membership.quorum:
         raise ServiceNotReadyError(
-            f"quorum lost: {len(names) - len(silent)} of {len(names)} members serve, {membership.quorum} have to; start "
-            f"{', '.join(silent)} first"
+            f"quorum lost: {len(names) - len(silent)} of {len(names)} members serve, {membership.quorum} have to; "
+            f"start {', '.join(silent)} first"
         )
     if wanted > len(names) and silent:
         raise ConflictError(
@@ -108,13 +109,16 @@ def next_change(
     for one in listed:
         if known.isdisjoint(one.peer_urls):
             begun = [member for member in candidates if member.peer_url(tls) in one.peer_urls]
-            if not begun:
+            if begun:
+                return MemberChange(begun[0], joins=len(membership.members) < wanted, listed=one)
+            if not one.is_learner:
+                where = ", ".join(one.peer_urls)
                 raise ConflictError(
-                    f"etcd has a member at {', '.join(one.peer_urls)} that this cluster does not know: remove it first, "
-                    "with etcdctl member remove",
+                    f"etcd has a member at {where} that this cluster does not know: remove it first, with etcdctl "
+                    "member remove",
                     field="count",
                 )
-            return MemberChange(begun[0], joins=len(membership.members) < wanted, listed=one)
+            return MemberChange(_at(one), joins=False, listed=one)  # its node is gone
     for member in membership.members:
         if member.peer_url(tls) not in by_url:
             return MemberChange(member, joins=False)
@@ -126,6 +130,12 @@ def next_change(
         member = leaving(membership, serving)
         return MemberChange(member, joins=False, listed=by_url[member.peer_url(tls)])
     return None
+
+
+def _at(listed: ListedMember) -> EtcdMember:
+    """Return a member as its peer URL tells it."""
+    parts = urlsplit(listed.peer_urls[0])
+    return EtcdMember(listed.name, parts.hostname or "", (parts.port or 1) - 1)
 
 
 def with_member(membership: EtcdMembership, member: EtcdMember) -> EtcdMembership:

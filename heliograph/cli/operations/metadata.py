@@ -225,6 +225,50 @@ def replace(
 
 
 @command(app)
+def members(
+    context: CommandContext,
+    count: Annotated[int, typer.Argument(help="How many members there are to be: 1, 3 or 5.")],
+    wait: Annotated[float, typer.Option(help="Seconds to wait for each member.", min=0)] = 300.0,
+) -> None:
+    """Have more etcd members, or fewer, while the cluster runs.
+
+    One joins or leaves at a time, and all serve before the next. A new one has no vote until it has the data, and needs
+    a node labelled heliograph.io/metadata=true of its own; one that leaves loses its data. Refused where a majority
+    would be lost or no node is there. Run it on the machine of helio up. Exits with 1 if the time was too short; run it
+    again to go on.
+    """
+    from heliograph.cluster.deployment import create_member
+    from heliograph.cluster.etcd_members.resizing import resize
+    from heliograph.cluster.lifecycle import up
+    from heliograph.cluster.setting_report import of_last_start
+
+    home = ClusterHome(context.home)
+    config = of_last_start(context.namespace, home)
+    with context.output.timed() as timer:
+        outcome = resize(
+            count, config, lambda part: create_member(part, config), wait_seconds=wait, progress=timer.progress
+        )
+        if outcome.done:
+            _keep_count(home, count)
+            # A new operator, and what finds the members: this machine's record and the card for those that join.
+            up(of_last_start(context.namespace, home).model_copy(update={"metadata_members": None}), timer.progress)
+    context.output.result(asdict(outcome))
+    if not outcome.done:
+        context.output.warn(f"{len(outcome.members)} members for now; run this again to go on")
+        raise typer.Exit(EXIT_FAILED)
+    context.output.done(f"{', '.join(outcome.members)} serve; parts that run know of new ones after a restart")
+
+
+def _keep_count(home: ClusterHome, count: int) -> None:
+    """Write the number to the cluster's file, if it has one: another number there is refused at the next start."""
+    from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+
+    file = SettingsFile(home.directory / FILE_NAME)
+    if file.exists() and "metadata_members" in file.values():
+        file.replace(file.text_with("metadata_members", count))
+
+
+@command(app)
 def defragment(context: CommandContext) -> None:
     """Give space that the members' databases do not use back.
 

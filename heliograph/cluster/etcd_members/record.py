@@ -1,4 +1,4 @@
-"""The record of the etcd members, with their addresses, which are fixed at the first start."""
+"""The record of the etcd members, with their addresses, which each has for as long as it is one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def with_membership(
     own = [part for part in parts if part.kind == "metadata"]
     if not config.has_etcd_members:
         return list(parts)
-    members = tuple(EtcdMember(part.name, _host_of(part, nodes, config), part.port) for part in own)
+    members = tuple(EtcdMember(part.name, host_of(part, nodes, config), part.port) for part in own)
     membership = membership_of(home)
     if membership is None:
         membership = EtcdMembership(secrets.token_hex(CLUSTER_ID_BYTES), members)
@@ -96,7 +96,7 @@ def plan_of(part: Part, config: ClusterConfig) -> MemberPlan:
     return MemberPlan(part.name, part.membership, config.etcd_config(), config.peer_tls, own)
 
 
-def _host_of(part: Part, nodes: Sequence[Node], config: ClusterConfig) -> str:
+def host_of(part: Part, nodes: Sequence[Node], config: ClusterConfig) -> str:
     """Return the host by which others reach what runs on the node of a part."""
     named = [node.labels.get(labels.HOST, "") for node in nodes if part.place.admits(node)]
     if named and named[0]:

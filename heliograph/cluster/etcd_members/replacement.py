@@ -64,12 +64,18 @@ def replace(name: str, config: ClusterConfig, *, wait_seconds: float, progress: 
     discovery.attach(config.namespace, home=config.home_directory, address=state.ray_address if state else None)
     asyncio.run(make_room_for(membership.member(name), membership, config.peer_tls))
     progress(f"the other members have {name} as a new one")
-    _permit(name, config.namespace)
+    permit_joining(name, config.namespace)
     progress(f"{name} may begin on its empty disk")
     return _serves(name, membership, config, time.monotonic() + wait_seconds)
 
 
-def _permit(name: str, namespace: str) -> None:
+def permit_joining(name: str, namespace: str) -> None:
+    """Let a member that the others added begin on an empty disk.
+
+    Raises:
+        ServiceNotReadyError: its actor does not answer.
+        ConflictError, ResourceError: its directory cannot be used.
+    """
     deadline = time.monotonic() + PERMIT_SECONDS
     while True:
         handle = existing(name, namespace)

@@ -129,3 +129,31 @@ def test_metadata_moves_from_the_embedded_store_to_etcd_and_back(tmp_path: Path)
             helio("produce", "kept", "2", *here)
         assert helio("consume", "kept", "--from", "earliest", "-n", "3", *here).split() == ["1", "2", "2"]
         helio("down", *here)
+
+
+@pytest.mark.full
+def test_members_join_and_leave_while_messages_flow(tmp_path: Path) -> None:
+    with cluster_with_members(tmp_path, metadata_members=1, etcd_port=free_run(10), operator=True) as cluster:
+        discovery.detach()  # a program that has joined Ray ends with it
+        here = ("--home", cluster.home, "--namespace", cluster.namespace)
+
+        def members(count: int) -> list[str]:
+            found = helio_json("metadata", "members", str(count), *here)
+            assert found["done"]
+            assert found["leftover"] == {}
+            serving = helio_json("metadata", "status", *here)["members"]
+            assert all(member["is_serving"] for member in serving)
+            helio("produce", "kept", str(count), *here)
+            return sorted(member["name"] for member in serving)
+
+        helio("produce", "kept", "0", *here)
+        assert members(3) == list(MEMBERS)
+        assert members(5) == [*MEMBERS, "metadata-4", "metadata-5"]
+        assert members(1) == ["metadata-1"]
+        left = [path.name for path in cluster.config.data_root.glob("metadata-*") if any(path.iterdir())]
+        assert left == ["metadata-1"]
+        helio("down", *here)
+        helio("up", *here)
+        assert members(3) == list(MEMBERS)
+        assert helio("consume", "kept", "--from", "earliest", "-n", "5", *here).split() == ["0", "3", "5", "1", "3"]
+        helio("down", *here)

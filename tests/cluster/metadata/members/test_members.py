@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.session import BrokerSessions
-from heliograph.base.errors import ConflictError, ResourceError
+from heliograph.base.errors import ConflictError, ResourceError, ServiceNotReadyError
 from heliograph.base.processes import ProcessName, wait_until
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.tls.contexts import PeerTlsFiles
@@ -27,7 +28,9 @@ from heliograph.metadata.backends.etcd.wire.connection import open_channel
 from heliograph.metadata.backends.etcd.wire.modules import etcd_api
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.etcd_member.changes import defragment, make_room_for
+from heliograph.metadata.etcd_member.membership import EtcdMembership
 from heliograph.metadata.etcd_member.survey import survey
+from heliograph.metadata.etcd_member.votes import EtcdVotes
 from heliograph.metadata.paths import bundles
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore, SessionState
@@ -82,6 +85,53 @@ def test_a_member_that_lost_its_disk_is_replaced_and_has_what_the_others_have(tm
             assert sorted(done) == [member.name for member in membership.members]
 
     run(scenario())
+
+
+@pytest.mark.cluster
+def test_a_member_gets_its_vote_when_it_has_the_data_and_gives_it_back(tmp_path: Path) -> None:
+    both = membership_of(2)
+    first, second = both.members
+    alone = EtcdMembership(both.cluster_id, (first,))
+
+    async def scenario() -> None:
+        address = EtcdAddress.parse(alone.store_url(None))
+        votes = EtcdVotes(address, first.endpoint)
+        async with formed(tmp_path, alone) as members, session(alone.store_url(None)) as store:
+            await store.create("/kept", b"value")
+            await asyncio.to_thread(votes.add_learner, second.peer_url(None))
+            unnamed = next(one for one in await asyncio.to_thread(votes.listed) if one.is_learner)
+            assert unnamed.peer_urls == (second.peer_url(None),)
+            with pytest.raises(ServiceNotReadyError):
+                await asyncio.to_thread(votes.promote, unnamed.member_id)  # it has not started
+            await store.set("/kept", b"later")  # and its absence costs nothing
+            joining = members[second.name] = member_in(tmp_path, second.name, both)
+            await joining.permit(is_joining=True)
+            starting = asyncio.create_task(joining.start())
+            await _in_the_end(lambda: votes.promote(unnamed.member_id))
+            await starting
+            assert all(member.is_serving for member in (await survey(EtcdAddress.parse(both.store_url(None)))).members)
+            async with session(f"etcd://{second.endpoint}") as through_it:
+                assert (await through_it.get("/kept"))[0] == b"later"
+            await asyncio.to_thread(votes.hand_over, first.endpoint, unnamed.member_id)
+            await joining.retire(True)
+            await _in_the_end(lambda: votes.remove(unnamed.member_id))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(joining.ended(), 0.01)  # its actor does not end with it
+            await joining.erase()
+            assert not any((tmp_path / second.name).iterdir())
+            await store.set("/kept", b"alone again")
+
+    run(scenario())
+
+
+async def _in_the_end(change: Callable[[], None]) -> None:
+    """Repeat a change of the members that etcd refuses until it is ready for it."""
+    async with asyncio.timeout(START_SECONDS):
+        while True:
+            try:
+                return await asyncio.to_thread(change)
+            except ServiceNotReadyError:
+                await asyncio.sleep(0.1)
 
 
 @pytest.mark.cluster
