@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,6 +14,8 @@ from heliograph.cli.operations.metadata_access import named_store, opened, store
 
 if TYPE_CHECKING:
     from heliograph.metadata.backup.file import BackupSummary
+
+T = TypeVar("T")
 
 app = group("Back the metadata up, and restore it.")
 LEDGERS_NAMED_MAX = 20  # in lines for people
@@ -40,7 +42,7 @@ def create(context: CommandContext, file: File, store: Store = None) -> None:
             return (await snapshot(session, file))[0]
 
     with context.output.timed():
-        summary = asyncio.run(run())
+        summary = _run(run())
     context.report({"file": str(file), **_fields(summary)}, f"{file}: {_line(summary)}")
 
 
@@ -64,7 +66,7 @@ def verify(context: CommandContext, file: File, store: Store = None) -> None:
             async with opened(named, context.home) as session:
                 return await missing_ledgers(file, session, summary.instance_id)
 
-        missing = result["missing_ledgers"] = asyncio.run(run())
+        missing = result["missing_ledgers"] = _run(run())
         lines.append(f"{len(missing)} of its {summary.ledgers} ledgers are not in the store any more")
         lines += [f"  ledger {ledger_id}" for ledger_id in missing[:LEDGERS_NAMED_MAX]]
     context.report(result, *lines)
@@ -89,7 +91,7 @@ def restore(
             return await fill(file, session)
 
     with context.output.timed() as timer, named_store(to, context.location, timer.progress) as empty:
-        summary, behind = asyncio.run(run())
+        summary, behind = _run(run())
     context.report(
         {"file": str(file), **_fields(summary), "behind": behind},
         f"restored: {_line(summary)}",
@@ -110,7 +112,7 @@ def accept(context: CommandContext, store: Store = None) -> None:
         async with opened(store or store_of(context.home), context.home) as session:
             return await remove(session)
 
-    was_restored = asyncio.run(run())
+    was_restored = _run(run())
     context.report(
         {"accepted": was_restored},
         "accepted: bookies delete what the metadata does not name" if was_restored else "nothing is to be accepted",
@@ -131,3 +133,9 @@ def _fields(summary: BackupSummary) -> dict[str, Any]:
 def _line(summary: BackupSummary) -> str:
     made = datetime.fromtimestamp(summary.created_ms / 1000, UTC).isoformat(" ", "seconds")
     return f"cluster {summary.instance_id or '(none)'}, {summary.nodes} nodes, {summary.ledgers} ledgers, of {made}"
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    import asyncio  # a name of a command is completed without it
+
+    return asyncio.run(work)

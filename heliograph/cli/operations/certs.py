@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph.base.tls.authority import DIRECTORY, CertificateAuthority
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import Output
+
+if TYPE_CHECKING:
+    from heliograph.base.tls.authority import CertificateAuthority
 
 app = typer.Typer(
     help="The certificates that `helio up --tls auto` makes.", no_args_is_help=True, rich_markup_mode=None
@@ -44,6 +46,8 @@ def renew(
 
 
 def _authority(namespace: str | None, home: Path | None) -> CertificateAuthority:
+    from heliograph.base.tls.authority import DIRECTORY, CertificateAuthority
+
     return CertificateAuthority(Target.of(namespace, home).home / DIRECTORY)
 
 

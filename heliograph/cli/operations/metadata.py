@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import tempfile
 from dataclasses import asdict
 from dataclasses import replace as changed
 from pathlib import Path
@@ -12,19 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import BadRequestError, InvalidConfigError
-from heliograph.base.guard.handshake import secrets_in
-from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import ClusterHome
-from heliograph.base.peer import is_loopback
-from heliograph.base.tls.contexts import ServerTls, TlsFiles
 from heliograph.cli.context import CommandContext, command
 from heliograph.cli.operations.metadata_access import is_same, named_store, opened, store_of
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
 
 if TYPE_CHECKING:
+    from heliograph.auth.config import AuthConfig
+    from heliograph.base.tls.contexts import TlsFiles
     from heliograph.metadata.backup.file import BackupSummary
     from heliograph.metadata.endpoint.limits import EndpointLimits
 
@@ -76,7 +70,11 @@ def serve(
     outlive this command until their timeout: a client may go on at another endpoint of the same store.
     With the cluster's setting auth.enabled, clients have to show a token: addauth token <token>.
     """
+    import asyncio
+
     from heliograph.auth.issuing import own_credentials
+    from heliograph.base.guard.handshake import secrets_in
+    from heliograph.base.peer import is_loopback
     from heliograph.cluster.config import ClusterConfig
     from heliograph.metadata.credentials import with_secrets
 
@@ -121,6 +119,9 @@ def migrate(
     not. Then start the cluster with the new store. The old one is not changed: do not start the cluster with it again.
     The word etcd stands for the members that the cluster runs itself; they, and Ray, run for the length of the command.
     """
+    import asyncio
+    import tempfile
+
     from heliograph.metadata.backup.migration import migrate as copy
 
     async def run() -> tuple[BackupSummary, list[str]]:
@@ -150,6 +151,8 @@ def status(context: CommandContext) -> None:
     That is each one's role, version, size of its database, lag and alarms.
     Exit code 0 if all members serve without an alarm. Of another store, only whether it answers is shown.
     """
+    import asyncio
+
     from heliograph.cluster.etcd_members.record import membership_of
     from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
     from heliograph.metadata.etcd_member.survey import survey
@@ -185,6 +188,8 @@ def status(context: CommandContext) -> None:
 
 
 def _show_one_store(context: CommandContext, url: str) -> None:
+    import asyncio
+
     async def ask() -> None:
         async with opened(url, context.home) as store:
             await store.sync()
@@ -274,6 +279,8 @@ def defragment(context: CommandContext) -> None:
 
     One member after the other, the leader last: each serves nothing meanwhile. The alarm NOSPACE is ended then.
     """
+    import asyncio
+
     from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
     from heliograph.metadata.etcd_member import changes
     from heliograph.metadata.etcd_member.survey import MemberState
@@ -307,6 +314,11 @@ async def _serve(
     tls: TlsFiles | None,
     output: Output,
 ) -> None:
+    import asyncio
+    import signal
+
+    from heliograph.base.guard.watchdog import watchdog_of_environment
+    from heliograph.base.tls.contexts import ServerTls
     from heliograph.metadata.connect import connect_store
     from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heliograph.base.errors import BadRequestError
-from heliograph.base.guard.handshake import secrets_in
 from heliograph.base.home import ClusterHome
 
 if TYPE_CHECKING:
@@ -71,6 +69,7 @@ async def opened(name: str, home: Path) -> AsyncIterator[MetadataStore]:
         MetadataError: the store cannot be reached.
         InvalidConfigError: the URL is malformed.
     """
+    from heliograph.base.guard.handshake import secrets_in
     from heliograph.metadata.connect import connect_store
     from heliograph.metadata.credentials import with_secrets
 
@@ -92,6 +91,8 @@ async def _served(directory: Path) -> AsyncIterator[MetadataStore]:
 
     port_file = directory / "port"
     had_port = port_file.exists()
+    import secrets
+
     secret = secrets.token_hex(32)  # other users of this machine reach the address
     server = EmbeddedServer(directory, LOOPBACK, secret=secret, lock_wait_ms=0)
     await server.start()

@@ -8,24 +8,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import jwt
 import typer
 
-from heliograph.auth.config import AuthConfig
-from heliograph.auth.issuing import (
-    SECRET_KEY_FILE,
-    new_key_pair,
-    new_secret_key,
-    new_token,
-    private_key,
-    renew_admin_token,
-    retire_secret_keys,
-    rotate_secret_key,
-    seconds_of,
-    write_private,
-)
-from heliograph.auth.keys import content_of, secret_keys
-from heliograph.auth.tokens import TokenProvider
 from heliograph.base.errors import AuthenticationError, BadRequestError
 from heliograph.cli.context import CommandContext, command, group
 
@@ -47,6 +31,8 @@ def create_secret_key(
     signature_algorithm: Algorithm = None,
 ) -> None:
     """Make a secret key, which signs and checks tokens."""
+    from heliograph.auth.issuing import new_secret_key, write_private
+
     key = new_secret_key(signature_algorithm or "HS256")
     text = base64.b64encode(key).decode()
     if output is None:
@@ -65,6 +51,8 @@ def create_key_pair(
     signature_algorithm: Algorithm = None,
 ) -> None:
     """Make a private key and its public key. The private one signs tokens, the public one checks them."""
+    from heliograph.auth.issuing import new_key_pair, write_private
+
     private, public = new_key_pair(signature_algorithm or "RS256")
     write_private(output_private_key, private)
     write_private(output_public_key, public)
@@ -85,6 +73,9 @@ def create(
     signature_algorithm: Algorithm = None,
 ) -> None:
     """Print a token for a role. Without a key, the cluster's own signs it."""
+    from heliograph.auth.issuing import new_token, private_key, seconds_of
+    from heliograph.auth.keys import content_of, secret_keys
+
     seconds = None if expiry is None else seconds_of(expiry)
     if secret is not None and private is not None:
         raise BadRequestError("give a secret key or a private key", field="secret_key,private_key")
@@ -110,6 +101,8 @@ def rotate(
     ] = None,
 ) -> None:
     """Make a new secret key. Tokens of the old keys stay valid until --retire. Parts read the file within seconds."""
+    from heliograph.auth.issuing import renew_admin_token, retire_secret_keys, rotate_secret_key
+
     own = Path(_own_key(context)) if key_file is None else None
     path = own or key_file
     assert path is not None, "one of them is"
@@ -133,6 +126,11 @@ def validate(
     signature_algorithm: Algorithm = None,
 ) -> None:
     """Check a token by a key, and print its claims. Without a key, the cluster's own checks it."""
+    import jwt
+
+    from heliograph.auth.config import AuthConfig
+    from heliograph.auth.tokens import TokenProvider
+
     given = _given(token, token_file)
     if public is None:
         config = AuthConfig(enabled=True, token_secret_key=secret or _own_key(context))
@@ -146,6 +144,8 @@ def validate(
 @command(app)
 def show(context: CommandContext, token: Token = None, token_file: TokenFile = None) -> None:
     """Print what a token says, without checking it."""
+    import jwt
+
     given = _given(token, token_file)
     try:
         header = jwt.get_unverified_header(given)
@@ -177,6 +177,8 @@ def _given(token: str | None, file: Path | None) -> str:
 
 
 def _own_key(context: CommandContext) -> str:
+    from heliograph.auth.issuing import SECRET_KEY_FILE
+
     path = context.home / SECRET_KEY_FILE
     if not path.exists():
         raise BadRequestError(f"give a key: the cluster has none in {path}", field="secret_key")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.client.discovery import METADATA_PREFIX
+from heliograph.cluster.naming import sort_key
 from heliograph.cluster.status.model import ClusterStatus
-from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
-from heliograph.metadata.etcd_member.survey import MemberState, survey
+
+if TYPE_CHECKING:
+    from heliograph.metadata.etcd_member.survey import MemberState
 
 
 async def ask_members(status: ClusterStatus) -> None:
@@ -18,8 +23,12 @@ async def ask_members(status: ClusterStatus) -> None:
     actors = [actor for actor in status.actors if actor.name.startswith(METADATA_PREFIX)]
     if not actors:
         return
+    # They load gRPC, which a cluster without etcd does without.
+    from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
+    from heliograph.metadata.etcd_member.survey import survey
+
     found = await survey(EtcdAddress.parse(status.metadata_url))
-    by_name = {f"{METADATA_PREFIX}{number}": member for number, member in enumerate(found.members, start=1)}
+    by_name = named(found.members, (actor.name for actor in actors))
     for actor in actors:
         member = by_name.get(actor.name)
         if member is not None:
@@ -28,6 +37,14 @@ async def ask_members(status: ClusterStatus) -> None:
     if found.trouble:
         status.operator_notes.append(found.trouble)
         raise ServiceNotReadyError(found.trouble)
+
+
+def named(members: Sequence[MemberState], names: Iterable[str]) -> dict[str, MemberState]:
+    """Return the members by name; those that do not say theirs have the names that are left, in order. Pure."""
+    found = {member.name: member for member in members if member.name}
+    left = sorted({*names} - found.keys(), key=sort_key)
+    silent = [member for member in members if not member.name]
+    return found | dict(zip(left, silent, strict=False))
 
 
 def what_is_wrong_with(member: MemberState) -> str:

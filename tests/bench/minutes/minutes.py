@@ -69,6 +69,9 @@ def report(bench: Bench) -> None:
         add("the same from Python", _seconds([str(python), "-c", PROGRAM], folder, settings), 1)
     add("import heliograph", _seconds([str(python), "-c", "import heliograph"], folder, settings), 0.15)
     add("helio --help", _seconds([helio, "--help"], folder, settings), 0.3)
+    completed = {**settings, "_HELIO_COMPLETE": "complete_bash", "COMP_WORDS": "helio topics cr", "COMP_CWORD": "2"}
+    add("completion of a command of helio", _seconds([helio], folder, completed), 0.2)
+    add("helio status of a cluster of helio up", _status(folder, settings), 1)
     add("a test with the fixture heliograph_client, from set-up to tear-down", _test(folder, settings), 1)
     add("ray.init, heliograph.start, two tasks of which one is killed", _in_ray(folder, settings), 60)
 
@@ -135,6 +138,20 @@ def _test(folder: Path, settings: Mapping[str, str]) -> tuple[float, float]:
         _, used = _seconds(command, folder, {**settings, "PYTHONPATH": str(ROOT)})
     (case,) = ElementTree.parse(folder / "found.xml").iter("testcase")
     return float(case.get("time", "nan")), used
+
+
+def _status(folder: Path, settings: Mapping[str, str]) -> tuple[float, float]:
+    """Start a cluster by `helio up`; return the seconds of `helio status`, which joins no Ray."""
+    program = "import sys; from heliograph.cli.app import main; sys.exit(main())"
+    helio = [sys.executable, "-c", program]
+    own = {**settings, "PYTHONPATH": str(ROOT), "HELIOGRAPH_STATE_ROOT": str(folder / "up")}
+    own |= {f"HELIOGRAPH_{name}_PORT": "0" for name in ("BROKER", "GATEWAY", "DASHBOARD")}
+    try:
+        _seconds([*helio, "up"], folder, own)
+        _seconds([*helio, "status", "--wait", "60"], folder, own)
+        return _seconds([*helio, "status"], folder, own)
+    finally:
+        _seconds([*helio, "down", "--delete-data"], folder, own)
 
 
 def _in_ray(folder: Path, settings: Mapping[str, str]) -> tuple[float, float]:

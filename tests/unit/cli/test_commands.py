@@ -89,6 +89,21 @@ def test_completion_loads_nothing_slow(typed: str, completed: str) -> None:
     assert not slow
 
 
+def test_the_modules_of_all_commands_load_nothing_slow() -> None:
+    program = f"""
+import sys, typer
+from heliograph.cli.app import app
+group = typer.main.get_command(app)
+for name in {[entry.name for entry in ENTRIES]}:
+    group.load(name)
+    slow = {sorted(SLOW)!r}
+    found = [each for each in slow if each in sys.modules]
+    assert not found, (name, found)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert not ran.returncode, ran.stderr
+
+
 def test_the_package_loads_nothing_slow() -> None:
     program = "import sys, heliograph; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -15,7 +15,7 @@ from heliograph.base.peer import ListenAddress
 from heliograph.base.tls.contexts import PeerTlsFiles
 from heliograph.cluster.doctor.finding import Severity
 from heliograph.cluster.doctor.members import judged_members
-from heliograph.cluster.status.members import what_is_wrong_with
+from heliograph.cluster.status.members import named, what_is_wrong_with
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
 from heliograph.metadata.etcd_member import actor, binary
 from heliograph.metadata.etcd_member.actor import EtcdMemberActor
@@ -252,3 +252,10 @@ def test_what_is_wrong_with_members_is_said_in_status_and_doctor() -> None:
     assert judged_members(away).severity is Severity.WARNING
     lost = Survey((member(1, leader=0), member(2, why="away"), member(3, why="away")))
     assert judged_members(lost).severity is Severity.PROBLEM
+
+
+def test_members_have_their_names_whatever_the_number_of_the_first() -> None:
+    silent, serving = MemberState("10.0.0.2:2381", why="refused"), MemberState("10.0.0.3:2383", "metadata-3", 3, 3)
+    assert named([silent, serving], ["metadata-3", "metadata-2"]) == {"metadata-2": silent, "metadata-3": serving}
+    first = MemberState("10.0.0.1:2379", "metadata-1", 1, 1)
+    assert named([serving, first], ["metadata-1", "metadata-3"]) == {"metadata-1": first, "metadata-3": serving}
