@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from heliograph.base.errors import ClusterNotFoundError, HeliographError
 from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.base.version import extra_required
 from heliograph.client import discovery, ray_release
 
 if TYPE_CHECKING:
@@ -83,21 +84,25 @@ def start(**settings: Any) -> RayCluster:
     Raises:
         ClusterNotFoundError: this process has joined no Ray, and RAY_ADDRESS names none.
         UnsupportedError: this release of Ray is too old.
-        ResourceError: a port, path, label or part is not available; names it.
+        ResourceError: a port, path, label or part is not available; names it. Or a package of the extra ``cluster`` is
+            not installed.
         InvalidConfigError: a setting is unknown or out of range; names it.
         ConflictError: another process is starting or stopping the same cluster.
     """
+    with extra_required():
+        import ray  # noqa: F401
     if not discovery.is_attached() and not os.environ.get("RAY_ADDRESS"):
         raise ClusterNotFoundError("this process has joined no Ray: call ray.init() first")
     return _outside_of_a_loop(lambda: _on_a_node(_start, settings))
 
 
 def _start(settings: dict[str, Any]) -> RayCluster:
-    from heliograph.cluster.config import ClusterConfig
-    from heliograph.cluster.diagnosis import living_nodes
-    from heliograph.cluster.lifecycle import up
-    from heliograph.cluster.settings.file import FILE_NAME
-    from heliograph.cluster.settings.location import ClusterLocation
+    with extra_required():
+        from heliograph.cluster.config import ClusterConfig
+        from heliograph.cluster.diagnosis import living_nodes
+        from heliograph.cluster.lifecycle import up
+        from heliograph.cluster.settings.file import FILE_NAME
+        from heliograph.cluster.settings.location import ClusterLocation
 
     named = {name: settings[name] for name in ("namespace", "home") if settings.get(name) is not None}
     location = ClusterLocation(**named)

@@ -90,3 +90,10 @@ def test_every_error_of_the_base_tree_is_public() -> None:
     }
     assert defined == set(tree.__all__)
     assert set(tree.__all__) <= set(vars(import_module("heliograph.errors")))
+
+
+def test_a_start_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(tree.ResourceError, match=r"needs ray: pip install 'heliograph-ray\[cluster\]'"):
+        heliograph.start()

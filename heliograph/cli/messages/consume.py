@@ -68,23 +68,27 @@ async def _consume(
             receiver = client.consumer(topic, subscription, type=kind, initial_position=position, receiver_queue=queue)
         async with receiver:
             with contextlib.suppress(TopicTerminatedError):  # the topic is read to its end: done
-                await _print_all(receiver, limit, idle_seconds, as_json, acknowledge=subscription is not None)
+                printed = await _print_all(receiver, limit, idle_seconds, as_json, acknowledge=subscription is not None)
+                if not printed and position == "latest":
+                    print("no message came; --from earliest starts at the oldest one", file=sys.stderr)
 
 
 async def _print_all(
     receiver: AsyncConsumer, limit: int, idle_seconds: float | None, as_json: bool, *, acknowledge: bool
-) -> None:
+) -> int:
+    """Print messages until the limit, or until none came for so long; return how many there were."""
     printed = 0
     while printed < limit:
         received = await receiver.receive_many(min(limit - printed, BATCH_MESSAGES_MAX), idle_seconds)
         if not received:
-            return
+            break
         for message in received:
             _print(message, as_json)
         sys.stdout.flush()
         if acknowledge:
             await receiver.ack_many(received)
         printed += len(received)
+    return printed
 
 
 def _print(message: Message, as_json: bool) -> None:

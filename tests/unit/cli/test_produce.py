@@ -51,6 +51,17 @@ def test_arguments_and_files_are_published_in_order_and_again(
     assert (shown["topic"], shown["messages"]) == ("t", 6)
 
 
+def test_who_waits_for_nothing_at_the_end_of_a_topic_is_told_of_its_start(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker:
+            await asyncio.to_thread(consume.consume, "t", address=broker.url, idle=0.01)
+
+    run(scenario())
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "--from earliest" in printed.err
+
+
 def test_messages_are_compressed(capsys: pytest.CaptureFixture[str]) -> None:
     broker, _ = produced(capsys, "a" * 1000, compression="zstd")
     metadata, payload = entries.split(broker.store.topics["persistent://public/default/t"].entries[0])
