@@ -15,10 +15,11 @@ from typing import Any, cast
 from typing_extensions import override
 
 from heliograph.actors.errors import BookieError, BookieUnavailableError, BookieVersionError, FrameError
-from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_head, encode_request
+from heliograph.actors.wire.frame import decode_answer, encode_head, encode_request
 from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello
 from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieRequest, Status
+from heliograph.actors.wire.receiving import AnswerReceiver
 from heliograph.base.crash import end_process
 from heliograph.base.tls.contexts import ClientTls
 
@@ -37,11 +38,12 @@ _NO_BODY = memoryview(b"")
 _Pending = tuple[OnAnswer, Any, int]  # callback, tag, deadline in ms
 
 
-class _Link(asyncio.Protocol):
+class _Link(asyncio.BufferedProtocol):
     """One socket. A connection may have several, one after the other. Events of an old one are ignored."""
 
     def __init__(self, connection: BookieConnection) -> None:
         self._connection = connection
+        self._receiver = AnswerReceiver()
         self.transport: asyncio.WriteTransport | None = None
 
     @override
@@ -50,8 +52,12 @@ class _Link(asyncio.Protocol):
         self._connection.on_link(self)
 
     @override
-    def data_received(self, data: bytes) -> None:
-        self._connection.on_data(self, data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.on_data(self, self._receiver, nbytes)
 
     @override
     def connection_lost(self, error: Exception | None) -> None:
@@ -92,7 +98,6 @@ class BookieConnection:
         self._connecting: asyncio.Task[None] | None = None
         self._is_closed = False
         self._retry_after_ms = 0
-        self._decoder = BookieFrameDecoder()
         self._pending: dict[int, _Pending] = {}
         self._next_id = 1
         self._parts: list[Body] = []
@@ -181,7 +186,6 @@ class BookieConnection:
             link.transport.abort()
             return
         self._link = link
-        self._decoder = BookieFrameDecoder()
         if self._secret is None:
             self._transport = link.transport
             self._transport.write(encode_request(hello()))
@@ -193,12 +197,12 @@ class BookieConnection:
         )
         link.transport.write(encode_request(hello(), self._greeting.hello))
 
-    def on_data(self, link: _Link, data: bytes) -> None:
+    def on_data(self, link: _Link, receiver: AnswerReceiver, count: int) -> None:
         """Pass answers to the callbacks of their requests."""
         if link is not self._link:
             return
         try:
-            for header, body in self._decoder.feed(data):
+            for header, body in receiver.received(count):
                 answer = decode_answer(header)
                 if answer.request_id == 0:
                     self._on_hello(link, answer, bytes(body))

@@ -34,6 +34,8 @@ BACK_STEP_ENTRIES = 16  # of one step back; chunks are as large as entries can b
 PAUSE_MS = 250  # after the first failed attempt; doubles with each
 PAUSE_MS_MAX = 4_000
 
+_SETTINGS = "HELIOGRAPH_LEDGER__"  # how the names of the section's variables begin
+
 
 def read_ranges(
     ranges: Sequence[LedgerRange],
@@ -189,7 +191,9 @@ def _ledger_config() -> LedgerClientConfig:
 
     A task is started by Ray or Spark, so its environment is the only configuration that it has.
     """
-    from heliograph.base.section import from_environment, from_mapping  # imports pydantic: only where a reader is made
+    if not any(name.upper().startswith(_SETTINGS) for name in os.environ):
+        return LedgerClientConfig()
+    from heliograph.base.section import from_environment, from_mapping  # imports pydantic, which takes 0.1 s
 
     settings = from_environment(os.environ, "HELIOGRAPH_", ("ledger",)).get("ledger", {})
     config: LedgerClientConfig = from_mapping(LedgerClientConfig, settings, "ledger.")

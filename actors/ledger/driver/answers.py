@@ -36,8 +36,11 @@ def copy_reply_of(answer: Answer | BookieError) -> Reply:
     return reply_of(answer)
 
 
-def entry_in(body: memoryview | bytes, ledger_id: int) -> LedgerEntry:
+def entry_in(body: memoryview | bytes, ledger_id: int, *, copies: bool = True) -> LedgerEntry:
     """Decode and check the entry in an answer.
+
+    Args:
+        copies: whether its payload is copied, or a view of the answer.
 
     Raises:
         EntryDamagedError: its checksum is wrong, it belongs to another ledger, or its LAC or length cannot be.
@@ -49,7 +52,8 @@ def entry_in(body: memoryview | bytes, ledger_id: int) -> LedgerEntry:
         raise EntryDamagedError(
             f"entry {ledger_id}:{entry.entry_id} has LAC {entry.last_add_confirmed} and length {entry.length}"
         )
-    return LedgerEntry(entry.entry_id, bytes(entry.payload), entry.length, entry.last_add_confirmed)
+    payload = bytes(entry.payload) if copies else entry.payload
+    return LedgerEntry(entry.entry_id, payload, entry.length, entry.last_add_confirmed)
 
 
 def one_entry(
@@ -67,16 +71,20 @@ def one_entry(
 
 
 def batch_of_entries(
-    answer: Answer | BookieError, body: memoryview, ledger_id: int, first_entry_id: int
+    answer: Answer | BookieError, body: memoryview, ledger_id: int, first_entry_id: int, *, copies: bool = True
 ) -> tuple[Reply, list[LedgerEntry]]:
-    """Return the outcome of a READ_BATCH: the consecutive undamaged entries from the first one on."""
+    """Return the outcome of a READ_BATCH: the consecutive undamaged entries from the first one on.
+
+    Args:
+        copies: whether payloads are copied, or views of the answer.
+    """
     reply = copy_reply_of(answer)
     entries: list[LedgerEntry] = []
     if reply is not Reply.OK:
         return reply, entries
     try:
         for data in decode_batch(body):
-            entry = entry_in(data, ledger_id)
+            entry = entry_in(data, ledger_id, copies=copies)
             if entry.entry_id != first_entry_id + len(entries):
                 break
             entries.append(entry)

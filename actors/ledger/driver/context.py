@@ -47,14 +47,18 @@ class BookieContext:
         on_broken: Callable[[BaseException], None] = end_process,
         grant: ReadGrant | None = None,
         authority: str = "",
+        copies_entries: bool = True,
     ) -> None:
         """Args:
         address_of: returns the ``host:port`` of a bookie, None if it is unknown.
+        copies_entries: whether the entries of a batch are copied out of the bookie's answer. If they are not, each
+            of them keeps the whole answer in memory.
         grant: what this process may read, where it has no secret.
         authority: which signs the certificates of bookies, in PEM, where this process has no files of TLS.
         on_broken: called with an error that a core raised; by default the process ends.
         """
         self.config = config
+        self.copies_entries = copies_entries
         self.health = BookieHealth()
         self.loop = asyncio.get_running_loop()
         files = ClientTlsFiles(ca_text=authority) if authority else config.tls.as_client if config.tls else None

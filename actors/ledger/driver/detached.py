@@ -48,7 +48,11 @@ class DetachedReader:
         self._grant = grant_from_text(grant) if grant else None
         self._check_grant()
         self._context = BookieContext(
-            addresses.get, config or LedgerClientConfig(), grant=self._grant, authority=authority
+            addresses.get,
+            config or LedgerClientConfig(),
+            grant=self._grant,
+            authority=authority,
+            copies_entries=False,
         )
         self._context.spawn(self._context.keep_time())
         self._is_closed = False
@@ -58,6 +62,8 @@ class DetachedReader:
         self, record: LedgerMetadata, first: int, last: int, max_bytes: int = 5 * MIB
     ) -> Sequence[LedgerEntry]:
         """Read consecutive entries from ``first`` on: at least one, at most up to ``last`` and about ``max_bytes``.
+
+        Their payloads are views of the bookie's answer, which stays in memory as long as one of them is used.
 
         Args:
             record: the ledger's record, CLOSED at the last entry that may be read. Its segments hold the range.

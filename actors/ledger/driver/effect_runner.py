@@ -126,7 +126,7 @@ class EffectRunner:
 
     def _on_batch(self, tag: tuple[int, int, int], answer: Answer | BookieError, body: memoryview) -> None:
         request, ledger_id, first_entry_id = tag
-        reply, entries = batch_of_entries(answer, body, ledger_id, first_entry_id)
+        reply, entries = batch_of_entries(answer, body, ledger_id, first_entry_id, copies=self.context.copies_entries)
         self.run(self.core.on_batch_answer(request, reply, entries, self.context.now()))
 
     def _list_entries(self, effect: ListEntries) -> None:

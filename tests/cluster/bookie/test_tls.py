@@ -72,7 +72,7 @@ def test_a_bookie_serves_parts_by_certificate_and_readers_by_grant(tmp_path: Pat
         read: list[bytes] = []
         while len(read) < len(payloads):
             entries = await reader.read(metadata, len(read), 7)
-            read += [entry.payload for entry in entries]
+            read += [bytes(entry.payload) for entry in entries]
         assert read == payloads
         await reader.close()
 

@@ -34,7 +34,7 @@ async def contents(client: LedgerClient, ledger_id: int) -> list[bytes]:
     reader = await client.open(ledger_id)
     found: list[bytes] = []
     while len(found) <= reader.last_add_confirmed:
-        found += [entry.payload for entry in await reader.read(len(found), reader.last_add_confirmed)]
+        found += [bytes(entry.payload) for entry in await reader.read(len(found), reader.last_add_confirmed)]
     return found
 
 

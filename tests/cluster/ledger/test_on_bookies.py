@@ -60,7 +60,7 @@ async def contents(client: LedgerClient, ledger_id: int) -> list[bytes]:
     reader = await client.open(ledger_id)
     found: list[bytes] = []
     while len(found) <= reader.last_add_confirmed:
-        found += [entry.payload for entry in await reader.read(len(found), reader.last_add_confirmed)]
+        found += [bytes(entry.payload) for entry in await reader.read(len(found), reader.last_add_confirmed)]
     return found
 
 
@@ -157,7 +157,7 @@ def test_a_striped_ledger_is_read_in_batches(tmp_path: Path) -> None:
             found: list[bytes] = []
             requests = 0
             while len(found) < 200:
-                found += [entry.payload for entry in await reader.read(len(found), 199)]
+                found += [bytes(entry.payload) for entry in await reader.read(len(found), 199)]
                 requests += 1
             assert found == [b"entry %d" % n for n in range(200)]
             assert requests <= 200 / 8  # several runs of entries in each

@@ -1,0 +1,55 @@
+"""Cuts answers out of the memory that a client's socket is read into.
+
+Small answers share one buffer. A frame that is incomplete gets memory of its own, into which its rest is read by the
+kernel: the entries of a batch are not copied again, and views of them may be kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.actors.wire.frame import FRAME_BYTES_MAX, cut_frames
+
+RECEIVE_BYTES = 64 << 10  # of one read of a socket, except into the memory of a frame
+
+
+class AnswerReceiver:
+    """The frames of one connection. It holds a buffer of ``RECEIVE_BYTES`` and at most one incomplete frame (I15)."""
+
+    def __init__(self) -> None:
+        self._shared = memoryview(bytearray(RECEIVE_BYTES))
+        self._unfinished: memoryview | None = None
+        self._held = 0  # bytes of the incomplete frame that have come; 0 <= held <= len(unfinished)
+
+    def buffer(self) -> memoryview:
+        """Return the memory for the next read; it is never empty."""
+        return self._shared if self._unfinished is None else self._unfinished[self._held :]
+
+    def received(self, count: int) -> list[tuple[list[Any], memoryview]]:
+        """Return header and body of every frame that is complete now. Bodies live as long as they are used.
+
+        Args:
+            count: bytes that were read into ``buffer``.
+
+        Raises:
+            FrameError: a frame exceeds the limit or its header is damaged. The connection must be closed.
+        """
+        if self._unfinished is None:
+            frames, position, wanted = cut_frames(self._shared[:count], FRAME_BYTES_MAX)
+            if position < count:
+                self._keep(self._shared[position:count], wanted)
+            return [(header, memoryview(bytes(body)) if body else body) for header, body in frames]
+        self._held += count
+        if self._held < len(self._unfinished):
+            return []
+        whole, self._unfinished = self._unfinished, None
+        frames, position, wanted = cut_frames(whole, FRAME_BYTES_MAX)
+        if position < len(whole):
+            self._keep(whole[position:], wanted)
+        return frames
+
+    def _keep(self, rest: memoryview, wanted: int) -> None:
+        """Keep the begin of a frame in memory of its own, as much as the frame is known to need."""
+        assert len(rest) < wanted, "a frame that is complete is not kept"
+        self._unfinished, self._held = memoryview(bytearray(wanted)), len(rest)
+        self._unfinished[: len(rest)] = rest
