@@ -197,6 +197,10 @@ class ZnodeTree:
         """Return the sessions whose time is up. They stay until ``end_session``."""
         return [session.session_id for session in self.sessions.values() if session.deadline_ms <= now_ms]
 
+    def first_deadline_ms(self) -> int | None:
+        """Return when the first session expires unless it is heard; None if there is no session."""
+        return min((session.deadline_ms for session in self.sessions.values()), default=None)
+
     def postpone_expiry(self, delay_ms: int) -> None:
         """Move every session's deadline, after a time in which no client could be heard."""
         assert delay_ms >= 0, "a deadline is moved away, never nearer"

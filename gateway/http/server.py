@@ -22,6 +22,7 @@ from heliograph.gateway.http.protocols import Connections, HttpProtocol, WebSock
 
 HEADER_BYTES_MAX = 32 * 1024  # of a request's target and headers, which hold the caller's token
 SWEEP_SECONDS = 0.5  # between two looks for connections that are late
+DATE_SECONDS = 1.0  # between two looks at the clock for the date of answers
 GRACE_SECONDS = 5  # for sessions to end when the server stops
 
 
@@ -80,7 +81,7 @@ class GatewayServer:
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
+            self._server.end()
             await self._serving
         if self._listener is not None:
             self._listener.close()
@@ -90,10 +91,27 @@ class GatewayServer:
 class _Server(uvicorn.Server):
     """A uvicorn server that leaves signals to its process, which is a Ray worker or a test."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._is_ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Have ``serve`` return once requests had their grace time."""
+        self.should_exit = True
+        self._is_ending.set()
+
     @override
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    @override
+    async def main_loop(self) -> None:
+        """Keep the date of the answers; uvicorn's own loop wakes the process ten times a second for it."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self._is_ending.wait()
 
 
 async def _close_late(connections: Connections) -> None:

@@ -9,10 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
+import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from heliograph.base.errors import UnsupportedError
+from heliograph.base.guard import children
 
 OLDEST = "2.49"  # actors are placed by labels of nodes, and constructed on their event loop
 NEWEST_TESTED = "2.60"
@@ -124,15 +128,36 @@ def actors_alive() -> list[tuple[str, str]]:
     return [(actor["Name"], actor["Address"]["NodeID"]) for actor in found.values()]
 
 
-# Ray has an option for each of the processes that a lean head lacks, but for the server of Ray Client: it starts where
-# Ray finds what that server needs.
 WHOLE_PROGRAM = ("-m", "ray.scripts.scripts")
-LEAN_PROGRAM = (
-    "-c",
-    "from ray.scripts import scripts; "
-    "scripts.get_ray_client_dependency_error = lambda: ImportError('a lean head has no Ray Client server'); "
-    "scripts.main()",
-)
+_HEAD = "from heliograph.client import ray_release; ray_release.run_head(is_lean={})"
+HEAD_PROGRAM = ("-c", _HEAD.format(False))
+LEAN_PROGRAM = ("-c", _HEAD.format(True))
+
+
+def run_head(*, is_lean: bool) -> None:
+    """Run the arguments of this process as those of ``ray start --block``; leave only a small process once Ray runs.
+
+    Ray's own program keeps 120 MB of modules loaded while it does nothing but look for processes that ended.
+
+    Args:
+        is_lean: without the server of Ray Client and the server of the dashboard. Ray has an option for each of the
+            other processes that a lean head lacks; of the dashboard's, it starts the server nevertheless.
+    """
+    from ray.scripts import scripts
+
+    changed: dict[str, Any] = vars(scripts)
+    if is_lean:
+        from ray._private import services
+
+        changed["get_ray_client_dependency_error"] = lambda: ImportError("a lean head has no Ray Client server")
+        vars(services)["start_api_server"] = lambda *_, **__: (None, None)
+    changed["time"] = SimpleNamespace(**vars(time) | {"sleep": _leave_small})
+    scripts.main()  # type: ignore[no-untyped-call]
+
+
+def _leave_small(_: float) -> None:
+    """Replace this program: what ``ray start --block`` sleeps for is the next look at the processes that it started."""
+    os.execv(sys.executable, [sys.executable, "-I", "-S", children.__file__])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ assert 1 / PINGS_PER_TIMEOUT < SILENCE_SHARE < LOST_SHARE < 1, (
     "a ping comes before the silence, the silence before the loss, the loss before the store's own end"
 )
 
-TICK_SECONDS_MAX = 0.2  # the longest time between two looks at the clock
+TICK_SECONDS_MAX = 0.5  # the longest time between two looks at the clock
 CONNECT_MS_MAX = 10_000  # for the first connection, all endpoints together
 ATTEMPT_SECONDS_MIN = 1.0  # what one attempt to connect gets at least, while there is time
 RECONNECT_PAUSE_MS = 20  # after every endpoint failed once; doubles

@@ -20,6 +20,7 @@ from tests.bench.broker import (
 from tests.bench.metadata import store as metadata_store
 from tests.bench.minutes import minutes
 from tests.bench.peers import peer
+from tests.bench.rest import rest
 from tests.bench.tables import tables
 
 SECTIONS: Mapping[str, Callable[[Bench], None]] = {
@@ -38,4 +39,5 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "repair": repair.report,
     "tables": tables.report,
     "minutes": minutes.report,
+    "rest": rest.report,
 }

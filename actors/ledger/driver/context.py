@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -25,10 +26,11 @@ from heliograph.metadata.store import MetadataStore
 log = logging.getLogger(__name__)
 
 NO_BODY = memoryview(b"")
+IDLE_SECONDS = 1.0  # between two looks for requests without an answer while no runner waits for one
 
 
 class Ticking(Protocol):
-    """An effect runner whose core waits for time to pass."""
+    """An effect runner whose core waits for time to pass. The context calls it from ``begin_ticking`` on."""
 
     def tick(self) -> bool:
         """Act on the passing of time. Called every ``tick_ms`` until it returns False."""
@@ -73,6 +75,7 @@ class BookieContext:
         self.tasks: set[asyncio.Task[Any]] = set()
         self._on_broken = on_broken
         self._ended: str | None = None  # once closed: the reason
+        self._has_ticking = asyncio.Event()  # set: a runner began to tick since it was cleared
 
     def now(self) -> int:
         """Return the milliseconds of a clock that never goes back."""
@@ -83,6 +86,11 @@ class BookieContext:
         task = self.loop.create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self._on_task_end)
+
+    def begin_ticking(self, runner: Ticking) -> None:
+        """Tell a runner of the passing of time, until its ``tick`` returns False."""
+        self.ticking[runner] = None
+        self._has_ticking.set()
 
     def check_open(self) -> None:
         """Raise AlreadyClosedError once ``close`` was called."""
@@ -121,8 +129,16 @@ class BookieContext:
         self.loop.call_soon(on_answer, tag, error, NO_BODY)
 
     async def keep_time(self) -> None:
-        """Expire requests and tell waiting runners the time, until cancelled."""
+        """Expire requests and tell waiting runners the time, until cancelled.
+
+        Without a runner there is nothing that time would change but the end of requests that nothing waits for.
+        """
         while True:
+            if not self.ticking:
+                self._has_ticking.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE_SECONDS):  # wait_for of Python 3.11 may lose a cancellation
+                        await self._has_ticking.wait()
             await asyncio.sleep(self.config.tick_ms / 1000)
             self.bookies.expire(self.now())
             for waiting in list(self.ticking):

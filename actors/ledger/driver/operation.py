@@ -43,7 +43,7 @@ class Operation(EffectRunner):
         """
         context = self.context
         context.check_open()
-        context.ticking[self] = None
+        context.begin_ticking(self)
         try:
             self.run(self.core.start(context.now()))
             return await self._end

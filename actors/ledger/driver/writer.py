@@ -134,7 +134,7 @@ class LedgerWriter(MetadataRunner):
         if self._closing is None or (self._closing.done() and self._closing.exception() is not None):
             self.context.check_open()
             self._closing = self.context.loop.create_future()
-            self.context.ticking[self] = None  # so that ``abort`` is called when the context closes
+            self.context.begin_ticking(self)  # so that ``abort`` is called when the context closes
             self.context.spawn(self._close())
         return await shielded(self._closing)
 
@@ -167,7 +167,7 @@ class LedgerWriter(MetadataRunner):
         self._outcomes.append(outcome)
         self._send_add(effect)
         if self not in self.context.ticking:
-            self.context.ticking[self] = None
+            self.context.begin_ticking(self)
 
     def _queue(self, payload: bytes | memoryview, outcome: asyncio.Future[int] | tuple[OnAdded, Any]) -> None:
         config = self.context.config
@@ -224,7 +224,7 @@ class LedgerWriter(MetadataRunner):
         core = self.core
         await self._wait_while(lambda: bool(self._queued or self._outcomes), CLOSE_PATIENCE_MS)
         await self._wait_while(lambda: core.entries_held > 0, CLOSE_COPIES_PATIENCE_MS)
-        self.context.ticking[self] = None
+        self.context.begin_ticking(self)
         self.run(self.core.close(self.context.now()))
         if self._queued:
             self._fail_queued(self.core.why_ended())

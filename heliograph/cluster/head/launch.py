@@ -145,7 +145,7 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: 
     return [
         *(
             sys.executable,
-            *(ray_release.LEAN_PROGRAM if config.lean else ray_release.WHOLE_PROGRAM),
+            *(ray_release.LEAN_PROGRAM if config.lean else ray_release.HEAD_PROGRAM),
             "start",
             "--head",
             "--block",

@@ -44,7 +44,7 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
     numbers = _ports_of(record)
     temporary = launch.temporary_directory()
     command = [
-        *(sys.executable, *ray_release.WHOLE_PROGRAM, "start", "--block", "--disable-usage-stats"),
+        *(sys.executable, *ray_release.HEAD_PROGRAM, "start", "--block", "--disable-usage-stats"),
         *(f"--address={head}", f"--node-ip-address={record.address}", f"--temp-dir={temporary}"),
         *("--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
         *(f"--{name}={number}" for name, number in numbers.items()),

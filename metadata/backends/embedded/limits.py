@@ -14,7 +14,8 @@ HELD_BYTES_MAX = 64 << 20  # requests and answers not durable yet, all clients t
 WATCHES_PER_CONNECTION_MAX = 100_000
 SESSIONLESS_MS_MAX = 10_000  # how long a connection may stay without a session
 REAPABLE_MAX = 10_000  # paths of nodes to be reaped, in one answer
-EXPIRY_TICK_MS = 50  # how often expired sessions are looked for
+EXPIRY_TICK_MS = 50  # between two looks for expired sessions at least
+EXPIRY_WAIT_MS_MAX = 500  # and at most, also where no session is due sooner
 
 # Client
 REQUESTS_IN_FLIGHT_MAX = 4_096  # sent and not answered; more wait their turn

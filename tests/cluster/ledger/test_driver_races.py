@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from heliograph.actors.errors import NoSuchLedgerError, QuorumLostError, TooManyAddsError
-from heliograph.actors.ledger.driver import LedgerClientConfig
+from heliograph.actors.ledger.driver import LedgerClientConfig, context
 from heliograph.actors.ledger.driver.context import BookieContext
 from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.wire.messages import BookieOp, Status
@@ -176,6 +176,34 @@ def test_a_core_that_raises_does_not_stop_the_clock_of_all_others_in_silence() -
         world.ticking[BrokenPromise()] = None
         world.spawn(world.keep_time())
         await until(lambda: bool(broken))  # by default the process ends, and Ray restarts it
+        await world.close("the test is over")
+
+    asyncio.run(scenario())
+
+
+class Once:
+    """An effect runner that waits for one look at the clock."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+
+    def tick(self) -> bool:
+        self.ticks += 1
+        return False
+
+    def abort(self, error: HeliographError) -> None:
+        pass
+
+
+def test_the_clock_stands_while_nothing_waits_and_goes_on_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(context, "IDLE_SECONDS", 3_600.0)
+        world = BookieContext(lambda bookie_id: None, LedgerClientConfig(tick_ms=1))
+        world.spawn(world.keep_time())
+        for waiting in (Once(), Once()):
+            world.begin_ticking(waiting)
+            await until(lambda waiting=waiting: waiting.ticks == 1)  # type: ignore[misc]
+            await until(lambda: not world._has_ticking.is_set())  # it rests
         await world.close("the test is over")
 
     asyncio.run(scenario())

@@ -44,6 +44,8 @@ def test_a_transaction_tells_what_changed() -> None:
 
 def test_sessions_expire_only_when_their_time_is_up() -> None:
     tree = tree_with_sessions()
+    assert ZnodeTree().first_deadline_ms() is None
+    assert tree.first_deadline_ms() == 100
     assert tree.expired(99) == []
     assert tree.touch(ONE, 50)
     assert tree.expired(149) == []

@@ -15,7 +15,12 @@ from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.handshake import check_secret
 from heliograph.base.peer import host_and_port, is_loopback
 from heliograph.base.tls.contexts import ServerTls
-from heliograph.metadata.backends.embedded.limits import EXPIRY_TICK_MS, SESSIONLESS_MS_MAX, ServerLimits
+from heliograph.metadata.backends.embedded.limits import (
+    EXPIRY_TICK_MS,
+    EXPIRY_WAIT_MS_MAX,
+    SESSIONLESS_MS_MAX,
+    ServerLimits,
+)
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
 from heliograph.metadata.backends.embedded.server.service import Service
@@ -199,15 +204,16 @@ class EmbeddedServer:
         return listening
 
     async def _expire_forever(self, service: Service) -> None:
-        last = self._now_ms()
+        wait_ms_max = min(EXPIRY_WAIT_MS_MAX, self._limits.session_timeout_ms_min)
         while True:
-            await asyncio.sleep(EXPIRY_TICK_MS / 1000)
-            now = self._now_ms()
-            late_ms = now - last - EXPIRY_TICK_MS
+            begun = self._now_ms()
+            due_ms = service.tree.first_deadline_ms()
+            wait_ms = wait_ms_max if due_ms is None else min(wait_ms_max, max(EXPIRY_TICK_MS, due_ms - begun))
+            await asyncio.sleep(wait_ms / 1000)
+            late_ms = self._now_ms() - begun - wait_ms
             if late_ms > EXPIRY_TICK_MS:
                 # The process did not run: pings may wait unread, so this time does not count against the sessions.
                 service.tree.postpone_expiry(late_ms)
-            last = now
             service.expire_sessions()
 
     def _fail(self, error: Exception) -> None:

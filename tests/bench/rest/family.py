@@ -1,0 +1,69 @@
+"""The processes of one session, as /proc shows them: memory by share, processor time, wakes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.process import cpu_time
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """What one process has used since its start, and what it holds now.
+
+    Attributes:
+        name: of the actor, or of the program.
+        pss_bytes: its memory; of what is shared, its share.
+        wakes: how often its threads were given a processor.
+    """
+
+    name: str
+    pss_bytes: int
+    cpu_seconds: float
+    wakes: int
+
+
+def sample(session: int) -> dict[int, ProcessSample]:
+    """Return a sample of each process of a session, by process id."""
+    found = {}
+    for pid in _pids():
+        with suppress(OSError, IndexError):  # it has ended
+            text = Path(f"/proc/{pid}/stat").read_text()
+            if int(text[text.rindex(")") + 2 :].split()[3]) == session:
+                found[pid] = ProcessSample(_name(pid), _pss_bytes(pid), cpu_time(pid).total, _wakes(pid))
+    return found
+
+
+def _pids() -> Iterable[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _name(pid: int) -> str:
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    first = words[0].strip()
+    if first.startswith(("ray::", "ray-")):  # of an actor, of a part of the dashboard
+        return first.removeprefix("ray::").partition(" ")[0]
+    programs = [word for word in words if word.endswith(".py")] or words[1:3] if "python" in first else [first]
+    return Path(programs[0] if programs else first).stem
+
+
+def _pss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * KIB
+    return 0
+
+
+def _wakes(pid: int) -> int:
+    found = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            lines = (thread / "status").read_text().splitlines()
+            found += sum(int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line)
+    return found

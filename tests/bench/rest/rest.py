@@ -1,0 +1,140 @@
+"""Clusters at rest: the default of ``helio up``, a lean one, and a lean one whose parts share a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.bench import Bench
+from tests.bench.figure import Limit, at_most
+from tests.bench.machine import ROOT
+from tests.bench.rest.family import ProcessSample, sample
+
+SECTION = "rest"
+SETTLE_SECONDS = 30.0  # what a start leaves to be done is over by then
+MEASURED_SECONDS = 60.0
+UP_SECONDS_MAX = 300
+LARGEST = 3  # kinds of process that are named beside a sum
+# Options of `helio up`, and the aims: MB, cores and seconds until it is up.
+CLUSTERS: Mapping[str, tuple[tuple[str, ...], tuple[float, float, float]]] = {
+    "helio up": ((), (900, 0.05, 10)),
+    "helio up --lean": (("--lean",), (500, 0.03, 10)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """One cluster at rest: processes, memory, processor time and wakes a second, and the seconds of its start."""
+
+    processes: int
+    pss_bytes: int
+    cores: float
+    wakes: float
+    up_seconds: float
+    memory_of: Mapping[str, float]  # MB, by kind of process
+    cores_of: Mapping[str, float]
+
+
+def report(bench: Bench) -> None:
+    """Measure each kind of cluster."""
+    measured = {name: _cluster(bench, number, name) for number, name in enumerate(CLUSTERS)}
+    first = next(iter(measured.values()))
+    for name, rest in measured.items():
+        memory, cores, up = CLUSTERS[name][1]
+        bench.add(
+            SECTION,
+            f"memory at rest: {name}",
+            rest.pss_bytes / 1e6,
+            "MB",
+            Limit(first.pss_bytes / 1e6, "helio up"),
+            aim=at_most(memory),
+            processes=rest.processes,
+            **{f"{kind}_mb": found for kind, found in rest.memory_of.items()},
+        )
+        bench.add(
+            SECTION,
+            f"processor at rest: {name}",
+            rest.cores,
+            "cores",
+            Limit(first.cores, "helio up"),
+            aim=at_most(cores),
+            wakes_per_s=rest.wakes,
+            **rest.cores_of,
+        )
+        bench.add(
+            SECTION,
+            f"until it is up: {name}",
+            rest.up_seconds,
+            "s",
+            Limit(first.up_seconds, "helio up"),
+            aim=at_most(up),
+        )
+
+
+def _cluster(bench: Bench, number: int, name: str) -> Rest:
+    """Start a cluster, leave it alone, measure it and stop it."""
+    home = bench.directory / f"rest-{number}"
+    options = [f"--home={home}", f"--namespace=rest-{os.getpid()}-{number}"]
+    free = [f"--{port}-port=0" for port in ("broker", "gateway", "dashboard")]
+    begun = time.perf_counter()
+    _helio("up", *options, *free, *CLUSTERS[name][0])
+    up_seconds = time.perf_counter() - begun
+    try:
+        session = int(json.loads((home / "cluster.json").read_text())["ray_pid"])
+        bench.say(f"{name}: up in {up_seconds:.1f} s")
+        time.sleep(bench.seconds(SETTLE_SECONDS))
+        before, begun = sample(session), time.perf_counter()
+        time.sleep(bench.seconds(MEASURED_SECONDS))
+        after, seconds = sample(session), time.perf_counter() - begun
+    finally:
+        _helio("down", *options, "--delete-data")
+    return between(before, after, seconds, up_seconds)
+
+
+def between(
+    before: Mapping[int, ProcessSample], after: Mapping[int, ProcessSample], seconds: float, up_seconds: float
+) -> Rest:
+    """Return what the processes used between two samples; one that ended meanwhile is not counted."""
+    memory: Counter[str] = Counter()
+    cores: dict[str, float] = {}
+    for pid, now in after.items():
+        memory[now.name] += now.pss_bytes
+        used = now.cpu_seconds - before[pid].cpu_seconds if pid in before else now.cpu_seconds
+        cores[now.name] = cores.get(now.name, 0.0) + used / seconds
+    wakes = sum(now.wakes - before[pid].wakes for pid, now in after.items() if pid in before)
+    return Rest(
+        processes=len(after),
+        pss_bytes=memory.total(),
+        cores=sum(cores.values()),
+        wakes=wakes / seconds,
+        up_seconds=up_seconds,
+        memory_of={name: found / 1e6 for name, found in memory.most_common(LARGEST)},
+        cores_of=dict(sorted(cores.items(), key=lambda each: -each[1])[:LARGEST]),
+    )
+
+
+def _helio(*arguments: str) -> None:
+    """Run a command of ``helio``.
+
+    Raises:
+        RuntimeError: it failed; with what it said.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
+    ran = subprocess.run(
+        [sys.executable, "-c", "from heliograph.cli import main; main()", *arguments],
+        env={**kept, "PYTHONPATH": str(ROOT)},
+        cwd=Path.home(),
+        capture_output=True,
+        text=True,
+        timeout=UP_SECONDS_MAX,
+        check=False,
+    )
+    if ran.returncode:
+        raise RuntimeError(f"helio {arguments[0]} ended with {ran.returncode}: {ran.stderr[-2_000:]}")
