@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +29,10 @@ from heliograph.protocol.entry import decode_kept
 
 log = logging.getLogger(__name__)
 
-READ_BYTES_MAX = 1 << 20  # of entries in one answer of a bookie; one more chunk is read ahead (I15)
+READ_BYTES_MAX = 1 << 20  # of entries in one answer of a bookie (I15)
+READ_BYTES_FULL = READ_BYTES_MAX // 8 * 7  # which a read is made for, so that few answers are cut
+ENTRY_BYTES_BESIDE = 64  # of an entry in an answer beside its payload
+READS_AHEAD = 2  # answers that are on their way, or wait for the caller, besides the one that it has (I15)
 READ_ATTEMPTS_MAX = 6  # with their pauses, enough time for Ray to restart a bookie
 BACK_ENTRIES_MAX = 10_000  # of a ledger that are looked through for the first chunk of a message (I15)
 BACK_STEP_ENTRIES = 16  # of one step back; chunks are as large as entries can be
@@ -148,10 +153,12 @@ class Fetcher:
     async def close(self) -> None:
         """Close all connections; a read in progress fails."""
         await self._reader.close()
+        async with self._turn:
+            await self._chunks.aclose()
 
     async def _all_chunks(
         self, ranges: Sequence[LedgerRange]
-    ) -> AsyncIterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
+    ) -> AsyncGenerator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
         for piece in ranges:
             if (piece.grant, piece.authority) != (
                 self._grant,
@@ -161,18 +168,47 @@ class Fetcher:
                 await self._reader.close()
                 self._grant, self._authority = piece.grant, piece.authority
                 self._reader = self._new_reader()
-            first = piece.first_entry_id
-            while first <= piece.last_entry_id:
-                entries = await self._read_with_retries(piece, first)
-                assert entries[0].entry_id == first, "a read starts where it was asked to"
-                yield piece, entries
-                first = entries[-1].entry_id + 1
+            async with aclosing(self._piece_chunks(piece)) as chunks:
+                async for entries in chunks:
+                    yield piece, entries
 
-    async def _read_with_retries(self, piece: LedgerRange, first: int) -> Sequence[LedgerEntry]:
+    async def _piece_chunks(self, piece: LedgerRange) -> AsyncGenerator[Sequence[LedgerEntry]]:
+        """Yield the entries of a range in order.
+
+        After the first answer, several reads are under way, each of as many entries as one answer holds by the sizes
+        of those before. An answer that holds fewer is followed by the rest of its entries.
+        """
+        entries = await self._read_with_retries(piece, piece.first_entry_id, piece.last_entry_id)
+        yield entries
+        following, count = entries[-1].entry_id + 1, _count_for(entries)
+        under_way: deque[tuple[int, asyncio.Task[Sequence[LedgerEntry]]]] = deque()
+        try:
+            while under_way or following <= piece.last_entry_id:
+                while len(under_way) < READS_AHEAD and following <= piece.last_entry_id:  # I15
+                    last = min(following + count - 1, piece.last_entry_id)
+                    read = self._read_with_retries(piece, following, last)
+                    under_way.append((last, asyncio.create_task(read)))
+                    following = last + 1
+                last, task = under_way.popleft()
+                entries = await task
+                is_cut = entries[-1].entry_id < last
+                count = len(entries) if is_cut else min(_count_for(entries), 2 * len(entries))
+                yield entries
+                while entries[-1].entry_id < last:
+                    entries = await self._read_with_retries(piece, entries[-1].entry_id + 1, last)
+                    yield entries
+        finally:
+            for _, task in under_way:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+
+    async def _read_with_retries(self, piece: LedgerRange, first: int, last: int) -> Sequence[LedgerEntry]:
         backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
         for attempt in range(1, READ_ATTEMPTS_MAX + 1):
             try:
-                return await self._read(piece, first)
+                entries = await self._reader.read(piece.record(), first, last, READ_BYTES_MAX)
+                assert entries[0].entry_id == first, "a read starts where it was asked to"
+                return entries
             except HeliographError as error:
                 if error.advice is not Advice.RETRY or attempt == READ_ATTEMPTS_MAX:
                     raise
@@ -182,8 +218,11 @@ class Fetcher:
     def _new_reader(self) -> DetachedReader:
         return DetachedReader(self._addresses, self._config, self._grant, self._authority)
 
-    async def _read(self, piece: LedgerRange, first: int) -> Sequence[LedgerEntry]:
-        return await self._reader.read(piece.record(), first, piece.last_entry_id, READ_BYTES_MAX)
+
+def _count_for(entries: Sequence[LedgerEntry]) -> int:
+    """Return how many entries of the mean size of these fill most of an answer, at least 1."""
+    size = sum(len(entry.payload) + ENTRY_BYTES_BESIDE for entry in entries)
+    return max(1, READ_BYTES_FULL * len(entries) // size)
 
 
 def _ledger_config() -> LedgerClientConfig:

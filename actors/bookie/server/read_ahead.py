@@ -8,8 +8,9 @@ nothing, the disk is read again.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable
+import contextlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
 
@@ -47,6 +48,7 @@ class RangeReadAhead:
         self._free = [ReadBuffer() for _ in range(READ_AHEADS_MAX)]
         self._batches: dict[Place, _AheadBatch] = {}
         self._places: OrderedDict[Place, None] = OrderedDict()  # where batches ended, and readers will continue
+        self._asked: Counter[Place] = Counter()  # of the requests that are being served
         self.begun = 0
         self.hits = 0
 
@@ -57,6 +59,17 @@ class RangeReadAhead:
             return True
         return place[1] == 0
 
+    @contextlib.contextmanager
+    def serving(self, place: Place) -> Iterator[None]:
+        """Note for the block that a request from ``place`` on is being served."""
+        self._asked[place] += 1
+        try:
+            yield
+        finally:
+            self._asked[place] -= 1
+            if not self._asked[place]:
+                del self._asked[place]
+
     def ended_at(self, place: Place) -> None:
         """Note that a batch was answered and ``place`` is the entry after it."""
         self._places[place] = None
@@ -64,8 +77,9 @@ class RangeReadAhead:
             self._places.popitem(last=False)
 
     def begin(self, place: Place, last: int, bytes_wanted: int) -> None:
-        """Start reading the batch from ``place`` on, unless all buffers are in use."""
-        if not self._free or place in self._batches:
+        """Start reading the batch from ``place`` on, unless all buffers are in use, or a request from there on is
+        being served: its reader has several requests under way, and needs no read-ahead."""
+        if not self._free or place in self._batches or place in self._asked:
             return
         loop = asyncio.get_running_loop()
         buffer = self._free.pop()

@@ -207,8 +207,9 @@ class EntryReads:
         """Return a batch from read-ahead or from the disk; start the next read-ahead for a sequential reader."""
         place, ahead = (ledger_id, first), self.ahead
         is_sequential = ahead.continues(place)
-        found = await ahead.take(place, last, limit)
-        body, count = found or await self._batch_from_disk(ledger_id, first, last, limit)
+        with ahead.serving(place):
+            found = await ahead.take(place, last, limit)
+            body, count = found or await self._batch_from_disk(ledger_id, first, last, limit)
         if count:
             following = first + count
             ahead.ended_at((ledger_id, following))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,52 @@ def test_many_messages_take_few_requests() -> None:
     with a_ledger(3, 3) as (bookies, whole):
         read(whole)
         assert batches_asked(bookies) == 1
+
+
+@pytest.mark.parametrize(("ensemble", "write_quorum"), [(3, 3), (3, 1)])
+def test_answers_that_are_cut_short_are_completed(
+    monkeypatch: pytest.MonkeyPatch, ensemble: int, write_quorum: int
+) -> None:
+    """Reads are made for the mean size of the entries before, and the sizes change."""
+    monkeypatch.setattr(range_reader, "READ_BYTES_MAX", 4_000)
+    monkeypatch.setattr(range_reader, "READ_BYTES_FULL", 3_500)
+    sizes = [1, 1, 1, 500, 3_000, 1, 9_000, 1, 1, 1] * 6
+    with threaded_bookies(ensemble) as bookies:
+        for entry_id, size in enumerate(sizes):
+            payload = encode_entry_of("p", 0, 1, [b"%d" % entry_id + b" " * size])
+            for step in range(write_quorum):
+                give(bookies[(entry_id + step) % ensemble], LEDGER, entry_id, payload)
+        names = tuple(bookie.bookie_id for bookie in bookies)
+        record = LedgerMetadata(LEDGER, ensemble, write_quorum, 1, (Segment(0, names),))
+        addresses = {bookie.bookie_id: bookie.address for bookie in bookies}
+        whole = range_of("persistent://public/default/t", -1, record, 0, len(sizes) - 1, addresses)
+        assert read(whole) == [b"%d" % entry_id for entry_id in range(len(sizes))]
+        assert batches_asked(bookies) < len(sizes) * (ensemble // write_quorum)
+
+
+def test_several_reads_are_under_way_and_no_more_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
+    monkeypatch.setattr(range_reader, "READ_BYTES_MAX", 4_000)
+    monkeypatch.setattr(range_reader, "READ_BYTES_FULL", 3_500)
+    under_way, most = 0, 0
+    alone = DetachedReader.read
+
+    async def counted(self: DetachedReader, *args: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await alone(self, *args)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(DetachedReader, "read", counted)
+    with a_ledger(3, 3, padding=200) as (_, whole):
+        assert read(whole) == expected()
+        assert most == range_reader.READS_AHEAD
+        batches = read_ranges([whole])
+        next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        assert under_way == 0
 
 
 def test_dead_and_unknown_bookies_and_lost_copies_are_passed_by() -> None:

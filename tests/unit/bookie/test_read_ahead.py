@@ -94,6 +94,24 @@ def test_read_ahead_is_bounded_and_what_nobody_asks_for_is_dropped(monkeypatch: 
     with_ahead(lambda *_: RECORDS, scenario)
 
 
+def test_nothing_is_read_ahead_for_a_reader_that_has_asked_already() -> None:
+    read: list[int] = []
+
+    def reading(ledger_id: int, first: int, *_: object) -> list[Records]:
+        read.append(first)
+        return RECORDS
+
+    async def scenario(ahead: RangeReadAhead) -> None:
+        with ahead.serving((1, 10)), ahead.serving((1, 10)):
+            ahead.begin((1, 10), 19, 100)
+        assert not ahead.begun
+        ahead.begin((1, 10), 19, 100)
+        assert await ahead.take((1, 10), 19, 100) is not None
+        assert read == [10]
+
+    with_ahead(reading, scenario)
+
+
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["absent", "damaged"])
 def test_neither_absence_nor_damage_is_concluded_from_what_was_read_ahead(is_damaged: bool) -> None:  # I6
     def read(*_: Any) -> list[Records]:
