@@ -45,9 +45,13 @@ class LedgerEntry:
 # -- adds
 
 
+AddRequest = tuple[int, int, int]  # of one entry to one bookie: entry id, position, epoch
+
+
 @dataclass(slots=True)  # ``frozen`` would cost a microsecond for every entry
 class SendAdd:
-    """Send one entry to each target. Answers: ``on_add_answer(entry_id, position, epoch, reply, now)``.
+    """Send one entry to each target. Answers: ``on_add_answer(entry_id, position, epoch, reply, now)``, or for several
+    entries of a writer that are durable on one bookie ``on_adds_stored(requests)``.
 
     ``recovery``: bookies take it on a fenced ledger and when read-only.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from heliograph.actors.ledger.effects import AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
+from heliograph.actors.ledger.effects import AddRequest, AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
 from heliograph.actors.ledger.schedule import WriteSchedule, mask_of, positions_of
 
 
@@ -112,6 +112,14 @@ class AddPipeline:
         if not add.outstanding:
             self._release(add)
         return False
+
+    def on_acks(self, requests: Iterable[AddRequest]) -> bool:
+        """Record the acknowledgements of some requests. Return whether the head became ready to be confirmed."""
+        is_ready = False
+        on_ack = self.on_ack
+        for request in requests:
+            is_ready |= on_ack(*request)
+        return is_ready
 
     def on_failure(self, entry_id: int, position: int) -> None:
         """Record that the position does not hold the entry. The caller has asked ``awaits``."""

@@ -10,10 +10,12 @@ Each ledger has one thread of control, and every event is one method call. These
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from heliograph.actors.errors import LedgerClosedError, LedgerError, LedgerFencedError, QuorumLostError
 from heliograph.actors.ledger.effects import (
+    AddRequest,
     AddsFailed,
     CloseFailed,
     Effect,
@@ -160,6 +162,12 @@ class WriterCore(MetadataCore):
         if reply is not Reply.OK:
             return self._on_add_failure(entry_id, position, epoch, reply, now)
         if self._pipeline.on_ack(entry_id, position, epoch) and not self._replacing:
+            return self._confirm()
+        return []
+
+    def on_adds_stored(self, requests: Sequence[AddRequest]) -> list[Effect]:
+        """Take what ``on_add_answer`` would take of OK answers to each of these requests, and confirm once."""
+        if self._pipeline.on_acks(requests) and not self._replacing:
             return self._confirm()
         return []
 

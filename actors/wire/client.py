@@ -2,7 +2,8 @@
 
 Every request is answered exactly once, by a call of its callback: with the bookie's answer, or with an error when the
 connection ends or no answer comes in time. After an error the outcome is unknown. The requests of one loop iteration
-are sent in one write. There is no timer for each request: the owner calls ``expire`` regularly.
+are sent in one write, and its adds in one frame if the bookie knows that (``ranges.py``). There is no timer for each
+request: the owner calls ``expire`` regularly.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing_extensions import override
 from heliograph.actors.errors import BookieError, BookieUnavailableError, BookieVersionError, FrameError
 from heliograph.actors.wire.frame import decode_answer, encode_head, encode_request
 from heliograph.actors.wire.grant import ReadGrant
-from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello
-from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieRequest, Status
+from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello, revision_in
+from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieOp, BookieRequest, Status
+from heliograph.actors.wire.ranges import AddListener, OpenRange, PendingAdds, decode_run, is_run
 from heliograph.actors.wire.receiving import AnswerReceiver
 from heliograph.base.crash import end_process
 from heliograph.base.tls.contexts import ClientTls
@@ -33,6 +35,7 @@ Body = bytes | memoryview
 OnAnswer = Callable[[Any, Answer | BookieError, memoryview], None]  # tag of the request, answer or error, body
 
 _NO_BODY = memoryview(b"")
+_ADD = int(BookieOp.ADD)
 
 
 _Pending = tuple[OnAnswer, Any, int]  # callback, tag, deadline in ms
@@ -99,6 +102,9 @@ class BookieConnection:
         self._is_closed = False
         self._retry_after_ms = 0
         self._pending: dict[int, _Pending] = {}
+        self._adds = PendingAdds()
+        self._range = OpenRange()
+        self._takes_ranges = False  # whether the bookie has said that it knows ADDS
         self._next_id = 1
         self._parts: list[Body] = []
         self._is_flush_due = False
@@ -106,7 +112,7 @@ class BookieConnection:
     @property
     def pending_requests(self) -> int:
         """Return how many requests wait for their answer."""
-        return len(self._pending)
+        return len(self._pending) + len(self._adds)
 
     def request(self, request: BookieRequest, body: Body, on_answer: OnAnswer, tag: Any, timeout_ms: int) -> None:
         """Send a request and call ``on_answer(tag, answer, body)`` with its answer.
@@ -146,29 +152,53 @@ class BookieConnection:
         Args:
             rest: the end of the body. It is not copied if it is large.
         """
-        if len(self._pending) >= PENDING_REQUESTS_MAX or (self._transport is None and not self._may_connect()):  # I15
-            error = BookieUnavailableError(f"no connection to bookie {self.bookie_id} at {self.address}")
-            self._loop.call_soon(self._tell, on_answer, tag, error)
+        if not self._may_send():
+            self._loop.call_soon(self._tell, on_answer, tag, self._unavailable())
             return
         request_id = self._next_id
         self._next_id = request_id + 1
         self._pending[request_id] = (on_answer, tag, deadline_ms)
-        size = len(body) + len(rest)
-        head = encode_head([op, request_id, ledger_id, entry_id, flags, limit, last_entry_id], size)
-        if size <= JOINED_BYTES_MAX:
-            self._parts.append(b"".join((head, body, rest)))
-        else:
-            self._parts += (head, body, rest)
-        if self._transport is not None and not self._is_flush_due:
+        self._write([op, request_id, ledger_id, entry_id, flags, limit, last_entry_id], body, rest)
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        entry: tuple[bytes, Body, bytes | None],
+        listener: AddListener,
+        tag: Any,
+        deadline_ms: int,
+    ) -> None:
+        """Send an add. The answer comes in a call of ``listener``, never during this call.
+
+        Args:
+            entry: head, payload, and both as ``sized`` returns them. The payload is not copied if it is large.
+        """
+        if not self._may_send():
+            self._loop.call_soon(self._tell_add, listener, tag, self._unavailable())
+            return
+        request_id = self._next_id
+        self._next_id = request_id + 1
+        self._adds.put(request_id, listener, tag, deadline_ms)
+        head, payload, packed = entry
+        if packed is None or not self._takes_ranges:
+            self._write([_ADD, request_id, ledger_id, entry_id, 0, 0, -1], head, payload)
+            return
+        if not self._range.has_room(len(packed)):
+            self._range.take(self._parts.append)
+        self._range.put(request_id, packed)
+        if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
     def expire(self, now: int) -> None:
         """Answer the requests whose deadline has passed with an error. Their late answers are ignored."""
         late = [request_id for request_id, (_, _, deadline_ms) in self._pending.items() if deadline_ms <= now]
+        text = f"bookie {self.bookie_id} gave no answer in time"
         for on_answer, tag, _ in [self._pending.pop(request_id) for request_id in late]:
-            error = BookieUnavailableError(f"bookie {self.bookie_id} gave no answer in time")
-            self._tell(on_answer, tag, error)
+            self._tell(on_answer, tag, BookieUnavailableError(text))
+        for listener, tag in self._adds.take_expired(now):
+            self._tell_add(listener, tag, BookieUnavailableError(text))
 
     def close(self) -> None:
         """End the connection for good. Waiting requests are answered with an error."""
@@ -203,13 +233,11 @@ class BookieConnection:
             return
         try:
             for header, body in receiver.received(count):
-                answer = decode_answer(header)
-                if answer.request_id == 0:
-                    self._on_hello(link, answer, bytes(body))
-                    continue
-                waiting = self._pending.pop(answer.request_id, None)
-                if waiting is not None:
-                    waiting[0](waiting[1], answer, body)
+                if is_run(header):
+                    for listener, tags in self._adds.take_run(*decode_run(header)).items():
+                        listener.on_stored(tags)
+                else:
+                    self._on_answer(link, decode_answer(header), body)
         except BookieVersionError as error:
             self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
             self._lose(str(error), BookieVersionError)
@@ -225,9 +253,40 @@ class BookieConnection:
 
     # -- internals
 
+    def _may_send(self) -> bool:
+        is_full = len(self._pending) + len(self._adds) >= PENDING_REQUESTS_MAX  # I15
+        return not is_full and (self._transport is not None or self._may_connect())
+
+    def _unavailable(self) -> BookieUnavailableError:
+        return BookieUnavailableError(f"no connection to bookie {self.bookie_id} at {self.address}")
+
+    def _write(self, header: list[Any], body: Body, rest: Body) -> None:
+        """Send a frame after what this loop iteration has sent before."""
+        self._range.take(self._parts.append)
+        size = len(body) + len(rest)
+        head = encode_head(header, size)
+        if size <= JOINED_BYTES_MAX:
+            self._parts.append(b"".join((head, body, rest)))
+        else:
+            self._parts += (head, body, rest)
+        if self._transport is not None and not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _on_answer(self, link: _Link, answer: Answer, body: memoryview) -> None:
+        request_id = answer.request_id
+        if request_id == 0:
+            self._on_hello(link, answer, bytes(body))
+        elif (add := self._adds.take(request_id)) is not None:
+            add[0].on_add_answer(add[1], answer)
+        elif (waiting := self._pending.pop(request_id, None)) is not None:
+            waiting[0](waiting[1], answer, body)
+
     def _on_hello(self, link: _Link, answer: Answer, body: bytes) -> None:
         assert link.transport is not None, "an answer came over it"
         check_answer(answer, self.bookie_id, self.address)
+        if answer.status is Status.OK:
+            self._takes_ranges = revision_in(body) > 0
         if self._greeting is None:
             return
         if answer.status is Status.CHALLENGE:
@@ -276,6 +335,7 @@ class BookieConnection:
 
     def _flush(self) -> None:
         self._is_flush_due = False
+        self._range.take(self._parts.append)
         parts = self._parts
         if not parts or self._transport is None:
             return
@@ -296,11 +356,22 @@ class BookieConnection:
             self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
         transport = link.transport if link is not None else None
         self._parts = []
+        self._range.clear()
+        self._takes_ranges = False
         if transport is not None:
             transport.abort()
         waiting, self._pending = list(self._pending.values()), {}
+        adds = self._adds.take_all()
         for on_answer, tag, _ in waiting:
             self._tell(on_answer, tag, kind(why))
+        for listener, tag in adds:
+            self._tell_add(listener, tag, kind(why))
+
+    def _tell_add(self, listener: AddListener, tag: Any, error: BookieError) -> None:
+        try:
+            listener.on_add_answer(tag, error)
+        except Exception as broken:
+            self._on_broken(broken)
 
     def _tell(self, on_answer: OnAnswer, tag: Any, error: BookieError) -> None:
         try:

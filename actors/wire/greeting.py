@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.actors.errors import BookieVersionError, FrameError
 from heliograph.actors.wire.grant import ReadGrant, verified_grant
-from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Status
+from heliograph.actors.wire.messages import PROTOCOL_VERSION, REVISION, Answer, BookieOp, BookieRequest, Status
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import AuthenticationError, VersionMismatchError
 from heliograph.base.guard.handshake import BOOKIE, NONCE_BYTES, ClientHandshake, ServerHandshake, secrets_of
@@ -13,7 +13,17 @@ from heliograph.base.version import own_release, release_numbered, require_meeti
 
 def hello() -> BookieRequest:
     """Return the header of a HELLO."""
-    return BookieRequest(BookieOp.HELLO, 0, ledger_id=PROTOCOL_VERSION, limit=own_release().number)
+    return BookieRequest(BookieOp.HELLO, 0, ledger_id=PROTOCOL_VERSION, entry_id=REVISION, limit=own_release().number)
+
+
+def revision_of(hello_request: BookieRequest) -> int:
+    """Return the revision of the protocol that both ends of a HELLO know."""
+    return min(max(hello_request.entry_id, 0), REVISION)
+
+
+def revision_in(welcome: bytes) -> int:
+    """Return the revision that both ends know, from the body of the OK answer to a HELLO."""
+    return min(welcome[0], REVISION) if welcome else 0
 
 
 def hello_fault(request: BookieRequest, bookie_id: str) -> str:

@@ -11,6 +11,7 @@ import enum
 from typing import NamedTuple
 
 PROTOCOL_VERSION = 1
+REVISION = 1  # what this end knows beyond the first release, which says none (0). 1: ADDS, and answers to runs of adds
 TLS_SCHEME = "tls://"  # before the address of a bookie that speaks TLS
 NUMBER_MAX = (1 << 63) - 1  # of a ledger id, a request id or a LAC
 LEDGER_ENTRIES_MAX = 1 << 48  # entry ids are below it: a ledger that gets a million a second for nine years
@@ -22,7 +23,8 @@ class BookieOp(enum.IntEnum):
     """First field of a request header."""
 
     # ledger_id is the protocol version, limit the number of the client's release (0: not said), last_add_confirmed of
-    # the answer that of the bookie's (-1: not said); body: none, a nonce or a proof
+    # the answer that of the bookie's (-1: not said); body: none, a nonce or a proof. entry_id is the client's revision
+    # (-1: not said), the body of an OK answer the bookie's, as one byte
     HELLO = 0
     ADD = 1  # body: the entry
     READ = 2  # answer body: the entry
@@ -32,6 +34,9 @@ class BookieOp(enum.IntEnum):
     STATISTICS = 6  # answer body: msgpack map
     WRITE_LAC = 7  # explicit LAC: entry_id is the LAC; body: none
     # 8 was LONG_POLL_LAC, which no client used: the number is not given to another op
+    # request_id is that of the first entry, the others follow it; limit: how many; body: entries, each after its u32
+    # length. Answers: as to an ADD for each, or one for a run of them
+    ADDS = 9
 
 
 class Flag(enum.IntFlag):

@@ -84,6 +84,7 @@ class Profile:
     sync_ms_max: int
     request_timeout_ms: int = 1_000
     messages_max: int = MESSAGES_MAX
+    ranges: bool = False  # writers send the adds of one moment in one frame, as to a bookie that knows that
 
     @classmethod
     def drawn(cls, random: Random) -> Profile:
@@ -119,7 +120,7 @@ class Profile:
             profile = replace(profile, faults_until_ms=plan.until_ms)
         for name in plan.without.intersection(NUISANCES):
             profile = replace(profile, **{name: 0.0})  # type: ignore[arg-type]
-        return replace(profile, messages_max=plan.messages_max)
+        return replace(profile, messages_max=plan.messages_max, ranges=plan.seed % 2 == 1)
 
     @property
     def losable_bookies(self) -> int:

@@ -36,7 +36,7 @@ from heliograph.actors.wire.frame import (
     request_fault,
 )
 from heliograph.actors.wire.grant import ReadGrant
-from heliograph.actors.wire.greeting import Greeting, hello_fault
+from heliograph.actors.wire.greeting import Greeting, hello_fault, revision_of
 from heliograph.actors.wire.messages import (
     LEDGER_ENTRIES_MAX,
     NUMBER_MAX,
@@ -47,6 +47,7 @@ from heliograph.actors.wire.messages import (
     Flag,
     Status,
 )
+from heliograph.actors.wire.ranges import decode_adds, encode_stored
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import UnfinishedFrameError
 from heliograph.base.guard.quiet_log import QuietLog
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from heliograph.actors.bookie.server.server import BookieServer
 
 quiet = QuietLog(logging.getLogger(__name__))
-_ADD, _READ, _OK = int(BookieOp.ADD), int(BookieOp.READ), int(Status.OK)
+_ADD, _ADDS, _OK = int(BookieOp.ADD), int(BookieOp.ADDS), int(Status.OK)
 _RECOVERY = int(Flag.RECOVERY)
 _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _ENTRY = int(Kind.ENTRY)
@@ -67,6 +68,8 @@ _FLAGS = range(2 * max(Flag))
 _WITHOUT_ENTRY_ID = {BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
 _AT_ONCE_BYTES_MAX = CONNECTION_OUT_BYTES_MAX  # unsent answers, above which even cached entries are answered in turn
 _WITH_BODY = {BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
+
+Pending = dict[Journal, tuple[list[JournalItem], int]]  # the records of one read of a socket, with their bytes
 
 
 class BookieClientConnection(asyncio.BufferedProtocol):
@@ -150,13 +153,16 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             if self._greeting_bytes > GREETING_BYTES_MAX:
                 self.abort()
                 return
-        pending: dict[Journal, tuple[list[JournalItem], int]] = {}
+        pending: Pending = {}
         is_new = False
         try:
             for header, body in self._receiver.received(nbytes):
                 is_new = True
-                if self._may_add and header and header[0] == _ADD:
+                op = header[0] if self._may_add and header else None
+                if op == _ADD:
                     self._add(header, body, pending)
+                elif op == _ADDS:
+                    self._add_range(decode_request(header), body, pending)
                 else:
                     self._request(decode_request(header), body)
         except FrameError as error:
@@ -180,7 +186,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
 
     def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
         """Answer adds whose records are durable (I1) or could not be written."""
-        for _, size in tokens:
+        for _, size, _ in tokens:
             self._add_bytes -= size
         if self._add_bytes == 0:
             self._adds_answered.set()
@@ -188,9 +194,14 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             self._storage.write_cache.note_refusal()
         if self._transport is not None:
             if error is None:
-                self._write(b"".join([encode_head([request_id, _OK, -1, ""], 0) for request_id, _ in tokens]))
+                alone = [
+                    encode_head([request_id, _OK, -1, ""], 0) for request_id, _, is_ranged in tokens if not is_ranged
+                ]
+                self._write(
+                    b"".join(alone) + encode_stored([request_id for request_id, _, is_ranged in tokens if is_ranged])
+                )
             else:
-                for request_id, _ in tokens:
+                for request_id, _, _ in tokens:
                     self._send(Answer(request_id, Status.STORAGE_ERROR, text=str(error)))
             self.regulate()
 
@@ -260,7 +271,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
 
     # -- requests
 
-    def _add(self, header: list[Any], body: memoryview, pending: dict[Journal, tuple[list[JournalItem], int]]) -> None:
+    def _add(self, header: list[Any], body: memoryview, pending: Pending) -> None:
         # Every field is an integer before anything is stored: 2.0 == 2 would pass the comparisons below.
         if len(header) != _ADD_FIELDS:
             raise FrameError(request_fault(header))
@@ -272,14 +283,32 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             or flags not in _FLAGS
         ):
             raise FrameError(request_fault(header))
+        self._store(request_id, (ledger_id, entry_id), flags, body, pending, is_ranged=False)
+
+    def _add_range(self, request: BookieRequest, body: memoryview, pending: Pending) -> None:
+        """Take the entries of a frame ADDS, each as if it came alone: a refused one changes nothing for the others."""
+        for request_id, entry in enumerate(decode_adds(request, body), request.request_id):
+            self._store(request_id, None, 0, entry, pending, is_ranged=True)
+
+    def _store(
+        self,
+        request_id: int,
+        ids: tuple[int, int] | None,
+        flags: int,
+        body: memoryview,
+        pending: Pending,
+        *,
+        is_ranged: bool,
+    ) -> None:
+        """Store an entry and queue its record, or refuse it. ``ids`` are those that its frame names, if any."""
         try:
             # The checksum is verified before anything is stored.
-            named_ledger_id, named_entry_id, last_add_confirmed = check_entry(body)
+            ledger_id, entry_id, last_add_confirmed = check_entry(body)
         except EntryDamagedError as error:
             self._refuse(request_id, Status.DAMAGED, str(error))
             return
-        if named_ledger_id != ledger_id or named_entry_id != entry_id:
-            self._refuse(request_id, Status.BAD_REQUEST, f"entry {named_ledger_id}:{named_entry_id} under other ids")
+        if ids is not None and ids != (ledger_id, entry_id):
+            self._refuse(request_id, Status.BAD_REQUEST, f"entry {ledger_id}:{entry_id} under other ids")
             return
         if (
             ledger_id < 0 or not -1 <= last_add_confirmed < entry_id < LEDGER_ENTRIES_MAX
@@ -307,7 +336,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._adds_answered.clear()
         journal = self._storage.journal_of(ledger_id)
         items, total = pending.get(journal) or ([], 0)
-        items.append((_ENTRY, data, self, (request_id, size)))
+        items.append((_ENTRY, data, self, (request_id, size, is_ranged)))
         pending[journal] = (items, total + size)
 
     def _refuse(self, request_id: int, status: Status, text: str = "") -> None:
@@ -355,6 +384,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         )
         if status is Status.OK and self._lacks_certificate():
             status = Status.UNAUTHORIZED
+        if status is Status.OK and (revision := revision_of(request)):
+            answer_body = bytes([revision])
         answer = Answer(request.request_id, status, own_release().number, self._server.bookie_id)
         self._send(answer, EntryPayload((answer_body,)))
         if status is Status.UNAUTHORIZED:

@@ -9,6 +9,7 @@ from heliograph.actors.errors import BookieError
 from heliograph.actors.ledger.driver.answers import batch_of_entries, lac_of, one_entry, reply_of, runs_of
 from heliograph.actors.ledger.driver.context import BookieContext
 from heliograph.actors.ledger.effects import (
+    AddRequest,
     Effect,
     ListEntries,
     ReadBatch,
@@ -52,7 +53,7 @@ class EffectRunner:
     # -- adds
 
     def _send_add(self, effect: SendAdd) -> None:
-        """Send an entry to its bookies. It is encoded once for all of them, and its payload is not copied."""
+        """Send an entry to its bookies, each by itself. It is encoded once for all of them, and not copied."""
         context, payload = self.context, effect.payload
         head = encode_entry_head(effect.ledger_id, effect.entry_id, effect.last_add_confirmed, effect.length, payload)
         flags = _RECOVERY_ADD_FLAGS if effect.recovery else 0
@@ -67,7 +68,7 @@ class EffectRunner:
                 _ADD, effect.ledger_id, effect.entry_id, flags, 0, -1, head, self._on_add, tag, deadline, payload
             )
 
-    def _on_add(self, tag: tuple[int, int, int], answer: Answer | BookieError, body: memoryview) -> None:
+    def _on_add(self, tag: AddRequest, answer: Answer | BookieError, body: memoryview) -> None:
         is_ok = type(answer) is Answer and answer.status is Status.OK
         reply = Reply.OK if is_ok else reply_of(answer)
         self.run(self.core.on_add_answer(*tag, reply, self.context.now()))

@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from heliograph.actors.errors import TooManyAddsError
-from heliograph.actors.ledger.driver.context import DriverContext
+from heliograph.actors.errors import BookieError, TooManyAddsError
+from heliograph.actors.ledger.driver.context import NO_BODY, DriverContext
 from heliograph.actors.ledger.driver.metadata_runner import MetadataRunner
 from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.ledger.effects import (
+    AddRequest,
     AddsConfirmed,
     AddsFailed,
     CloseFailed,
     CopiesMissing,
+    SendAdd,
     WriterClosed,
     WriterFailed,
 )
 from heliograph.actors.ledger.state import WriterState
 from heliograph.actors.ledger.writer import WriterCore
+from heliograph.actors.wire.entry import encode_entry_head
+from heliograph.actors.wire.messages import Answer
+from heliograph.actors.wire.ranges import sized
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, Versioned
@@ -185,8 +190,37 @@ class LedgerWriter(MetadataRunner):
             self._outcomes.append(outcome)
             self._send_add(self.core.add(payload, self.context.now()))
 
-    def _on_add(self, tag: tuple[int, int, int], answer: Any, body: memoryview) -> None:
+    @override
+    def _send_add(self, effect: SendAdd) -> None:
+        """Send an entry to its bookies, with others of this turn. It is encoded once for all of them."""
+        context, payload = self.context, effect.payload
+        ledger_id, entry_id, epoch = effect.ledger_id, effect.entry_id, effect.epoch
+        head = encode_entry_head(ledger_id, entry_id, effect.last_add_confirmed, effect.length, payload)
+        entry = (head, payload, sized(head, payload))
+        deadline = context.now() + context.config.request_timeout_ms
+        for position, bookie_id in effect.targets:
+            request = (entry_id, position, epoch)
+            connection = context.bookies.connection(bookie_id)
+            if connection is None:
+                context.answer_unreachable(bookie_id, self._on_add, request)
+            else:
+                connection.add(ledger_id, entry_id, entry, self, request, deadline)
+
+    def on_stored(self, tags: Sequence[AddRequest]) -> None:
+        """Pass on that a bookie has stored these entries."""
+        self.run(self.core.on_adds_stored(tags))
+        self._on_progress()
+
+    def on_add_answer(self, tag: AddRequest, answer: Answer | BookieError) -> None:
+        """Pass on the answer of a bookie to one entry."""
+        self._on_add(tag, answer, NO_BODY)
+
+    @override
+    def _on_add(self, tag: AddRequest, answer: Answer | BookieError, body: memoryview) -> None:
         super()._on_add(tag, answer, body)
+        self._on_progress()
+
+    def _on_progress(self) -> None:
         if self._queued:
             self._send_queued()
         if self._closing is not None:
@@ -252,6 +286,7 @@ class LedgerWriter(MetadataRunner):
 
     handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
         **MetadataRunner.handlers,
+        SendAdd: _send_add,
         AddsConfirmed: _on_confirmed,
         AddsFailed: _on_adds_failed,
         WriterFailed: _on_writer_failed,

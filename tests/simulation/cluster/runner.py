@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
 from heliograph.actors.ledger.effects import (
+    AddRequest,
     DeleteMetadata,
     Effect,
     LedgerEntry,
@@ -27,6 +28,7 @@ from heliograph.metadata.model import BookieRegistration
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.disk import Copy
 from tests.simulation.cluster.network import Network
+from tests.simulation.cluster.ranges import AddRanges
 from tests.simulation.cluster.store import Author, SimulatedStore
 from tests.simulation.world import Process, World
 
@@ -88,6 +90,20 @@ class Cluster:
         self.on_send_add: Callable[[Author, SendAdd], None] = lambda author, effect: None
         self.on_entry_answer: Callable[[Author, ReadEntry, str, Reply], None] = lambda author, effect, b, reply: None
         self._runners = 0
+        self._ranges: dict[tuple[str, str], AddRanges] = {}  # by process and bookie
+
+    def ranges(self, process: Process, bookie_id: str) -> AddRanges:
+        """Return what carries the adds of a process to a bookie."""
+        key = (process.name, bookie_id)
+        found = self._ranges.get(key)
+        if found is None:
+
+            def refused(runner: SimulatedRunner, tag: AddRequest, reply: Reply | None) -> None:
+                runner.on_refused(tag, reply or Reply.UNKNOWN)
+
+            bookie = self.bookies[bookie_id]
+            found = self._ranges[key] = AddRanges(self.network, process, bookie, lambda action: action(), refused)
+        return found
 
     def registered(self) -> list[BookieRegistration]:
         """Return the bookies that the store shows as writable. One that just died is among them for a while."""
@@ -188,7 +204,13 @@ class SimulatedRunner:
     def _send_add(self, effect: SendAdd) -> None:
         self.cluster.on_send_add(self.author, effect)
         copy = Copy(effect.last_add_confirmed, effect.length, bytes(effect.payload))
+        timeout_ms = self.cluster.network.profile.request_timeout_ms
         for position, bookie_id in effect.targets:
+            if self.cluster.network.profile.ranges and not effect.recovery:
+                request = (effect.entry_id, position, effect.epoch)
+                ranges = self.cluster.ranges(self.process, bookie_id)
+                ranges.add(effect.ledger_id, effect.entry_id, copy, self, request, timeout_ms)
+                continue
             self._ask(
                 bookie_id,
                 effect,
@@ -196,6 +218,18 @@ class SimulatedRunner:
                 lambda answer, now, p=position: self.core.on_add_answer(effect.entry_id, p, effect.epoch, answer, now),
                 (Reply.UNKNOWN,),
             )
+
+    def on_stored(self, tags: Sequence[AddRequest]) -> None:
+        """Pass on that a bookie has stored these entries."""
+        self.run(self.core.on_adds_stored(tags))
+
+    def on_refused(self, tag: AddRequest, reply: Reply) -> None:
+        """Pass on that a bookie has refused an entry, or has not answered."""
+        self.run(self.core.on_add_answer(*tag, reply, self._now))
+
+    def on_add_answer(self, tag: Any, answer: Any) -> None:
+        """Do nothing: no answer here is a frame."""
+        raise AssertionError("answers to single adds come through ``on_refused``")
 
     def _send_lac(self, effect: SendLac) -> None:
         self.cluster.world.count("explicit LAC sent")

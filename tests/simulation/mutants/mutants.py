@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.simulation.mutants import ranges as range_mutants
 from tests.simulation.mutants import recovery as recovery_mutants
 from tests.simulation.mutants import storage as storage_mutants
 from tests.simulation.mutants import topic as topic_mutants
@@ -10,4 +11,10 @@ from tests.simulation.mutants.mutant import MUTANTS, Mutant
 
 __all__ = ["MUTANTS", "MUTANTS_FROM", "Mutant"]
 
-MUTANTS_FROM = (recovery_mutants, storage_mutants, writer_mutants, topic_mutants)  # mutants register themselves
+MUTANTS_FROM = (
+    recovery_mutants,
+    storage_mutants,
+    writer_mutants,
+    range_mutants,
+    topic_mutants,
+)  # mutants register themselves

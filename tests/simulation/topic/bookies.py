@@ -13,11 +13,13 @@ from heliograph.actors.ledger.effects import LedgerEntry, Reply
 from heliograph.actors.wire.entry import decode_entry, encode_entry
 from heliograph.actors.wire.frame import encode_batch
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Flag, Status
+from heliograph.actors.wire.ranges import AddListener
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.disk import Copy
+from tests.simulation.cluster.ranges import AddRanges
 from tests.simulation.cluster.runner import Cluster
 from tests.simulation.topic.loop import SimulatedLoop
-from tests.simulation.world import Process
+from tests.simulation.world import Action, Process
 
 OnAnswer = Callable[[Any, Answer | BookieError, memoryview], None]
 Tell = Callable[..., None]  # status, LAC, body
@@ -31,6 +33,7 @@ STATUSES = {
     Reply.DAMAGED: Status.DAMAGED,
     Reply.UNKNOWN: Status.STORAGE_ERROR,
 }
+LENGTH_BYTES = 4  # in front of an entry of a range
 KINDS = {  # the names that faults use
     BookieOp.ADD: "SendAdd",
     BookieOp.READ: "ReadEntry",
@@ -68,6 +71,34 @@ class SimulatedLink:
         self._client = client
         self._bookie = bookie
         self._random = client.cluster.world.stream(f"{client.process.name}|{bookie.name}")
+        self._ranges = AddRanges(client.cluster.network, client.process, bookie, self._run, _on_refused)
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        entry: tuple[bytes, bytes, bytes | None],
+        listener: AddListener,
+        tag: Any,
+        deadline_ms: int,
+    ) -> None:
+        """Send an add, in a range if this run has them."""
+        head, payload, packed = entry
+        if self._client.cluster.network.profile.ranges and packed is not None:
+            found = decode_entry(packed[LENGTH_BYTES:])
+            copy = Copy(found.last_add_confirmed, found.length, bytes(found.payload))
+            now = self._client.cluster.world.now + self._client.process.clock_ahead_ms
+            self._ranges.add(ledger_id, entry_id, copy, listener, tag, max(0, deadline_ms - now))
+            return
+
+        def on_answer(tag: Any, answer: Answer | BookieError, body: memoryview) -> None:
+            listener.on_add_answer(tag, answer)
+
+        self.send(int(BookieOp.ADD), ledger_id, entry_id, 0, 0, -1, head, on_answer, tag, deadline_ms, payload)
+
+    def _run(self, action: Action) -> None:
+        with self._client.loop.running():
+            action()
 
     def request(self, request: BookieRequest, body: bytes, on_answer: OnAnswer, context: Any, timeout_ms: int) -> None:
         self.send(
@@ -124,6 +155,13 @@ class SimulatedLink:
             data = bytes(body) + bytes(rest)
             network.send(process, bookie, lambda: serve(bookie, request, data, tell), kind)
             world.after(max(0, deadline_ms - world.now - process.clock_ahead_ms), on_timeout, process)
+
+
+def _on_refused(listener: AddListener, tag: Any, reply: Reply | None) -> None:
+    if reply is None:
+        listener.on_add_answer(tag, BookieUnavailableError("the bookie gave no answer in time"))
+    else:
+        listener.on_add_answer(tag, Answer(0, STATUSES[reply]))
 
 
 def serve(bookie: SimulatedBookie, request: BookieRequest, body: bytes, tell: Tell) -> None:

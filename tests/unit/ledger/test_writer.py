@@ -48,6 +48,29 @@ def test_confirmations_wait_for_their_turn() -> None:
     assert (writer.entries_held, writer.bytes_held) == (0, 0)
 
 
+def test_runs_are_confirmed_once_and_in_order() -> None:
+    writer = WriterCore(ledger(), Spares())
+    for _ in range(4):
+        writer.add(b"x", 0)
+    assert writer.on_adds_stored([(1, 0, 0), (2, 0, 0), (0, 0, 0)]) == []
+    assert writer.on_adds_stored([(2, 1, 0), (3, 1, 0)]) == []  # 0 has one copy
+    assert writer.on_adds_stored([(1, 2, 0), (0, 2, 0)]) == [AddsConfirmed(2)]  # I1 I2
+    assert writer.on_adds_stored([(1, 2, 0), (0, 2, 0)]) == []  # repeated
+    assert writer.last_add_confirmed == 2
+
+
+def test_a_run_of_an_older_epoch_counts_for_nothing() -> None:
+    writer = WriterCore(ledger(), Spares("b4"), WriterLimits(ensemble_change_delay_ms=0))
+    writer.add(b"x", 0)
+    writer.add(b"x", 0)
+    change = only(WriteMetadata, writer.on_add_answer(0, 1, 0, Reply.UNKNOWN, 0))
+    again = some(SendAdd, writer.on_metadata_written(change.request, 1, 0))
+    assert [send.entry_id for send in again] == [0, 1]
+    assert writer.on_adds_stored([(0, 1, 0), (1, 1, 0)]) == []  # of the bookie before
+    assert writer.on_adds_stored([(0, 0, 0), (1, 0, 0)]) == []  # that bookie stayed
+    assert writer.on_adds_stored([(0, 1, 1), (1, 1, 1)]) == [AddsConfirmed(1)]  # I1
+
+
 def test_one_bookie_is_counted_once() -> None:
     writer = WriterCore(ledger(), Spares())
     writer.add(b"x", 0)

@@ -1,0 +1,186 @@
+"""Adds that travel together: many entries in one frame, one answer for all that a sync made durable. Pure.
+
+A frame ADDS has the entries that one loop iteration sends to a bookie, of any ledgers. Each is what a frame ADD has as
+its body, and their request ids are consecutive. A sync of the bookie's journal makes some of them durable. Each **run**
+of them, of request ids without a gap, is answered by one frame. A refused entry is answered by itself, as to an ADD,
+and its id ends a run. So a run never names an entry that the bookie did not store (docs/formats.md, "Bookie protocol").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from heliograph.actors.errors import BookieError, FrameError
+from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX, decode_batch, encode_head
+from heliograph.actors.wire.messages import NUMBER_MAX, Answer, BookieOp, BookieRequest, Flag, Status
+
+RANGED_ENTRY_BYTES_MAX = 16 << 10  # a larger entry travels by itself, so that no frame is long
+RANGE_BYTES_MAX = 60 << 10  # of a frame's body # I15
+RANGE_ENTRIES_MAX = 1_024  # of a frame, and of a run # I15
+
+_SIZE = struct.Struct(">I")
+_ADDS, _OK = int(BookieOp.ADDS), int(Status.OK)
+_RUN_FIELDS = len(Answer._fields) + 1
+
+assert RANGED_ENTRY_BYTES_MAX + _SIZE.size <= RANGE_BYTES_MAX <= ENTRY_PAYLOAD_BYTES_MAX, "an entry fits a frame"
+
+
+class AddListener(Protocol):
+    """The one who sent adds, and takes the answers."""
+
+    def on_stored(self, tags: Sequence[Any]) -> None:
+        """Take the news that the entries with these tags are durable on the bookie: in the order of their adds."""
+
+    def on_add_answer(self, tag: Any, answer: Answer | BookieError) -> None:
+        """Take the answer to one entry, or the error in its place."""
+
+
+class PendingAdds:
+    """The adds of one connection that have no answer. Each leaves with its first answer: a repeated one finds nothing.
+
+    The connection bounds their number (I15).
+    """
+
+    def __init__(self) -> None:
+        self._adds: dict[int, tuple[AddListener, Any, int]] = {}  # by request id
+
+    def __len__(self) -> int:
+        return len(self._adds)
+
+    def put(self, request_id: int, listener: AddListener, tag: Any, deadline_ms: int) -> None:
+        """Await an answer."""
+        self._adds[request_id] = (listener, tag, deadline_ms)
+
+    def take(self, request_id: int) -> tuple[AddListener, Any] | None:
+        """Return listener and tag of an add that is answered by itself; None if it waits no longer."""
+        add = self._adds.pop(request_id, None)
+        return None if add is None else add[:2]
+
+    def take_run(self, first: int, last: int) -> dict[AddListener, list[Any]]:
+        """Return the tags of the adds of a run that wait, in order, by their listeners."""
+        found: dict[AddListener, list[Any]] = {}
+        pop = self._adds.pop
+        for request_id in range(first, last + 1):
+            add = pop(request_id, None)
+            if add is not None:
+                tags = found.get(add[0])
+                if tags is None:
+                    found[add[0]] = [add[1]]
+                else:
+                    tags.append(add[1])
+        return found
+
+    def take_expired(self, now: int) -> list[tuple[AddListener, Any]]:
+        """Return the adds whose deadline has passed."""
+        late = [request_id for request_id, (_, _, deadline_ms) in self._adds.items() if deadline_ms <= now]
+        return [self._adds.pop(request_id)[:2] for request_id in late]
+
+    def take_all(self) -> list[tuple[AddListener, Any]]:
+        """Return all adds."""
+        waiting, self._adds = self._adds, {}
+        return [add[:2] for add in waiting.values()]
+
+
+def sized(head: bytes, payload: bytes | memoryview) -> bytes | None:
+    """Return an entry after its length, as a frame ADDS has it; None if it is too large for one."""
+    size = len(head) + len(payload)
+    return b"".join((_SIZE.pack(size), head, payload)) if size <= RANGED_ENTRY_BYTES_MAX else None
+
+
+def encode_adds(first_request_id: int, entries: Sequence[bytes]) -> bytes:
+    """Return a frame ADDS with entries as ``sized`` returns them."""
+    assert 0 < len(entries) <= RANGE_ENTRIES_MAX, "the caller ends a frame before it has too many"  # I15
+    body = b"".join(entries)
+    return encode_head([_ADDS, first_request_id, -1, -1, 0, len(entries), -1], len(body)) + body
+
+
+def decode_adds(request: BookieRequest, body: memoryview) -> list[memoryview]:
+    """Return the entries of a frame ADDS, as views into its body. None of them is checked.
+
+    Raises:
+        FrameError: it has too many or too few, or request ids out of range, or flags.
+    """
+    count = request.limit
+    if not 0 < count <= RANGE_ENTRIES_MAX or request.flags is not Flag.NONE or request.request_id > NUMBER_MAX - count:
+        raise FrameError(
+            f"ADDS has {count} entries and flags {int(request.flags)}, 1 to {RANGE_ENTRIES_MAX} and 0 are allowed"
+        )
+    entries = decode_batch(body)
+    if len(entries) != count:
+        raise FrameError(f"ADDS has {len(entries)} entries, its header names {count}")
+    return entries
+
+
+def encode_stored(request_ids: Iterable[int]) -> bytes:
+    """Return the answers to entries of ADDS that are durable: one frame for each run, in the order of the ids."""
+    return b"".join([encode_head([first, _OK, -1, "", last], 0) for first, last in runs_of(request_ids)])
+
+
+def runs_of(request_ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Return first and last of each run of consecutive ids. A gap is an add that has another answer."""
+    runs: list[tuple[int, int]] = []
+    first = last = -1
+    for request_id in request_ids:
+        if request_id == last + 1 and last >= 0 and request_id - first < RANGE_ENTRIES_MAX:
+            last = request_id
+            continue
+        if last >= 0:
+            runs.append((first, last))
+        first = last = request_id
+    if last >= 0:
+        runs.append((first, last))
+    return runs
+
+
+def is_run(header: list[Any]) -> bool:
+    """Return whether a header is that of an answer to a run."""
+    return len(header) == _RUN_FIELDS
+
+
+def decode_run(header: list[Any]) -> tuple[int, int]:
+    """Return first and last request id of an answer to a run.
+
+    Raises:
+        FrameError: a field has a wrong type or is out of range, or the run is longer than a bookie may answer.
+    """
+    first, status, _, _, last = header
+    if not (type(first) is type(status) is type(last) is int and status == _OK and 0 < first <= last):
+        raise FrameError(f"not an answer to a run of adds: {header!r:.200}")
+    if last - first >= RANGE_ENTRIES_MAX:
+        raise FrameError(f"an answer names {last - first + 1} adds, at most {RANGE_ENTRIES_MAX} are allowed")
+    return first, last
+
+
+class OpenRange:
+    """The frame ADDS that the current loop iteration fills for one bookie. Not empty between two calls of ``take``."""
+
+    __slots__ = ("_bytes", "_entries", "_first")
+
+    def __init__(self) -> None:
+        self._entries: list[bytes] = []
+        self._first = 0
+        self._bytes = 0
+
+    def has_room(self, size: int) -> bool:
+        """Return whether an entry of so many bytes still fits (I15)."""
+        return self._bytes + size <= RANGE_BYTES_MAX and len(self._entries) < RANGE_ENTRIES_MAX
+
+    def put(self, request_id: int, entry: bytes) -> None:
+        """Append an entry as ``sized`` returns it, whose request id follows that of the entry before."""
+        if not self._entries:
+            self._first = request_id
+        assert request_id == self._first + len(self._entries), "the ids of a frame have no gap"
+        self._entries.append(entry)
+        self._bytes += len(entry)
+
+    def take(self, write: Callable[[bytes], Any]) -> None:
+        """End the frame, if it has an entry, and pass it to ``write``."""
+        if self._entries:
+            entries, self._entries, self._bytes = self._entries, [], 0
+            write(encode_adds(self._first, entries))
+
+    def clear(self) -> None:
+        """Discard the entries: their connection is lost."""
+        self._entries, self._bytes = [], 0

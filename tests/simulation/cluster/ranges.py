@@ -1,0 +1,127 @@
+"""Adds in ranges: those of one process to one bookie and of one moment travel in one frame.
+
+The frames of the answers are the product's. They may be lost, late, repeated or split, and an entry of a frame may be
+damaged on its way, so that the bookie refuses it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from heliograph.actors.ledger.effects import Reply
+from heliograph.actors.wire.frame import BookieFrameDecoder
+from heliograph.actors.wire.ranges import AddListener, PendingAdds, decode_run, encode_stored
+from tests.simulation.cluster.bookie import SimulatedBookie
+from tests.simulation.cluster.disk import Copy
+from tests.simulation.cluster.network import Network
+from tests.simulation.world import Action, Process
+
+KIND = "SendAdd"  # the name that faults use
+REPEATED_MS_MAX = 3_000
+NEVER_MS = 1 << 62
+
+Item = tuple[int, int, int, Copy]  # request id, ledger id, entry id, entry
+OnRefused = Callable[[Any, Any, Reply | None], None]  # listener, tag, the bookie's answer or None
+
+
+class AddRanges:
+    """One direction of adds, and the answers to them.
+
+    Args:
+        run: runs an action in the source.
+        on_refused: takes the answer to an entry that was not stored, or the lack of one.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        source: Process,
+        bookie: SimulatedBookie,
+        run: Callable[[Action], None],
+        on_refused: OnRefused,
+    ) -> None:
+        self._world = network.world
+        self._network = network
+        self._source = source
+        self._bookie = bookie
+        self._run = run
+        self._on_refused = on_refused
+        self._random = self._world.stream(f"{source.name}+{bookie.name}")
+        self._damaged_share = self._random.choice((0.0, 0.0, 0.02))
+        self._split_share = self._random.choice((0.0, 0.2))
+        self._repeated_share = self._random.choice((0.0, 0.05))
+        self._pending = PendingAdds()
+        self._next_id = 1
+        self._frame: list[Item] = []
+        self._stored: list[int] = []  # what the bookie's sync of this moment made durable
+        self._stored_in = -1  # incarnation of the bookie then
+
+    def add(self, ledger_id: int, entry_id: int, copy: Copy, listener: AddListener, tag: Any, timeout_ms: int) -> None:
+        """Send an entry, with the others of this moment."""
+        request_id, self._next_id = self._next_id, self._next_id + 1
+        self._pending.put(request_id, listener, tag, NEVER_MS)
+        self._frame.append((request_id, ledger_id, entry_id, copy))
+        self._world.after(timeout_ms, lambda: self._refused(request_id, None), self._source)
+        if len(self._frame) == 1:
+            self._world.after(0, self._send, self._source)
+
+    def _send(self) -> None:
+        frame, self._frame = self._frame, []
+        if not self._bookie.is_up and self._random.random() < 0.5:  # connection refused
+            for request_id, _, _, _ in frame:
+                self._refused(request_id, None)
+        else:
+            self._world.count("adds sent as one frame", len(frame) > 1)
+            self._network.send(self._source, self._bookie, lambda: self._arrive(frame), KIND)
+
+    def _arrive(self, frame: list[Item]) -> None:
+        for request_id, ledger_id, entry_id, copy in frame:
+            if self._random.random() < self._damaged_share and not self._network.is_healed:
+                self._world.count("entry of a range damaged on its way")
+                self._answer(request_id, Reply.UNKNOWN)
+                continue
+            self._bookie.add(
+                ledger_id, entry_id, copy, False, lambda reply, request_id=request_id: self._answer(request_id, reply)
+            )
+
+    def _answer(self, request_id: int, reply: Reply) -> None:
+        """Answer an entry as the bookie does: a refused one at once, and stored ones together after their sync."""
+        if reply is not Reply.OK:
+            self._network.send(self._bookie, self._source, lambda: self._refused(request_id, reply), KIND)
+            return
+        if not self._stored or self._stored_in != self._bookie.incarnation:
+            self._stored, self._stored_in = [], self._bookie.incarnation
+            self._world.after(0, self._tell_stored, self._bookie)
+        self._stored.append(request_id)
+
+    def _tell_stored(self) -> None:
+        request_ids, self._stored = self._stored, []
+        for header, _ in BookieFrameDecoder().feed(encode_stored(request_ids)):
+            first, last = decode_run(header)
+            if first < last and self._random.random() < self._split_share:
+                self._world.count("answer to a run split")
+                middle = self._random.randrange(first, last)
+                self._tell_run(first, middle)
+                self._tell_run(middle + 1, last)
+            else:
+                self._tell_run(first, last)
+
+    def _tell_run(self, first: int, last: int) -> None:
+        self._network.send(self._bookie, self._source, lambda: self._heard(first, last), KIND)
+
+    def _heard(self, first: int, last: int) -> None:
+        world = self._world
+        for listener, tags in self._pending.take_run(first, last).items():
+            world.note(self._source.name, "has from", self._bookie.name, "stored", tags)
+            self._run(lambda listener=listener, tags=tags: listener.on_stored(tags))  # type: ignore[misc]
+            if self._random.random() < self._repeated_share and not self._network.is_healed:
+                world.count("answer to a run repeated late")
+                again = lambda listener=listener, tags=tags: self._run(lambda: listener.on_stored(tags))  # noqa: E731
+                world.after(self._random.randrange(REPEATED_MS_MAX), again, self._source)
+
+    def _refused(self, request_id: int, reply: Reply | None) -> None:
+        add = self._pending.take(request_id)
+        if add is not None:
+            listener, tag = add
+            self._run(lambda: self._on_refused(listener, tag, reply))

@@ -1,0 +1,86 @@
+"""Small sabotages of adds in ranges: what a run names, and what its hearer makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from heliograph.actors.ledger.effects import AddRequest
+from heliograph.actors.ledger.pipeline import AddPipeline
+from heliograph.actors.wire import ranges
+from tests.simulation.cluster.ranges import AddRanges, Item
+from tests.simulation.mutants.mutant import mutant
+
+
+def run_over_gaps(request_ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Return one run from the first id to the last, whatever is missing between them."""
+    ids = list(request_ids)
+    return [(min(ids), max(ids))]
+
+
+@mutant()
+def count_a_refused_entry_in_a_run() -> Iterator[None]:
+    """A refused entry between two stored ones is answered as stored (I1)."""
+    with patch.object(ranges, "runs_of", run_over_gaps):
+        yield
+
+
+@mutant()
+def answer_a_range_after_its_first_entry() -> Iterator[None]:
+    """A whole frame is answered as stored when the first of its entries is (I1)."""
+
+    def arrive(self: AddRanges, frame: list[Item]) -> None:
+        last_of[frame[0][0]] = frame[-1][0]
+        real(self, frame[:1])
+        if frame[1:]:
+            self._world.after(200, lambda: real(self, frame[1:]), self._bookie)
+
+    def tell_run(self: AddRanges, first: int, last: int) -> None:
+        real_tell(self, first, max(last, last_of.get(first, last)))
+
+    last_of: dict[int, int] = {}  # the last id of a frame by its first
+    real, real_tell = AddRanges._arrive, AddRanges._tell_run
+    with patch.object(AddRanges, "_arrive", arrive), patch.object(AddRanges, "_tell_run", tell_run):
+        yield
+
+
+@mutant()
+def hear_a_run_before_the_sync() -> Iterator[None]:
+    """The entries of a frame are answered as stored when they come, before they are durable (I1)."""
+
+    def arrive(self: AddRanges, frame: list[Item]) -> None:
+        real(self, frame)
+        if len(frame) > 1:
+            self._tell_run(frame[0][0], frame[-1][0])
+
+    real = AddRanges._arrive
+    with patch.object(AddRanges, "_arrive", arrive):
+        yield
+
+
+@mutant()
+def take_a_run_for_all_before_it() -> Iterator[None]:
+    """The acknowledgement of an entry counts for every earlier one of that bookie (I1)."""
+
+    def on_acks(self: AddPipeline, requests: Iterable[AddRequest]) -> bool:
+        is_ready = False
+        for last, position, epoch in requests:
+            for entry_id in [held for held in self._held if held <= last]:
+                is_ready |= self.on_ack(entry_id, position, epoch)
+        return is_ready
+
+    with patch.object(AddPipeline, "on_acks", on_acks):
+        yield
+
+
+@mutant()
+def take_an_old_run_for_a_new_bookie() -> Iterator[None]:
+    """A run that the bookie before answered counts for the one that replaced it (I1)."""
+
+    def on_acks(self: AddPipeline, requests: Iterable[AddRequest]) -> bool:
+        return real(self, [(entry_id, position, self.epoch) for entry_id, position, _ in requests])
+
+    real: Any = AddPipeline.on_acks
+    with patch.object(AddPipeline, "on_acks", on_acks):
+        yield

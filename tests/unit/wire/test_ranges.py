@@ -1,0 +1,355 @@
+"""Adds in ranges: frames, runs, and what a connection makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from heliograph.actors.errors import BookieError, BookieUnavailableError, FrameError
+from heliograph.actors.wire.client import BookieConnection
+from heliograph.actors.wire.entry import decode_entry, encode_entry_head
+from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request, encode_answer, encode_head
+from heliograph.actors.wire.messages import NUMBER_MAX, REVISION, Answer, BookieOp, BookieRequest, Status
+from heliograph.actors.wire.ranges import (
+    RANGE_BYTES_MAX,
+    RANGE_ENTRIES_MAX,
+    RANGED_ENTRY_BYTES_MAX,
+    OpenRange,
+    PendingAdds,
+    decode_adds,
+    decode_run,
+    encode_adds,
+    encode_stored,
+    runs_of,
+    sized,
+)
+
+Frame = tuple[BookieRequest, bytes]
+
+
+class Listener:
+    """Collects what it is told."""
+
+    def __init__(self) -> None:
+        self.stored: list[list[Any]] = []
+        self.alone: list[tuple[Any, Answer | BookieError]] = []
+        self.news = asyncio.Event()
+
+    def on_stored(self, tags: Sequence[Any]) -> None:
+        self.stored.append(list(tags))
+        self.news.set()
+
+    def on_add_answer(self, tag: Any, answer: Answer | BookieError) -> None:
+        self.alone.append((tag, answer))
+        self.news.set()
+
+
+def entry(ledger_id: int, entry_id: int, payload: bytes = b"payload") -> tuple[bytes, bytes, bytes | None]:
+    head = encode_entry_head(ledger_id, entry_id, entry_id - 1, len(payload), payload)
+    return head, payload, sized(head, payload)
+
+
+def packed(ledger_id: int, entry_id: int) -> bytes:
+    made = entry(ledger_id, entry_id)[2]
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ids", "runs"),
+    [
+        ([], []),
+        ([7], [(7, 7)]),
+        ([1, 2, 3], [(1, 3)]),
+        ([1, 2, 4, 5], [(1, 2), (4, 5)]),  # 3 was refused
+        ([2, 1, 3], [(2, 2), (1, 1), (3, 3)]),
+        ([5, 6, 5, 6], [(5, 6), (5, 6)]),  # a frame that came twice
+        ([0, 1], [(0, 1)]),
+    ],
+)
+def test_a_run_has_no_gap(ids: list[int], runs: list[tuple[int, int]]) -> None:  # I1
+    assert runs_of(ids) == runs
+
+
+def test_a_run_is_bounded() -> None:  # I15
+    assert runs_of(range(RANGE_ENTRIES_MAX + 1)) == [(0, RANGE_ENTRIES_MAX - 1), (RANGE_ENTRIES_MAX, RANGE_ENTRIES_MAX)]
+
+
+def test_a_frame_has_the_entries_that_were_put() -> None:
+    entries = [packed(ledger_id, 3) for ledger_id in (5, 6, 5)]
+    ((header, body),) = BookieFrameDecoder().feed(encode_adds(11, entries))
+    request = decode_request(header)
+    assert (request.op, request.request_id, request.limit) == (BookieOp.ADDS, 11, 3)
+    found = [decode_entry(data) for data in decode_adds(request, body)]
+    assert [(each.ledger_id, each.entry_id, bytes(each.payload)) for each in found] == [
+        (5, 3, b"payload"),
+        (6, 3, b"payload"),
+        (5, 3, b"payload"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"limit": 0},
+        {"limit": 1},  # the body has two
+        {"limit": RANGE_ENTRIES_MAX + 1},
+        {"flags": 1},
+        {"request_id": NUMBER_MAX - 1},
+    ],
+)
+def test_a_frame_that_cannot_be_is_refused(fields: dict[str, int]) -> None:
+    ((_, body),) = BookieFrameDecoder().feed(encode_adds(1, [packed(1, 0), packed(1, 1)]))
+    header = BookieRequest(BookieOp.ADDS, 1, limit=2)
+    request = decode_request([*map(int, header._replace(**fields))])  # type: ignore[arg-type]
+    with pytest.raises(FrameError):
+        decode_adds(request, body)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [1, 0, -1, "", 0],
+        [0, 0, -1, "", 2],
+        [1, 4, -1, "", 2],
+        [1.0, 0, -1, "", 2],
+        [1, 0, -1, "", "2"],
+        [1, 0, 0, "", 1025],
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(header: list[Any]) -> None:
+    with pytest.raises(FrameError):
+        decode_run(header)
+
+
+def test_stored_entries_are_answered_by_runs() -> None:
+    frames = BookieFrameDecoder().feed(encode_stored([4, 5, 6, 9]))
+    assert [decode_run(header) for header, _ in frames] == [(4, 6), (9, 9)]
+
+
+def test_a_large_entry_travels_alone() -> None:
+    assert sized(bytes(40), bytes(RANGED_ENTRY_BYTES_MAX - 40)) is not None
+    assert sized(bytes(40), bytes(RANGED_ENTRY_BYTES_MAX - 39)) is None
+
+
+def test_an_open_range_has_two_bounds() -> None:  # I15
+    open_range = OpenRange()
+    open_range.put(1, bytes(RANGE_BYTES_MAX - 10))
+    assert open_range.has_room(10)
+    assert not open_range.has_room(11)
+    written: list[bytes] = []
+    open_range.take(written.append)
+    open_range.take(written.append)
+    assert len(written) == 1
+    for request_id in range(RANGE_ENTRIES_MAX):
+        assert open_range.has_room(4)
+        open_range.put(request_id, bytes(4))
+    assert not open_range.has_room(4)
+
+
+def test_each_add_is_answered_once() -> None:
+    pending, one, other = PendingAdds(), Listener(), Listener()
+    for request_id in range(1, 7):
+        pending.put(request_id, one if request_id % 2 else other, request_id, 100)
+    assert pending.take(3) == (one, 3)
+    assert pending.take_run(1, 4) == {one: [1], other: [2, 4]}
+    assert pending.take_run(1, 5) == {one: [5]}  # late and split answers
+    assert pending.take(3) is None
+    assert pending.take_expired(99) == []
+    assert pending.take_expired(100) == [(other, 6)]
+    assert pending.take_all() == []
+
+
+class Bookie:
+    """A listener that answers frames as the test says."""
+
+    def __init__(self, revision: int, answer: Callable[[BookieRequest, bytes], bytes]) -> None:
+        self.revision = revision
+        self.answer = answer
+        self.frames: list[Frame] = []
+        self.served: list[asyncio.Task[Any] | None] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.served.append(asyncio.current_task())
+        with contextlib.suppress(ConnectionError):
+            await self._serve(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        decoder = BookieFrameDecoder()
+        while data := await reader.read(1 << 20):
+            for header, body in decoder.feed(data):
+                request = decode_request(header)
+                if request.op is BookieOp.HELLO:
+                    assert request.entry_id == REVISION
+                    said = bytes([self.revision]) if self.revision else b""
+                    writer.write(encode_answer(Answer(0, Status.OK, text="b1"), said))
+                else:
+                    self.frames.append((request, bytes(body)))
+                    writer.write(self.answer(request, bytes(body)))
+
+
+def play(bookie: Bookie, scene: Callable[[BookieConnection, Listener], Awaitable[None]]) -> None:
+    async def body() -> None:
+        server = await asyncio.start_server(bookie.serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        loop = asyncio.get_running_loop()
+        connection, listener = BookieConnection("b1", address, lambda: int(loop.time() * 1000)), Listener()
+        first = loop.create_future()
+        connection.request(
+            BookieRequest(BookieOp.READ, 0, 1, 0), b"", lambda *_: first.done() or first.set_result(None), None, 60_000
+        )
+        async with asyncio.timeout(60):
+            await first  # it has greeted
+            bookie.frames.clear()
+            await scene(connection, listener)
+        connection.close()
+        await asyncio.gather(*(task for task in bookie.served if task is not None))
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(body())
+
+
+async def told(listener: Listener, count: int) -> None:
+    def heard() -> int:
+        return sum(map(len, listener.stored)) + len(listener.alone)
+
+    while heard() < count:
+        listener.news.clear()
+        await listener.news.wait()
+
+
+def ok(request: BookieRequest, body: bytes) -> bytes:
+    if request.op is BookieOp.ADDS:
+        return encode_stored(range(request.request_id, request.request_id + request.limit))
+    return encode_answer(Answer(request.request_id, Status.OK))
+
+
+def test_the_adds_of_a_turn_travel_in_one_frame_and_are_heard_in_one_call() -> None:
+    bookie = Bookie(REVISION, ok)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        other = Listener()
+        for entry_id in range(3):
+            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+            connection.add(2, entry_id, entry(2, entry_id), other, -entry_id, 1 << 60)
+        await told(listener, 3)
+        assert listener.stored == [[0, 1, 2]]
+        assert other.stored == [[0, -1, -2]]
+        assert [request.op for request, _ in bookie.frames] == [BookieOp.ADDS]
+        assert connection.pending_requests == 0
+
+    play(bookie, scene)
+
+
+def test_other_requests_keep_their_place_among_adds() -> None:
+    bookie = Bookie(REVISION, ok)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        connection.add(1, 0, entry(1, 0), listener, 0, 1 << 60)
+        connection.request(BookieRequest(BookieOp.WRITE_LAC, 0, 1, 0), b"", lambda *_: None, None, 60_000)
+        connection.add(1, 1, entry(1, 1), listener, 1, 1 << 60)
+        connection.add(1, 2, entry(1, 2, bytes(RANGED_ENTRY_BYTES_MAX)), listener, 2, 1 << 60)
+        await told(listener, 3)
+        ops = [request.op for request, _ in bookie.frames]
+        assert ops == [BookieOp.ADDS, BookieOp.WRITE_LAC, BookieOp.ADDS, BookieOp.ADD]
+        assert listener.stored == [[0], [1]]
+        assert [tag for tag, _ in listener.alone] == [2]
+
+    play(bookie, scene)
+
+
+def test_an_older_bookie_gets_single_adds() -> None:
+    bookie = Bookie(0, ok)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        for entry_id in range(2):
+            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+        await told(listener, 2)
+        assert [(request.op, request.entry_id) for request, _ in bookie.frames] == [
+            (BookieOp.ADD, 0),
+            (BookieOp.ADD, 1),
+        ]
+        assert [tag for tag, _ in listener.alone] == [0, 1]
+        assert listener.stored == []
+
+    play(bookie, scene)
+
+
+def test_a_refused_entry_is_heard_alone() -> None:
+    def refuse_the_second(request: BookieRequest, body: bytes) -> bytes:
+        if request.op is not BookieOp.ADDS:
+            return ok(request, body)
+        first = request.request_id
+        return encode_answer(Answer(first + 1, Status.DAMAGED)) + encode_stored([first, first + 2])
+
+    bookie = Bookie(REVISION, refuse_the_second)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        for entry_id in range(3):
+            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+        await told(listener, 3)
+        assert listener.stored == [[0], [2]]
+        ((tag, answer),) = listener.alone
+        assert tag == 1
+        assert isinstance(answer, Answer)
+        assert answer.status is Status.DAMAGED
+
+    play(bookie, scene)
+
+
+def test_a_run_that_names_a_refused_entry_stores_nothing_of_it() -> None:
+    def refuse_then_name(request: BookieRequest, body: bytes) -> bytes:
+        if request.op is not BookieOp.ADDS:
+            return ok(request, body)
+        first = request.request_id
+        return encode_answer(Answer(first + 1, Status.FENCED)) + encode_stored(range(first, first + 3))
+
+    bookie = Bookie(REVISION, refuse_then_name)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        for entry_id in range(3):
+            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+        await told(listener, 3)
+        assert listener.stored == [[0, 2]]
+        assert [tag for tag, _ in listener.alone] == [1]
+
+    play(bookie, scene)
+
+
+def test_adds_of_a_lost_connection_fail_each() -> None:
+    def garbage(request: BookieRequest, body: bytes) -> bytes:
+        return (
+            encode_head([1, 0, -1, "", RANGE_ENTRIES_MAX + 1], 0) if request.op is BookieOp.ADDS else ok(request, body)
+        )
+
+    bookie = Bookie(REVISION, garbage)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        for entry_id in range(3):
+            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+        await told(listener, 3)
+        assert [tag for tag, _ in listener.alone] == [0, 1, 2]
+        assert all(isinstance(answer, BookieUnavailableError) for _, answer in listener.alone)
+
+    play(bookie, scene)
+
+
+def test_adds_without_an_answer_expire_each() -> None:
+    bookie = Bookie(REVISION, lambda request, body: b"" if request.op is BookieOp.ADDS else ok(request, body))
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        for entry_id in range(3):
+            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 100 + entry_id)
+        connection.expire(101)
+        assert [tag for tag, _ in listener.alone] == [0, 1]
+        assert connection.pending_requests == 1
+
+    play(bookie, scene)
