@@ -7,6 +7,7 @@ damaged on its way, so that the bookie refuses it alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from heliograph.actors.ledger.effects import Reply
@@ -81,9 +82,7 @@ class AddRanges:
                 self._world.count("entry of a range damaged on its way")
                 self._answer(request_id, Reply.UNKNOWN)
                 continue
-            self._bookie.add(
-                ledger_id, entry_id, copy, False, lambda reply, request_id=request_id: self._answer(request_id, reply)
-            )
+            self._bookie.add(ledger_id, entry_id, copy, False, partial(self._answer, request_id))
 
     def _answer(self, request_id: int, reply: Reply) -> None:
         """Answer an entry as the bookie does: a refused one at once, and stored ones together after their sync."""
@@ -114,10 +113,10 @@ class AddRanges:
         world = self._world
         for listener, tags in self._pending.take_run(first, last).items():
             world.note(self._source.name, "has from", self._bookie.name, "stored", tags)
-            self._run(lambda listener=listener, tags=tags: listener.on_stored(tags))  # type: ignore[misc]
+            self._run(partial(listener.on_stored, tags))
             if self._random.random() < self._repeated_share and not self._network.is_healed:
                 world.count("answer to a run repeated late")
-                again = lambda listener=listener, tags=tags: self._run(lambda: listener.on_stored(tags))  # noqa: E731
+                again = partial(self._run, partial(listener.on_stored, tags))
                 world.after(self._random.randrange(REPEATED_MS_MAX), again, self._source)
 
     def _refused(self, request_id: int, reply: Reply | None) -> None:

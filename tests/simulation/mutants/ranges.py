@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 from unittest.mock import patch
 
 from heliograph.actors.ledger.effects import AddRequest
@@ -81,6 +80,6 @@ def take_an_old_run_for_a_new_bookie() -> Iterator[None]:
     def on_acks(self: AddPipeline, requests: Iterable[AddRequest]) -> bool:
         return real(self, [(entry_id, position, self.epoch) for entry_id, position, _ in requests])
 
-    real: Any = AddPipeline.on_acks
+    real = AddPipeline.on_acks
     with patch.object(AddPipeline, "on_acks", on_acks):
         yield

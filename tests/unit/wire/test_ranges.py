@@ -202,9 +202,7 @@ def play(bookie: Bookie, scene: Callable[[BookieConnection, Listener], Awaitable
         loop = asyncio.get_running_loop()
         connection, listener = BookieConnection("b1", address, lambda: int(loop.time() * 1000)), Listener()
         first = loop.create_future()
-        connection.request(
-            BookieRequest(BookieOp.READ, 0, 1, 0), b"", lambda *_: first.done() or first.set_result(None), None, 60_000
-        )
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", lambda *_: first.set_result(None), None, 60_000)
         async with asyncio.timeout(60):
             await first  # it has greeted
             bookie.frames.clear()
