@@ -289,7 +289,7 @@ def _has_replicators(parts: Sequence[Part]) -> bool:
 
 
 async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nodes: Sequence[Node]) -> Roster:
-    """Return the roster, with every part that the configuration asks for; parts are never taken out here."""
+    """Return the roster, with the parts that the configuration newly asks for; parts are never taken out here."""
     store = await connect_store(url, session_timeout_ms=config.session_timeout_ms)
     try:
         found = await load_roster(store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tests.machines.scenarios import cuts, disk, power, scale, upgrades
+from tests.machines.scenarios import cuts, disk, moves, power, scale, upgrades
 from tests.machines.scenarios.stage import Stage
 
 SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
@@ -17,6 +17,7 @@ SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
         scale.scale_out,
         scale.scale_in,
         scale.operator_killed,
+        moves.bookie_moved,
         disk.disk_lost,
         disk.disk_full,
         disk.disk_overrun,

@@ -24,43 +24,43 @@ OPERATOR, REPLICATOR, RAYLET = "ray::OperatorActor", "ray::AuditorActor", "/rayl
 def scale_out(stage: Stage) -> None:
     """Another bookie is asked for, and a machine joins: the operator gives it the bookie, which new ledgers use."""
     with stage.load():
-        with _scaled(stage, 1):
+        with scaled(stage, 1):
             stage.cluster.join_spare()
-        name = _newcomer(stage)
+        name = newcomer(stage)
         _use(stage, name)
         stage.settle(also=name)
         _check_replicators(stage)
-        with _scaled(stage, 0):
+        with scaled(stage, 0):
             pass
-        _check_gone(stage, name)
+        check_gone(stage, name)
         stage.settle()
-    _remove_spare(stage)
+    remove_spare(stage)
 
 
 def scale_in(stage: Stage) -> None:
     """A bookie is one too many, or its node is drained: it is emptied before it goes."""
-    with _scaled(stage, 1):
+    with scaled(stage, 1):
         stage.cluster.join_spare()
-    name = _newcomer(stage)
+    name = newcomer(stage)
     with stage.load() as load:
         _use(stage, name)
         if stage.chance.random() < 0.5:
             stage.say(f"{name} is one too many")
-            with _scaled(stage, 0):
-                _check_gone(stage, name)
+            with scaled(stage, 0):
+                check_gone(stage, name)
         else:
             stage.say(f"the node of {name} is drained")
             stage.cluster.drain_spare()
-            _check_gone(stage, name)
+            check_gone(stage, name)
         load.wait_for_more()
         stage.settle()
-    _remove_spare(stage)
+    remove_spare(stage)
 
 
 def operator_killed(stage: Stage) -> None:
     """The operator is killed again and again while a bookie comes and goes; it is started again and goes on."""
     with stage.load():
-        with _scaled(stage, 1):
+        with scaled(stage, 1):
             wait_for(
                 lambda: _roster(stage).wanted_bookies == _bookies(stage) + 1,
                 "the operator has the order",
@@ -69,17 +69,17 @@ def operator_killed(stage: Stage) -> None:
             _kill_operator(stage)
             stage.cluster.join_spare()
             _kill_operator(stage)
-        name = _newcomer(stage)
+        name = newcomer(stage)
         _use(stage, name)
         stage.settle(also=name)
-        with _scaled(stage, 0):
+        with scaled(stage, 0):
             wait_for(
                 lambda: _roster(stage).wanted_bookies == _bookies(stage), "the operator has the order", SETTLE_SECONDS
             )
             _kill_operator(stage)
-            _check_gone(stage, name)
+            check_gone(stage, name)
         stage.settle()
-    _remove_spare(stage)
+    remove_spare(stage)
 
 
 def _bookies(stage: Stage) -> int:
@@ -87,7 +87,7 @@ def _bookies(stage: Stage) -> int:
 
 
 @contextmanager
-def _scaled(stage: Stage, more: int) -> Iterator[None]:
+def scaled(stage: Stage, more: int) -> Iterator[None]:
     """Have ``helio scale`` run for the length of the block, and see it succeed."""
     count = str(_bookies(stage) + more)
     stage.say(f"helio scale bookies {count}")
@@ -97,7 +97,7 @@ def _scaled(stage: Stage, more: int) -> Iterator[None]:
         asked.result()
 
 
-def _newcomer(stage: Stage) -> str:
+def newcomer(stage: Stage) -> str:
     """Return the name of the bookie on the spare machine."""
     own = {f"bookie-{number + 1}" for number in range(_bookies(stage))}
     found: set[str] = set()
@@ -128,7 +128,7 @@ def _use(stage: Stage, name: str) -> None:
         wait_for(is_used, f"a new ledger is on {name}", SETTLE_SECONDS)
 
 
-def _check_gone(stage: Stage, name: str) -> None:
+def check_gone(stage: Stage, name: str) -> None:
     """Wait until a bookie is gone; no ledger may be on it by then."""
     wait_for(lambda: name not in _serving(stage), f"{name} does not serve any more", SETTLE_SECONDS)
     own = {f"bookie-{number + 1}" for number in range(_bookies(stage))}
@@ -171,7 +171,7 @@ def _kill_operator(stage: Stage) -> None:
     assert killed, "an operator runs"
 
 
-def _remove_spare(stage: Stage) -> None:
+def remove_spare(stage: Stage) -> None:
     """Switch the spare machine off, and wait until the operator would take it for a new one."""
     spare = stage.cluster.spare
     spare.kill(RAYLET, by=signal.SIGTERM)  # it tells the head, which notices a loss of power after some time only
