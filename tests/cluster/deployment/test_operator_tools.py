@@ -11,8 +11,12 @@ import pytest
 
 import heliograph
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.base.version import heliograph_version
+from heliograph.client.admin.over_http import GatewayCalls
 from heliograph.cluster.decommission import ask
 from heliograph.cluster.doctor.running import ask_parts
+from heliograph.cluster.doctor.through_gateway import facts_through, installed_through
+from heliograph.cluster.doctor.versions import homes
 from heliograph.cluster.logs.gathering import ClusterLogs
 from heliograph.cluster.status.through_ray import gather
 from heliograph.cluster.status.without_ray import gather_without_ray
@@ -60,6 +64,23 @@ def test_every_part_tells_its_facts(cluster: LiveCluster) -> None:
     assert not silent
     assert {"metadata", "bookie-1", "broker-1", "auditor", "gateway"} <= facts.keys()
     assert len({fact["version"] for fact in facts.values()}) == 1
+
+
+def test_the_gateway_tells_the_same_of_the_parts_as_ray(cluster: LiveCluster, tmp_path: Path) -> None:
+    gateway = GatewayCalls(cluster.state.gateway_url, cluster.namespace)
+    facts, silent = asyncio.run(facts_through(gateway))
+    assert not silent
+    assert facts.keys() == ask_parts(cluster.namespace)[0].keys()
+    installed = asyncio.run(installed_through(gateway, facts))
+    assert installed == dict.fromkeys(homes(facts), heliograph_version())
+    parts = ("bookie-1", "broker-1")
+    through = ClusterLogs(tmp_path, cluster.namespace, parts, gateway)
+    told = through.ends(since_ms=0, level="INFO")
+    assert not through.silent
+    assert set(ClusterLogs(cluster.home, cluster.namespace, parts).ends(since_ms=0, level="INFO")) >= set(told)
+    assert {line.part for line in told} == set(parts)
+    through.further(level="INFO")
+    assert not through.silent
 
 
 def test_the_status_is_the_same_with_and_without_ray(cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
