@@ -248,6 +248,7 @@ def members(
     from heliograph.cluster.setting_report import of_last_start
 
     home = ClusterHome(context.home)
+    store_of(context.home)  # which says so if no cluster runs from here
     config = of_last_start(context.namespace, home)
     with context.output.timed() as timer:
         outcome = resize(

@@ -37,7 +37,11 @@ def known_members(home: ClusterHome) -> EtcdMembership:
     """
     membership = membership_of(home)
     if membership is None:
-        raise NotFoundError(f"the cluster of {home.directory} runs no etcd: its metadata_kind is another", field="home")
+        raise NotFoundError(
+            f"{home.directory} knows no etcd members: the cluster's metadata_kind is another, or another machine "
+            "started it",
+            field="home",
+        )
     return membership
 
 

@@ -10,7 +10,7 @@ from heliograph.base.home import ClusterHome
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.etcd_members.record import check_moved, note_formed, with_membership
-from heliograph.cluster.labels import Node, Place, storage_places
+from heliograph.cluster.labels import Node, Place, further_member_places, storage_places
 from heliograph.cluster.naming import START_ORDER, kind_of, sort_key
 from heliograph.cluster.parts import Part, parts_of
 from heliograph.cluster.settings.nodes import on_node
@@ -174,10 +174,17 @@ def test_etcd_members_need_a_node_each_but_on_one_machine() -> None:
     assert [part.place for part in bare.values()] == [Place(address="10.0.0.1")]
 
 
-def test_the_number_of_etcd_members_stays() -> None:
+def test_the_number_of_etcd_members_is_changed_while_the_cluster_runs() -> None:
     known = {name: part.place for name, part in members(ClusterConfig(metadata_kind="etcd"), FOUR).items()}
-    with pytest.raises(InvalidConfigError, match="has 3 etcd members since its first start"):
+    with pytest.raises(InvalidConfigError, match=r"has 3 etcd members: .* helio metadata members 5"):
         members(ClusterConfig(metadata_kind="etcd", metadata_members=5), FOUR, known)
+    more = further_member_places(FOUR, known, is_local=False, require_labels=True)
+    assert {place.address for place in more} == {node.address for node in FOUR} - {p.address for p in known.values()}
+    assert all(place.selector == METADATA for place in more)
+    on_one = further_member_places(FOUR[:1], known, is_local=True, require_labels=True)
+    assert {place.address for place in on_one} == {"10.0.0.1"}
+    assert len(on_one) >= 4, "room for all of five"
+    assert further_member_places([], known, is_local=True, require_labels=True) == []
 
 
 def test_one_metadata_store_is_named() -> None:
