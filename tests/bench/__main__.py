@@ -12,9 +12,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import machine, report
+from tests.bench import against, machine, report
 from tests.bench.bench import Bench
 from tests.bench.process import end_by_exception
 from tests.bench.sections import SECTIONS
@@ -28,17 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end_by_exception()
     options.directory.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=options.directory))
+    if options.against:
+        return _against(options, directory)
     facts = machine.machine_facts(directory)
     bench = Bench(directory, is_quick=options.quick)
     begun = time.monotonic()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # Ray logs each killed actor
         try:
             failures = _run(bench, options.only or list(SECTIONS))
+            yardsticks = bench.yardsticks()
         finally:
             bench.close()
             shutil.rmtree(directory, ignore_errors=True)
     run = report.document(
-        facts,
+        {**facts, "yardsticks": {name: asdict(found) for name, found in yardsticks.items()}},
         machine.code_facts(),
         bench.figures,
         failures,
@@ -52,8 +56,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report.markdown(bench.figures))
     else:
         report.show(bench.figures, failures)
-        print(f"\n{run['seconds']:.0f} s; written to {path}")
+        print()
+        for name, found in yardsticks.items():
+            print(f"{name}: {found}")
+        print(f"{run['seconds']:.0f} s; written to {path}")
     return 1 if failures else 0
+
+
+def _against(options: argparse.Namespace, directory: Path) -> int:
+    """Measure an older revision and the present code in turns; print and write how they compare."""
+    names = options.only or list(SECTIONS)
+    try:
+        found = against.compare(
+            options.against,
+            names,
+            directory,
+            rounds=options.rounds,
+            is_quick=options.quick,
+            say=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+        )
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    written = json.dumps(against.as_json(options.against, found), indent=2) + "\n"
+    path = RESULTS / f"against-{options.against.replace('/', '-')}.json"
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text(written)
+    if options.json:
+        print(written, end="")
+    else:
+        against.show(options.against, found)
+        print(f"\nwritten to {path}")
+    return 0 if found else 1
 
 
 def _run(bench: Bench, names: Sequence[str]) -> list[str]:
@@ -78,6 +111,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md has it")
     parser.add_argument(
         "--directory", type=Path, default=RESULTS, help="where the data goes: its disk is what is measured"
+    )
+    parser.add_argument("--against", metavar="REVISION", help="compare with the code of this revision of git, in turns")
+    parser.add_argument(
+        "--rounds", type=int, default=against.ROUNDS, help=f"of --against, for each section (default: {against.ROUNDS})"
     )
     return parser.parse_args(arguments)
 

@@ -9,15 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.bench import processor
 from tests.bench.figure import Aim, Figure, Limit
 from tests.bench.process import end_by_exception
 
 if TYPE_CHECKING:
-    from tests.bench.bookie.disk import DiskLimits
+    from tests.bench.bookie.disk import DiskLimits, DiskYardstick
     from tests.bench.broker.private_cluster import PrivateCluster
     from tests.bench.peers.peer import PeerLimits
+    from tests.bench.processor import ProcessorYardstick
 
 CACHED_BYTES = 512 << 20  # written to measure the cost of the page cache
+YARDSTICK_SECONDS = 0.5
 QUICK_SHARE = 0.2  # share of the usual time and number, with --quick
 
 
@@ -34,6 +37,7 @@ class Bench:
         self.directory = directory
         self.is_quick = is_quick
         self.figures: list[Figure] = []
+        self._processor = processor.measure(YARDSTICK_SECONDS)
         self._owned = contextlib.ExitStack()
         self._cluster: PrivateCluster | None = None
 
@@ -79,6 +83,17 @@ class Bench:
 
         self.say("measuring a bare log over TCP")
         return peer.measure(self.directory / "peer", self.seconds(2.0))
+
+    def yardsticks(self) -> dict[str, ProcessorYardstick | DiskYardstick]:
+        """Return what this machine does by itself: at the start of the run, and now."""
+        from tests.bench.bookie import disk
+
+        last = processor.measure(YARDSTICK_SECONDS)
+        return {
+            "processor at the start": self._processor,
+            "processor at the end": last,
+            "disk": disk.yardstick(self.directory, YARDSTICK_SECONDS),
+        }
 
     def measure_limits(self) -> None:
         """Measure the limits now, not in the middle of a measurement that is compared with them."""

@@ -9,17 +9,23 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The aim of a figure. A missed aim fails nothing: this is a measurement, not a test."""
+    """The aim of a figure. A missed aim fails nothing: this is a measurement, not a test.
+
+    Attributes:
+        of_ratio: the ratio is compared, not the value, because the value is the machine's as much as ours.
+    """
 
     limit: float
     at_most: bool
+    of_ratio: bool = False
 
     def is_met(self, value: float) -> bool:
-        """Return whether ``value`` meets the aim."""
+        """Return whether ``value``, or a ratio, meets the aim."""
         return value <= self.limit if self.at_most else value >= self.limit
 
     def __str__(self) -> str:
-        return f"{'<=' if self.at_most else '>='} {number(self.limit)}"
+        what = "ratio " if self.of_ratio else ""
+        return f"{what}{'<=' if self.at_most else '>='} {number(self.limit)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +53,20 @@ class Figure:
         """Return value divided by limit; None when the limit is 0."""
         return self.value / self.against.value if self.against.value else None
 
+    @property
+    def is_aim_met(self) -> bool | None:
+        """Return whether the aim is met; None where there is none, or no ratio to compare with it."""
+        if self.aim is None:
+            return None
+        compared = self.ratio if self.aim.of_ratio else self.value
+        return None if compared is None else self.aim.is_met(compared)
+
     def as_json(self) -> dict[str, Any]:
         """Return the figure as JSON for programs."""
         return {
             **asdict(self),
             "ratio": self.ratio,
-            "is_aim_met": None if self.aim is None else self.aim.is_met(self.value),
+            "is_aim_met": self.is_aim_met,
         }
 
 
@@ -64,6 +78,16 @@ def at_most(limit: float) -> Aim:
 def at_least(limit: float) -> Aim:
     """Return the aim that a value is at least a bound."""
     return Aim(limit, False)
+
+
+def ratio_at_most(limit: float) -> Aim:
+    """Return the aim that the ratio is at most a bound."""
+    return Aim(limit, True, of_ratio=True)
+
+
+def ratio_at_least(limit: float) -> Aim:
+    """Return the aim that the ratio is at least a bound."""
+    return Aim(limit, False, of_ratio=True)
 
 
 def number(value: float) -> str:

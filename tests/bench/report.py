@@ -88,7 +88,7 @@ def save(directory: Path, run: dict[str, Any]) -> Path:
 def _cells(figure: Figure) -> tuple[str, ...]:
     aim = ""
     if figure.aim is not None:
-        aim = f"{figure.aim} {'met' if figure.aim.is_met(figure.value) else 'MISSED'}"
+        aim = f"{figure.aim} {'met' if figure.is_aim_met else 'MISSED'}"
     ratio = "-" if figure.ratio is None else f"{figure.ratio:.2f}"
     more = ", ".join(f"{name} {_part(value)}" for name, value in figure.more.items())
     return figure.name, number(figure.value), figure.unit, ratio, figure.against.name, aim, more

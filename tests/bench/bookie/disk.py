@@ -85,6 +85,29 @@ class DiskLimits:
         return Limit(self.shared_bytes_per_second / 1e6, "three files overwritten at once, 256 KiB")
 
 
+@dataclass(frozen=True, slots=True)
+class DiskYardstick:
+    """What a disk does with a sync for each write: the median of a small one, the rate of larger ones."""
+
+    append_p50_ms: float
+    overwrite_mb_per_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"append + fdatasync of 4 KiB takes {self.append_p50_ms:.3f} ms, overwrite + fdatasync of 256 KiB does "
+            f"{self.overwrite_mb_per_s:,.0f} MB/s"
+        )
+
+
+def yardstick(directory: Path, seconds: float) -> DiskYardstick:
+    """Measure this disk for about that time; ``measure`` is thorough."""
+    used = _prewritten(directory / "yardstick")
+    small = _append(directory / "yardstick-append", 4 * KIB, seconds / 2)
+    large = _overwrite(used, SHARED_BYTES, seconds / 2)
+    used.unlink()
+    return DiskYardstick(small.p50_ms, large.mb_per_second)
+
+
 def measure(directory: Path, seconds: float, bytes_cached: int) -> DiskLimits:
     """Measure each way of writing for ``seconds``, and the cost of caching that many bytes."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from heliograph.client.aio.producer.producer import AsyncProducer
 from tests.bench.bench import Bench
 from tests.bench.broker import stock
 from tests.bench.broker.private_cluster import PrivateCluster, Usage
-from tests.bench.figure import Limit, at_least, at_most
+from tests.bench.figure import Limit, at_least, ratio_at_most
 
 SECTION = "publish"
 SIZE = 1 << 10
@@ -49,9 +49,9 @@ async def _measure_ours(bench: Bench, cluster: PrivateCluster) -> None:
     try:
         await _send(client, "latency", bench.count(500), window=1)  # warm
         alone = await _send(client, "latency", bench.count(4_000), window=1)
-        _add_latency(bench, f"one in flight, {OURS}", alone.latencies, 1.0, 3.0)
+        _add_latency(bench, f"one in flight, {OURS}", alone.latencies, 5.0, 3.6)
         arrivals = await _end_to_end(bench, client)
-        _add_latency(bench, f"end to end at {RATE}/s, {OURS}", arrivals.latencies, 1.0, 5.0)
+        _add_latency(bench, f"end to end at {RATE}/s, {OURS}", arrivals.latencies, 5.0, 6.0)
         _add_acks(bench, arrivals)
         producer = await client.producer("batches", batch_bytes=BATCH_BYTES)
         seconds = bench.seconds(5.0)
@@ -68,9 +68,9 @@ def _measure_stock(bench: Bench, cluster: PrivateCluster) -> None:
     with stock.connected(cluster.service_url) as client:
         stock.one_by_one(client, "stock-latency", SIZE, bench.seconds(0.5))  # warm
         alone = stock.one_by_one(client, "stock-latency", SIZE, bench.seconds(3.0))
-        _add_latency(bench, f"one in flight, {STOCK}", alone.latencies, 1.0, 3.0)
+        _add_latency(bench, f"one in flight, {STOCK}", alone.latencies, 5.0, 3.6)
         latencies = stock.end_to_end(client, "stock-end-to-end", SIZE, RATE, bench.count(3_000))
-        _add_latency(bench, f"end to end at {RATE}/s, {STOCK}", latencies, 1.0, 5.0)
+        _add_latency(bench, f"end to end at {RATE}/s, {STOCK}", latencies, 5.0, 6.0)
         stock.batched(client, "stock-batches", SIZE, BATCH_BYTES, bench.seconds(1.0))  # warm
         before = cluster.usage()
         run = stock.batched(client, "stock-batches", SIZE, BATCH_BYTES, bench.seconds(5.0))
@@ -80,10 +80,15 @@ def _measure_stock(bench: Bench, cluster: PrivateCluster) -> None:
         _add_batched(bench, f"batches of 128 KiB, {STOCK}", run, used, against)
 
 
-def _add_latency(bench: Bench, name: str, latencies: Latencies, p50_max: float, p99_max: float) -> None:
+def _add_latency(bench: Bench, name: str, latencies: Latencies, p50_ratio_max: float, p99_ratio_max: float) -> None:
+    """Add both percentiles, with the aims of their ratios to a bare log."""
     p50, p99, peer = latencies.percentile(0.5), latencies.percentile(0.99), bench.peer
-    bench.add(SECTION, f"{name}, p50", p50, "ms", peer.add_p50, aim=at_most(p50_max), messages=latencies.count)
-    bench.add(SECTION, f"{name}, p99", p99, "ms", peer.add_p99, aim=at_most(p99_max), max_ms=latencies.longest_ms)
+    bench.add(
+        SECTION, f"{name}, p50", p50, "ms", peer.add_p50, aim=ratio_at_most(p50_ratio_max), messages=latencies.count
+    )
+    bench.add(
+        SECTION, f"{name}, p99", p99, "ms", peer.add_p99, aim=ratio_at_most(p99_ratio_max), max_ms=latencies.longest_ms
+    )
 
 
 def _add_batched(bench: Bench, name: str, run: MeasuredRun, used: Usage, against: Limit) -> None:
@@ -100,7 +105,7 @@ def _add_batched(bench: Bench, name: str, run: MeasuredRun, used: Usage, against
         used.cpu.total / millions,
         "s",
         Limit(caching, "the kernel's for caching 3 copies once"),
-        aim=at_most(4.0),
+        aim=ratio_at_most(4.0),
         user_s=used.cpu.user / millions,
         kernel_s=used.cpu.kernel / millions,
         share_of_all_cores=used.cpu.total / run.seconds / (os.cpu_count() or 1),

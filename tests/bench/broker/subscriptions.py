@@ -22,7 +22,7 @@ from tests.bench.broker import stock
 from tests.bench.broker.consume import BACKLOG_BYTES, BACKLOG_TOPIC, fill, reader
 from tests.bench.broker.private_cluster import PrivateCluster
 from tests.bench.broker.publish import LISTS_AT_ONCE
-from tests.bench.figure import Limit, at_least, at_most
+from tests.bench.figure import Limit, at_most, ratio_at_least
 
 SECTION = "subscriptions"
 SIZE = 1 << 10
@@ -133,7 +133,7 @@ def _measure_beside(bench: Bench, cluster: PrivateCluster) -> None:
             rate,
             "msgs/s",
             bench.peer.small_rate,
-            aim=at_least(5e3),
+            aim=ratio_at_least(0.015),
         )
         alone = stock.one_by_one(client, "beside", SIZE, bench.seconds(SECONDS)).latencies.percentile(0.99)
         uvloop.run(fill(cluster, bench.count(BACKLOG_BYTES // SIZE)))

@@ -1,0 +1,151 @@
+"""The present code and an older revision of it, measured in turns on this machine in one run.
+
+The older code is taken from git, with the benchmarks that it had, so that each is measured by what fits it. What is
+compared is what both call by the same name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.figure import number
+from tests.bench.machine import ROOT
+
+FOLDERS = ("heliograph", "actors", "gateway", "metadata", "pipelines", "examples", "tests", "tools", "pyproject.toml")
+ROUNDS = 2
+SECTION_SECONDS_MAX = 1_800
+CLEAR = 0.1  # a ratio this far from 1 in every round, in one direction, is pointed out
+
+Key = tuple[str, str]  # section and name of a figure
+
+
+@dataclass(slots=True)
+class Pair:
+    """One figure in both revisions: a value for each round."""
+
+    unit: str
+    before: list[float] = field(default_factory=list)
+    now: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Return the present value divided by the older one, for each round that has both."""
+        return [now / before for before, now in zip(self.before, self.now, strict=False) if before]
+
+    @property
+    def is_clear(self) -> bool:
+        """Return whether all rounds agree that the value changed."""
+        found = self.ratios
+        return bool(found) and (min(found) > 1 + CLEAR or max(found) < 1 - CLEAR)
+
+
+def compare(
+    revision: str, sections: Sequence[str], directory: Path, *, rounds: int, is_quick: bool, say: Callable[[str], None]
+) -> dict[Key, Pair]:
+    """Measure sections with the code of a revision and with the present one, in turns.
+
+    Args:
+        directory: for the files of the runs, on the measured disk.
+        rounds: of both, for each section; every second one begins with the present code.
+
+    Raises:
+        RuntimeError: the revision is not in git's history here.
+    """
+    trees = {"before": unpack(revision, directory / "before-code"), "now": ROOT}
+    found: dict[Key, Pair] = {}
+    for section in sections:
+        for turn in range(rounds):
+            for which in ("before", "now") if turn % 2 == 0 else ("now", "before"):
+                say(f"{section}, round {turn + 1}: {revision if which == 'before' else 'the present code'}")
+                note(found, which, measured(trees[which], section, directory, is_quick=is_quick))
+    return found
+
+
+def unpack(revision: str, directory: Path) -> Path:
+    """Write the code of a revision to a directory and return it.
+
+    Raises:
+        RuntimeError: git does not have it.
+    """
+    packed = directory.with_suffix(".tar")
+    command = ["git", "-C", str(ROOT), "archive", f"--output={packed}", revision, *FOLDERS]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"{revision} is not in the history here (git fetch --unshallow): {ran.stderr.strip()}")
+    with tarfile.open(packed) as archive:
+        archive.extractall(directory, filter="tar")
+    packed.unlink()
+    return directory
+
+
+def measured(tree: Path, section: str, directory: Path, *, is_quick: bool) -> Sequence[Mapping[str, Any]]:
+    """Run one section of the benchmarks of a tree; return its figures, none if it has no such section."""
+    command = [sys.executable, "-m", "tests.bench", "--json", "--directory", str(directory), "--only", section]
+    ran = subprocess.run(
+        [*command, "--quick"] if is_quick else command,
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=SECTION_SECONDS_MAX,
+        check=False,
+    )
+    if not ran.stdout.lstrip().startswith("{"):
+        return []
+    figures: list[Mapping[str, Any]] = json.loads(ran.stdout)["figures"]
+    return figures
+
+
+def note(found: dict[Key, Pair], which: str, figures: Sequence[Mapping[str, Any]]) -> None:
+    """Add the figures of one run of one revision."""
+    for figure in figures:
+        pair = found.setdefault((figure["section"], figure["name"]), Pair(figure["unit"]))
+        values = pair.before if which == "before" else pair.now
+        values.append(figure["value"])
+
+
+def show(revision: str, found: Mapping[Key, Pair]) -> None:
+    """Print medians, the median of the rounds' ratios, and how far the rounds are apart."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("section", "figure", f"at {revision}", "now", "unit", "now / before", "rounds", ""):
+        justify = "right" if column.startswith(("at ", "now")) else "left"
+        table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True)
+    last = ""
+    for (section, name), pair in found.items():
+        table.add_row(section if section != last else "", name, *cells(pair))
+        last = section
+    Console(highlight=False, soft_wrap=True, width=400).print(table)
+
+
+def cells(pair: Pair) -> tuple[str, str, str, str, str, str]:
+    """Return what stands beside the name of a figure; a dash where only one of both has it."""
+    before, now = ("-" if not values else number(median(values)) for values in (pair.before, pair.now))
+    ratios = pair.ratios
+    if not ratios:
+        return before, now, pair.unit, "-", "", ""
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    return before, now, pair.unit, f"{median(ratios):.2f}", spread, "changed" if pair.is_clear else ""
+
+
+def as_json(revision: str, found: Mapping[Key, Pair]) -> dict[str, Any]:
+    """Return the comparison for programs."""
+    return {
+        "against": revision,
+        "figures": [
+            {"section": section, "name": name, "unit": pair.unit, "before": pair.before, "now": pair.now,
+             "ratios": pair.ratios, "is_clear": pair.is_clear}
+            for (section, name), pair in found.items()
+        ],
+    }  # fmt: skip
