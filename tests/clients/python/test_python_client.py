@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pulsar
 import pytest
 
+from tests.clients.python.user import CLIENT, WAIT_MS, User, numbered, texts
 from tests.clients.support.report import ClientMatrix
-from tests.clients.support.stack import ClientsStack
 from tests.cluster.support.broker_cluster import wait_for
 
-CLIENT = "Python client"
-WAIT_MS = 20_000
 MESSAGES = 600
 CODECS = {
     "codec_lz4": pulsar.CompressionType.LZ4,
@@ -26,45 +23,6 @@ CODECS = {
     "codec_zstd": pulsar.CompressionType.ZSTD,
     "codec_snappy": pulsar.CompressionType.SNAPPY,
 }
-EARLIEST = pulsar.InitialPosition.Earliest
-
-
-class User:
-    """A client, and a topic that nothing else uses."""
-
-    def __init__(self, client: pulsar.Client, stack: ClientsStack) -> None:
-        self.client = client
-        self.stack = stack
-        self.topic = f"persistent://public/default/python-{uuid.uuid4().hex[:8]}"
-
-    def publish(self, count: int, *, first: int = 0, **options: object) -> list[pulsar.MessageId]:
-        """Publish numbered messages with a producer of its own, and return their ids."""
-        producer = self.client.create_producer(self.topic, **options)
-        ids = [producer.send(f"m{number}".encode()) for number in range(first, first + count)]
-        producer.close()
-        return ids
-
-    def subscribe(
-        self, kind: pulsar.ConsumerType = pulsar.ConsumerType.Exclusive, **options: object
-    ) -> pulsar.Consumer:
-        return self.client.subscribe(self.topic, "s", consumer_type=kind, initial_position=EARLIEST, **options)
-
-
-def texts(consumer: pulsar.Consumer | pulsar.Reader, count: int) -> list[str]:
-    """Receive and acknowledge so many messages."""
-    found = []
-    for _ in range(count):
-        if isinstance(consumer, pulsar.Reader):
-            message = consumer.read_next(WAIT_MS)
-        else:
-            message = consumer.receive(WAIT_MS)
-            consumer.acknowledge(message)
-        found.append(message.data().decode())
-    return found
-
-
-def numbered(count: int, first: int = 0) -> list[str]:
-    return [f"m{number}" for number in range(first, first + count)]
 
 
 def produce_consume(user: User) -> None:
@@ -303,12 +261,6 @@ SCENARIOS: dict[str, Callable[[User], None]] = {
         redirect, broker_death,
     )
 }  # fmt: skip
-
-
-@pytest.fixture
-def user(stack: ClientsStack) -> Iterator[User]:
-    with stack.cluster.client() as client:
-        yield User(client, stack)
 
 
 @pytest.mark.parametrize("feature", SCENARIOS)

@@ -11,7 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.clients.python.test_python_client import CLIENT, WAIT_MS
+from tests.clients.python.user import CLIENT, WAIT_MS
 from tests.clients.support.report import ClientMatrix, Outcome
 from tests.clients.support.secured import NAMESPACE, OTHER_KEY, PUBLISHER, USER, SecuredStack
 from tests.cluster.support.broker_cluster import wait_for
