@@ -26,6 +26,7 @@ def decommission(
 
     The command is refused if the other bookies cannot hold the ensemble of every topic. The data is moved in the
     background, whether the command waits or not; run it again to wait again. Exits with 1 if the time was too short.
+    It joins Ray, to end the bookie's process; --cancel goes by the gateway.
     """
     output, target = Output(as_json), Target.of(namespace, home)
     if cancel:

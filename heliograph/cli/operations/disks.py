@@ -105,6 +105,7 @@ def move(
     It is stopped, its directories are copied and read again, and it starts at the new place, then and later. The old
     directories get names that end in .moved; remove them when you like. Refused if the other bookies are too few for
     the widest ensemble. If you copy by hand: --already-copied stops the bookie, and with --to starts it on the copies.
+    It joins Ray, whose tasks copy on the nodes.
     """
     from heliograph.cluster.moving import move as work
     from heliograph.cluster.replacement import disk
