@@ -12,7 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def deploy(
         check_moved(config, home)
     parts, nodes = _placed_parts(config, home, progress)
     _check_reach(config, parts, nodes)
-    home.keep_places({part.name: asdict(part.place) for part in parts if part.directory is not None})
+    home.keep_places({part.name: part.place.fields() for part in parts if part.directory is not None})
     deployed = Deployed(metadata_url=config.metadata_url or "")
     if existing(OPERATOR, config.namespace) is not None:
         remove([OPERATOR], config.namespace)  # it keeps nothing; its successor has the settings of this start
@@ -126,7 +126,7 @@ def deploy(
                     for line in _fewer_than_configured(config, roster):
                         progress(line)
                     parts = _on_roster(parts, roster, config)
-                    home.keep_places({part.name: asdict(part.place) for part in parts if part.directory is not None})
+                    home.keep_places({part.name: part.place.fields() for part in parts if part.directory is not None})
     except BaseException:
         remove(deployed.created, config.namespace)
         raise
@@ -140,7 +140,7 @@ def _placed_parts(config: ClusterConfig, home: ClusterHome, progress: Progress) 
         ResourceError: no node carries the label of a part.
     """
     deadline = time.monotonic() + config.start_timeout_ms / 1000
-    known = {name: Place(**place) for name, place in home.places().items()}
+    known = {name: Place.parse(place) for name, place in home.places().items()}
     is_told = False
     while True:
         nodes = diagnosis.living_nodes()

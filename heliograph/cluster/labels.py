@@ -11,6 +11,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError, ResourceError
 
@@ -63,6 +64,16 @@ class Place:
     def admits(self, node: Node) -> bool:
         """Return whether the actor may run on a node."""
         return matches(self.selector, node.labels) and self.address in ("", node.address)
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Place:
+        """Return what ``fields`` returned, also of a later release, whose further fields are left out."""
+        return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
+
+    def fields(self) -> dict[str, Any]:
+        """Return the place for JSON. The disk is left out where there is none: release 0.1.0 does not know it."""
+        found: dict[str, Any] = {"selector": dict(self.selector), "address": self.address}
+        return {**found, "disk": self.disk} if self.disk else found
 
     def __str__(self) -> str:
         text = describe(self.selector) if self.selector else "a node"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -135,7 +135,7 @@ class MemberResize:
 
         if not self._try(promote, deadline):
             return None
-        self._home.keep_places({member.name: asdict(place)})
+        self._home.keep_places({member.name: place.fields()})
         self._home.keep_members(wider.fields())
         self._say(f"{member.name} has a vote")
         return wider
@@ -259,7 +259,7 @@ class MemberResize:
         raise ConflictError(f"the node of {member.name} is away", field="count")
 
     def _free(self, nodes: Sequence[Node]) -> list[Place]:
-        known = {name: Place(**place) for name, place in self._home.places().items()}
+        known = {name: Place.parse(place) for name, place in self._home.places().items()}
         is_local = is_loopback(self._config.host)
         return labels.further_member_places(nodes, known, is_local=is_local, require_labels=self._config.require_labels)
 

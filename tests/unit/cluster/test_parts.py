@@ -279,3 +279,11 @@ def test_a_bookie_with_a_disk_has_all_its_directories_there(tmp_path: Path) -> N
 def test_disks_that_mean_nothing_are_refused(tmp_path: Path, table: dict[str, object], why: str) -> None:
     with pytest.raises(InvalidConfigError, match=why):
         ClusterConfig(home=tmp_path, nodes={"one": {"bookie": table}})
+
+
+def test_the_record_of_a_place_is_read_by_the_release_before_and_the_one_after() -> None:
+    place = Place(ANY, "10.0.0.1")
+    assert place.fields() == {"selector": ANY, "address": "10.0.0.1"}, "0.1.0 refuses a field that it lacks"
+    assert Place.parse({**place.fields(), "later": 1}) == place
+    with_disk = replace(place, disk="/data1")
+    assert Place.parse(with_disk.fields()) == with_disk
