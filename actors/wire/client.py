@@ -179,14 +179,14 @@ class BookieConnection:
             return
         request_id = self._next_id
         self._next_id = request_id + 1
-        self._adds.put(request_id, listener, tag, deadline_ms)
+        self._adds[request_id] = (listener, tag, deadline_ms)
         head, payload, packed = entry
         if packed is None or not self._takes_ranges:
             self._write([_ADD, request_id, ledger_id, entry_id, 0, 0, -1], head, payload)
             return
-        if not self._range.has_room(len(packed)):
+        if not self._range.put(request_id, packed):
             self._range.take(self._parts.append)
-        self._range.put(request_id, packed)
+            self._range.put(request_id, packed)
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)

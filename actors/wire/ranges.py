@@ -37,31 +37,22 @@ class AddListener(Protocol):
         """Take the answer to one entry, or the error in its place."""
 
 
-class PendingAdds:
-    """The adds of one connection that have no answer. Each leaves with its first answer: a repeated one finds nothing.
+class PendingAdds(dict[int, tuple[AddListener, Any, int]]):
+    """The adds of one connection that have no answer, by request id: listener, tag, deadline in milliseconds.
 
-    The connection bounds their number (I15).
+    Each leaves with its first answer: a repeated one finds nothing. The connection bounds their number (I15). This is a
+    dict, because an item is made for each copy of each message.
     """
-
-    def __init__(self) -> None:
-        self._adds: dict[int, tuple[AddListener, Any, int]] = {}  # by request id
-
-    def __len__(self) -> int:
-        return len(self._adds)
-
-    def put(self, request_id: int, listener: AddListener, tag: Any, deadline_ms: int) -> None:
-        """Await an answer."""
-        self._adds[request_id] = (listener, tag, deadline_ms)
 
     def take(self, request_id: int) -> tuple[AddListener, Any] | None:
         """Return listener and tag of an add that is answered by itself; None if it waits no longer."""
-        add = self._adds.pop(request_id, None)
+        add = self.pop(request_id, None)
         return None if add is None else add[:2]
 
     def take_run(self, first: int, last: int) -> dict[AddListener, list[Any]]:
         """Return the tags of the adds of a run that wait, in order, by their listeners."""
         found: dict[AddListener, list[Any]] = {}
-        pop = self._adds.pop
+        pop = self.pop
         for request_id in range(first, last + 1):
             add = pop(request_id, None)
             if add is not None:
@@ -74,13 +65,14 @@ class PendingAdds:
 
     def take_expired(self, now: int) -> list[tuple[AddListener, Any]]:
         """Return the adds whose deadline has passed."""
-        late = [request_id for request_id, (_, _, deadline_ms) in self._adds.items() if deadline_ms <= now]
-        return [self._adds.pop(request_id)[:2] for request_id in late]
+        late = [request_id for request_id, (_, _, deadline_ms) in self.items() if deadline_ms <= now]
+        return [self.pop(request_id)[:2] for request_id in late]
 
     def take_all(self) -> list[tuple[AddListener, Any]]:
         """Return all adds."""
-        waiting, self._adds = self._adds, {}
-        return [add[:2] for add in waiting.values()]
+        waiting = [add[:2] for add in self.values()]
+        self.clear()
+        return waiting
 
 
 def sized(head: bytes, payload: bytes | memoryview) -> bytes | None:
@@ -163,17 +155,22 @@ class OpenRange:
         self._first = 0
         self._bytes = 0
 
-    def has_room(self, size: int) -> bool:
-        """Return whether an entry of so many bytes still fits (I15)."""
-        return self._bytes + size <= RANGE_BYTES_MAX and len(self._entries) < RANGE_ENTRIES_MAX
+    def put(self, request_id: int, entry: bytes) -> bool:
+        """Append an entry as ``sized`` returns it, whose request id follows that of the entry before.
 
-    def put(self, request_id: int, entry: bytes) -> None:
-        """Append an entry as ``sized`` returns it, whose request id follows that of the entry before."""
-        if not self._entries:
+        Returns:
+            False if it has no room (I15): then it is not appended.
+        """
+        entries = self._entries
+        size = self._bytes + len(entry)
+        if not entries:
             self._first = request_id
-        assert request_id == self._first + len(self._entries), "the ids of a frame have no gap"
-        self._entries.append(entry)
-        self._bytes += len(entry)
+        elif size > RANGE_BYTES_MAX or len(entries) >= RANGE_ENTRIES_MAX:
+            return False
+        assert request_id == self._first + len(entries), "the ids of a frame have no gap"
+        entries.append(entry)
+        self._bytes = size
+        return True
 
     def take(self, write: Callable[[bytes], Any]) -> None:
         """End the frame, if it has an entry, and pass it to ``write``."""

@@ -141,6 +141,13 @@ def parse(section: bytes | memoryview, *, check: bool) -> tuple[MessageMetadata,
         ProtocolError: the bytes are not an entry.
     """
     view = memoryview(section)
+    if len(view) >= _HEAD.size:
+        magic, checksum, length = _HEAD.unpack_from(view)
+        end = _HEAD.size + length
+        if magic == ENTRY_MAGIC and end <= len(view):  # the common form, in one pass: each published entry comes by
+            if check and _crc(view[_CHECKED_FROM:]) != checksum:
+                raise ChecksumError("an entry does not match its checksum")
+            return _metadata_in(view[_HEAD.size : end]), 0
     size = broker_metadata_size(view)
     if check:
         _verify(view, size)
@@ -156,8 +163,12 @@ def _split(view: memoryview, start: int) -> tuple[MessageMetadata, memoryview]:
     start += 4
     if start + length > len(view):
         raise ProtocolError(f"metadata of {length} bytes does not fit its entry", field="entry")
+    return _metadata_in(view[start : start + length]), view[start + length :]
+
+
+def _metadata_in(packed: memoryview) -> MessageMetadata:
     try:
-        return _parse(view[start : start + length]), view[start + length :]
+        return _parse(packed)
     except DecodeError as error:
         raise ProtocolError(f"the metadata of an entry cannot be read: {error}", field="entry") from error
 

@@ -59,6 +59,9 @@ class ProducerCommands(ProducerChannel):
     def __init__(self, connection: PulsarConnection) -> None:
         self.connection = connection
         self._producers: dict[int, tuple[TopicProducer, BrokerTopic]] = {}
+        self._receipt = BaseCommand(type=BaseCommand.SEND_RECEIPT)  # filled for each receipt: a new one would cost more
+        self._receipt_id = self._receipt.send_receipt.message_id
+        self._has_highest = False  # whether the last receipt had a highest sequence id
         self._creating: dict[int, bool] = {}  # producer id -> whether its client closed it meanwhile
         self._closed: dict[int, None] = {}
         self._closing: dict[TopicProducer, int] = {}  # closed by its client, last receipt not sent -> request id
@@ -86,15 +89,17 @@ class ProducerCommands(ProducerChannel):
 
     @override
     def receipt(self, producer: TopicProducer, sequence_id: int, highest: int, position: Position) -> None:
-        command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
-        receipt = command.send_receipt
+        receipt, message_id = self._receipt.send_receipt, self._receipt_id
         receipt.producer_id = producer.producer_id
         receipt.sequence_id = sequence_id
         if highest:
             receipt.highest_sequence_id = highest
-        receipt.message_id.ledger_id = to_unsigned(position.ledger_id)
-        receipt.message_id.entry_id = to_unsigned(position.entry_id)
-        self.connection.send(command)
+        elif self._has_highest:
+            receipt.ClearField("highest_sequence_id")
+        self._has_highest = bool(highest)
+        message_id.ledger_id = to_unsigned(position.ledger_id)
+        message_id.entry_id = to_unsigned(position.entry_id)
+        self.connection.send(self._receipt)
 
     @override
     def send_refused(self, producer: TopicProducer, sequence_id: int, error: HeliographError) -> None:

@@ -47,13 +47,14 @@ class TopicEntry:
         """
         metadata, broker_bytes = codec.parse(section, check=check)
         publish_time_ms = codec.broker_metadata_of(section).broker_timestamp if broker_bytes else 0
+        chunks, has_field = metadata.num_chunks_from_msg, metadata.HasField
         return TopicEntry(
             bytes(section),
             codec.message_count(metadata),
-            metadata.HasField("num_messages_in_batch"),
-            metadata.HasField("marker_type"),
-            metadata.uuid if metadata.num_chunks_from_msg > 1 else None,
-            metadata.chunk_id == metadata.num_chunks_from_msg - 1,
+            has_field("num_messages_in_batch"),
+            has_field("marker_type"),
+            metadata.uuid if chunks > 1 else None,
+            chunks > 0 and metadata.chunk_id == chunks - 1,
             publish_time_ms or metadata.publish_time,
             _sticky_key(metadata),
             metadata.deliver_at_time,
@@ -84,11 +85,11 @@ class TopicEntry:
 
 
 def _sticky_key(metadata: pb.MessageMetadata) -> bytes:
-    if metadata.ordering_key:
-        return metadata.ordering_key
-    if not metadata.partition_key:
+    if ordering_key := metadata.ordering_key:
+        return ordering_key
+    if not (partition_key := metadata.partition_key):
         return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
-    key = metadata.partition_key.encode()
+    key = partition_key.encode()
     if not metadata.partition_key_b64_encoded:
         return key
     try:

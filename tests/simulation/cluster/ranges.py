@@ -61,7 +61,7 @@ class AddRanges:
     def add(self, ledger_id: int, entry_id: int, copy: Copy, listener: AddListener, tag: Any, timeout_ms: int) -> None:
         """Send an entry, with the others of this moment."""
         request_id, self._next_id = self._next_id, self._next_id + 1
-        self._pending.put(request_id, listener, tag, NEVER_MS)
+        self._pending[request_id] = (listener, tag, NEVER_MS)
         self._frame.append((request_id, ledger_id, entry_id, copy))
         self._world.after(timeout_ms, lambda: self._refused(request_id, None), self._source)
         if len(self._frame) == 1:

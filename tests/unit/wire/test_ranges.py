@@ -138,23 +138,21 @@ def test_a_large_entry_travels_alone() -> None:
 
 def test_an_open_range_has_two_bounds() -> None:  # I15
     open_range = OpenRange()
-    open_range.put(1, bytes(RANGE_BYTES_MAX - 10))
-    assert open_range.has_room(10)
-    assert not open_range.has_room(11)
+    assert open_range.put(1, bytes(RANGE_BYTES_MAX - 10))
+    assert not open_range.put(2, bytes(11))
+    assert open_range.put(2, bytes(10))
     written: list[bytes] = []
     open_range.take(written.append)
     open_range.take(written.append)
     assert len(written) == 1
-    for request_id in range(RANGE_ENTRIES_MAX):
-        assert open_range.has_room(4)
-        open_range.put(request_id, bytes(4))
-    assert not open_range.has_room(4)
+    assert all(open_range.put(request_id, bytes(4)) for request_id in range(RANGE_ENTRIES_MAX))
+    assert not open_range.put(RANGE_ENTRIES_MAX, bytes(4))
 
 
 def test_each_add_is_answered_once() -> None:
     pending, one, other = PendingAdds(), Listener(), Listener()
     for request_id in range(1, 7):
-        pending.put(request_id, one if request_id % 2 else other, request_id, 100)
+        pending[request_id] = (one if request_id % 2 else other, request_id, 100)
     assert pending.take(3) == (one, 3)
     assert pending.take_run(1, 4) == {one: [1], other: [2, 4]}
     assert pending.take_run(1, 5) == {one: [5]}  # late and split answers
