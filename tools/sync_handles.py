@@ -58,6 +58,11 @@ SEND_ASYNC = """Publish one message without waiting, and return the future of it
         Arguments and errors are those of ``send``; the future raises the errors. Calls of one thread keep their order.
         Nothing but the caller bounds the number of calls in flight.
         """
+SEND_MANY_ASYNC = """Publish many messages without waiting, and return the future of their ids.
+
+        Arguments and errors are those of ``send_many``; the future raises the errors. Calls of one thread keep their
+        order, once the producer is open. Nothing but the caller bounds the number of calls in flight.
+        """
 UNACCEPTABLE = "A name or option is not acceptable."
 OPENING_ERRORS = "TopicNotFoundError, ConnectionLostError, ...: The opening errors"
 LAZY = "It opens when it is awaited, or else at its first use."
@@ -89,7 +94,7 @@ TWINS = (
         ("producer.producer",),
         "TopicHandle[AsyncProducer, ProducerOptions]",
         left_out=frozenset({"enqueue", "pending_messages"}),
-        started={"send": ("send_async", SEND_ASYNC)},
+        started={"send": ("send_async", SEND_ASYNC), "send_many": ("send_many_async", SEND_MANY_ASYNC)},
         rewords=(("; the ids and errors reach their own callers.", "; the futures of ``send_async`` tell which."),),
     ),
     Twin("Consumer", ("consumer.consumer",), "TopicHandle[AsyncConsumer, ConsumerOptions]"),

@@ -47,12 +47,12 @@ class HeliographSource(DataSource):  # type: ignore[misc, unused-ignore]
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of a DataFrame."""
         _refuse_overwrite(overwrite)
-        return BatchWriter(self._parsed(), schema.names)
+        return BatchWriter(self._parsed(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return the writer of a stream. Its option ``checkpointLocation`` is Spark's."""
         _refuse_overwrite(overwrite)
-        return StreamWriter(self._parsed(), schema.names)
+        return StreamWriter(self._parsed(), schema)
 
     def _parsed(self) -> SourceOptions:
         given: dict[str, Any] = dict(self.options)

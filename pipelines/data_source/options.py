@@ -15,6 +15,8 @@ from heliograph.pipelines.data_source.offsets import Offsets, position_of
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
+from heliograph.pipelines.writing.fields import FIELDS, TOPIC
+from heliograph.pipelines.writing.records import KINDS
 from heliograph.protocol.topic_name import TopicName
 
 EARLIEST: Literal["earliest"] = "earliest"
@@ -40,7 +42,7 @@ _READ = (
     *("startingOffsets", "startingTime", "endingOffsets", "endingTime"),
     *("subscription", "maxEntriesPerTrigger", "maxBytesPerTrigger"),
 )
-_WRITE = ("value", "key", "properties", "eventTime", "orderingKey", "query", "batchId", "address")
+_WRITE = (*(one.option for one in FIELDS.values()), "query", "batchId", "address")
 NAMES = (*_WHERE, *_CLUSTER, *_READ, *_WRITE)
 _BY_LOWER = {name.lower(): name for name in NAMES}
 
@@ -83,7 +85,7 @@ class SourceOptions:
             BadRequestError: not exactly one is named.
         """
         if len(self.topics) != 1 or self.pattern:
-            raise BadRequestError("writing and schema=registry need one topic", field="topic", limit="one topic")
+            raise BadRequestError("schema=registry needs one topic", field="topic", limit="one topic")
         return self.topics[0]
 
 
@@ -94,7 +96,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         BadRequestError: an option is not known (the nearest name is told), or its value is none.
     """
     texts = _named(given)
-    if sum(name in texts for name in ("topic", "topics", "path", "topicsPattern")) != 1:
+    fields = {one.name: texts[one.option] for one in FIELDS.values() if one.option in texts}
+    named = sum(name in texts for name in ("topic", "topics", "path", "topicsPattern"))
+    if named > 1 or (not named and TOPIC not in fields):
         raise BadRequestError("name one of the options topic, topics and topicsPattern", field="topic")
     topics = [one.strip() for one in texts.get("topics", "").split(",")] if "topics" in texts else []
     topics += [texts[name] for name in ("topic", "path") if name in texts]
@@ -106,7 +110,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         pattern=texts.get("topicsPattern", ""),
         pattern_namespace=texts.get("topicsNamespace", "public/default"),
         columns=check_columns(wanted, on_unreadable),
-        schema=_one_of(texts, "schema", ("", REGISTRY)),
+        schema=_one_of(texts, "schema", ("", *KINDS)),
         on_unreadable=on_unreadable,
         on_data_loss="fail" if _flag(texts, "failOnDataLoss", default=True) else "skip",
         compacted=_flag(texts, "compacted", default=False),
@@ -116,20 +120,11 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         subscription=texts.get("subscription", ""),
         entries_max=_count(texts, "maxEntriesPerTrigger"),
         bytes_max=_count(texts, "maxBytesPerTrigger"),
-        fields={_FIELDS[name]: texts[name] for name in _FIELDS if name in texts},
+        fields=fields,
         query=texts.get("query", ""),
         batch_id=_count(texts, "batchId", least=0) or 0,
         address=texts.get("address", ""),
     )
-
-
-_FIELDS = {
-    "value": "value",
-    "key": "key",
-    "properties": "properties",
-    "eventTime": "event_time",
-    "orderingKey": "ordering_key",
-}
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:

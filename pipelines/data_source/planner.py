@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from heliograph.base.errors import BadRequestError
 from heliograph.client.admin.admin import AdminSync
 from heliograph.pipelines.data_source.offsets import Offsets, of_topic
 from heliograph.pipelines.data_source.options import EARLIEST, LATEST, REGISTRY, Bound, SourceOptions
@@ -32,9 +33,12 @@ class SourcePlanner:
         """Return the topics that are read, as they are now: a pattern finds new ones.
 
         Raises:
+            BadRequestError: none is named.
             TopicNotFoundError, ClusterNotFoundError: there is no such namespace or cluster.
         """
         if not self._options.pattern:
+            if not self._options.topics:
+                raise BadRequestError("name one of the options topic, topics and topicsPattern", field="topic")
             return [TopicName.parse(topic) for topic in self._options.topics]
         pattern = re.compile(self._options.pattern)
         listed = self.admin.list_topics(self._options.pattern_namespace)
@@ -46,10 +50,12 @@ class SourcePlanner:
         """Return the schemas of the topic, if they are asked for.
 
         Raises:
-            BadRequestError: several topics are read.
+            BadRequestError: several topics are read, or the schema is one for writing.
             NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
         """
-        if self._options.schema != REGISTRY:
+        if self._options.schema not in ("", REGISTRY):
+            raise BadRequestError(f"schema={self._options.schema} is for writing", field="schema", limit=REGISTRY)
+        if not self._options.schema:
             return None
         topic = self._options.only_topic
         return schemas_of(topic, schema_versions(topic, access=self._access))

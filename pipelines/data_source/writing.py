@@ -12,23 +12,16 @@ from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ig
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-from heliograph.base.errors import BadRequestError
+from heliograph.base.errors import UnsupportedError
 from heliograph.pipelines.data_source.options import SourceOptions
-from heliograph.pipelines.data_source.planner import SourcePlanner
-from heliograph.pipelines.reading.columns import EVENT_TIME, KEY, ORDERING_KEY, PROPERTIES, VALUE
-from heliograph.pipelines.writing import table_writer
-from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity, check_deduplicates
-from heliograph.protocol.topic_name import TopicName
+from heliograph.pipelines.writing.columns import WHOLE_ROW, WrittenColumns
+from heliograph.pipelines.writing.fields import DELIVER_AFTER, DELIVER_AT, FIELDS, VALUE
+from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.table_writer import TableWriter
 
-# Columns with these names are written where no option names another one, so that what was read can be written.
-_USUAL = {
-    table_writer.VALUE: VALUE,
-    table_writer.KEY: KEY,
-    table_writer.PROPERTIES: PROPERTIES,
-    table_writer.EVENT_TIME: EVENT_TIME,
-    table_writer.ORDERING_KEY: ORDERING_KEY,
-}
 _BATCH_ID = "streaming.sql.batchId"  # local property of Spark's streaming tasks
 
 
@@ -42,25 +35,31 @@ class Written(WriterCommitMessage):  # type: ignore[misc, unused-ignore]
 class _Writer:
     """What both writers do."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """Check the columns and the topic.
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Check the columns and the topics, and register the schema of the values.
 
         Raises:
-            BadRequestError: there is no such column.
-            UnsupportedError: a query is named, and the topic does not deduplicate.
+            BadRequestError: there is no such column, or it is not said which topics are written.
+            IncompatibleSchemaError: a topic has another schema, and its policy does not let it become this one.
+            UnsupportedError: a query is named, and a topic does not deduplicate.
         """
-        self._columns = _chosen(options, columns)
-        identity = WriteIdentity(options.query, options.batch_id) if options.query else None
-        self._writer = _table_writer(options, identity)
+        if options.pattern:
+            raise UnsupportedError("rows are written to named topics", field="topicsPattern", limit="topic, topics")
+        columns = written_columns(options, schema.names)
+        self._writer = TableWriter.of(
+            options.topics[0] if len(options.topics) == 1 else options.topics or None,
+            columns,
+            options.access,
+            options.address or None,
+            WriteIdentity(options.query, options.batch_id) if options.query else None,
+            options.schema or None,  # type: ignore[arg-type]  # options are checked
+            to_arrow_schema(schema) if options.schema else None,
+        )
 
     def _written(self, batches: Iterator[pa.RecordBatch], writer: TableWriter) -> Written:
         context = TaskContext.get()
         assert context is not None, "rows are written by tasks"
-        return Written(writer.write(map(self._selected, batches), context.partitionId()))
-
-    def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [batch.column(name) for name in self._columns.values()]
-        return pa.RecordBatch.from_arrays([_plain(column) for column in columns], list(self._columns))
+        return Written(writer.write(batches, context.partitionId()))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc, unused-ignore]
@@ -91,31 +90,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc, 
         """Do nothing: what was published stays. With ``query``, the next run of the micro-batch completes it."""
 
 
-def _chosen(options: SourceOptions, columns: Sequence[str]) -> dict[str, str]:
-    """Return the column of each field of a message that is written."""
-    chosen = {field: name for field, name in _USUAL.items() if name in columns} | dict(options.fields)
-    for name in (chosen.get(table_writer.VALUE, VALUE), *chosen.values()):
-        if name not in columns:
-            raise BadRequestError(f"the DataFrame has no column {name!r}", field=name, limit=", ".join(columns))
-    return chosen
+def written_columns(options: SourceOptions, present: Sequence[str]) -> WrittenColumns:
+    """Return the columns that are written: those that options name, and otherwise those that reading gives.
 
-
-def _plain(column: pa.Array) -> pa.Array:
-    """Return a column as messages hold it: Spark hands out texts and maps in several Arrow types."""
-    if pa.types.is_large_string(column.type):
-        return column.cast(pa.string())
-    return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
-
-
-def _table_writer(options: SourceOptions, identity: WriteIdentity | None) -> TableWriter:
-    admin, topic = SourcePlanner(options).admin, TopicName.parse(options.only_topic)
-    if identity is not None:
-        check_deduplicates(admin, topic)
-    address = options.address
-    if not address:
-        owner = admin.lookup(str(topic.partitions(admin.partitions(str(topic), may_create=True))[0]))
-        address = owner["service_url_tls" if options.access.tls else "service_url"]
-    if not address:
-        raise BadRequestError("the brokers speak TLS only: name tlsCaFile", field="tlsCaFile")
-    assert options.access.identity is not None, "options name who writes"
-    return TableWriter(address, options.only_topic, options.access.identity, options.access.tls, identity)
+    Raises:
+        BadRequestError: the DataFrame has no such column.
+    """
+    usual = {one.name: one.usual for one in FIELDS.values() if one.usual in present}
+    if DELIVER_AFTER in options.fields:
+        usual.pop(DELIVER_AT, None)
+    found = usual | dict(options.fields)
+    value = found.pop(VALUE, VALUE)
+    return WrittenColumns(None if value == WHOLE_ROW else value, found).check(present, "DataFrame")

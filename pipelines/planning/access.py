@@ -1,26 +1,34 @@
-"""Which cluster a plan is made of, who asks, and by which way: a gateway, the process that runs it all, or Ray."""
+"""Which cluster tables are of, who asks, and by which way: a gateway, the process that runs it all, or Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
+from heliograph.base.errors import BadRequestError
 from heliograph.client import discovery
+from heliograph.client.access import joined_address
 from heliograph.client.admin.admin import Admin, AdminSync
 from heliograph.client.admin.over_http import GatewayCalls, noted_gateway
+from heliograph.client.certificates import tls_options
 from heliograph.client.identity import Identity
+from heliograph.client.options import ENCRYPTED
+from heliograph.protocol.topic_name import TopicName
+
+OWNERS_MAX = 16  # partitions whose owners are asked for, to know several brokers (I15)
 
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """A cluster as a planner reaches it. It can be pickled.
+    """A cluster as drivers reach it: those who plan, and those who start to write. It can be pickled.
 
     Args:
         namespace: Ray namespace of the cluster; None: the one that ``heliograph.connect`` uses.
         identity: who asks; None: that of the environment.
         gateway: ``http://host:port`` or ``https://host:port``; empty: the gateway that ``helio up`` recorded on this
             machine, or the brokers' actors where this process has joined Ray.
-        tls: the files of TLS for the gateway, by the names of a client's options.
+        tls: the files of TLS for gateway and brokers, by the names of a client's options.
     """
 
     namespace: str | None = None
@@ -42,6 +50,37 @@ class ClusterAccess:
         namespace, gateway = self._reached()
         return AdminSync(namespace, self.identity, gateway)
 
+    def brokers(self, topics: Sequence[TopicName]) -> tuple[str, Mapping[str, str]]:
+        """Return the address at which clients find the cluster, and the files of TLS that they need there.
+
+        Args:
+            topics: that are written; those that create themselves are created. The brokers that a gateway tells are
+                their owners, which whoever may write to them may ask for.
+
+        Raises:
+            ClusterNotFoundError: there is no cluster, or none of its brokers answers.
+            BadRequestError: the brokers speak TLS only, and no files of TLS are named.
+        """
+        namespace, gateway = self._reached()
+        if gateway is None:
+            urls = discovery.service_urls(namespace, encrypted=bool(self.tls))
+        else:
+            urls = self._told_by(AdminSync(namespace, self.identity, gateway), topics)
+        found = joined_address([url for url in urls if url.partition("://")[0] == urls[0].partition("://")[0]])
+        files = self.tls or (tls_options(namespace) if found.startswith(ENCRYPTED) else {})
+        if found.startswith(ENCRYPTED) and not files:
+            raise BadRequestError("the brokers speak TLS only: name a tlsCaFile", field="tlsCaFile")
+        return found, files
+
+    def _told_by(self, admin: AdminSync, topics: Sequence[TopicName]) -> list[str]:
+        if topics:
+            names = (one for topic in topics for one in topic.partitions(admin.partitions(str(topic), may_create=True)))
+            told = [admin.lookup(str(one)) for one in islice(names, OWNERS_MAX)]
+        else:
+            told = [dict(one) for one in admin.brokers.list()]
+        plain, encrypted = (list(dict.fromkeys(one[name] for one in told if one[name])) for name in _URLS)
+        return encrypted if self.tls or not plain else plain
+
     def _reached(self) -> tuple[str, GatewayCalls | None]:
         namespace = discovery.namespace_or_noted(self.namespace)
         if self.gateway:
@@ -50,3 +89,6 @@ class ClusterAccess:
         if gateway is None and discovery.own_process_state(namespace) is None:
             discovery.attach(namespace)
         return namespace, gateway
+
+
+_URLS = ("service_url", "service_url_tls")

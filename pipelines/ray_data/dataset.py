@@ -13,7 +13,8 @@ from ray.data.datasource import Datasink, Datasource, ReadTask, WriteResult
 from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
-from heliograph.client.identity import IdentityOptions
+from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, split
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns, schema_of
@@ -21,7 +22,11 @@ from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.pipelines.reading.topic_plan import plan_table
-from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity
+from heliograph.pipelines.writing.columns import WrittenColumns
+from heliograph.pipelines.writing.fields import VALUE
+from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.records import WrittenSchema
+from heliograph.pipelines.writing.table_writer import TableWriter
 
 
 def read_topic(
@@ -100,13 +105,17 @@ def ranges_dataset(
 
 def write_dataset(
     dataset: Dataset,
-    topic: str,
+    topic: str | Sequence[str] | None,
     *,
-    value: str = "value",
+    value: str | None = VALUE,
     key: str | None = None,
     properties: str | None = None,
     event_time: str | None = None,
     ordering_key: str | None = None,
+    deliver_at: str | None = None,
+    deliver_after: str | None = None,
+    topic_column: str | None = None,
+    schema: WrittenSchema = None,
     query: str | None = None,
     batch_id: int = 0,
     address: str | None = None,
@@ -119,27 +128,63 @@ def write_dataset(
     task again after a failure, and a call that failed may have published a part.
 
     Args:
-        value: the column with the message's value, string or binary. A null deletes its key from the compacted topic.
-        key: the column with the message's key, string or binary; None: no keys.
+        topic: the topic; with ``topic_column`` that of rows which name none, or a sequence of all that rows may
+            name, or None.
+        value: the column with the message's value, text or bytes, or with a ``schema`` structs; None: the whole row as
+            JSON, or by the schema, but for columns that begin with ``__``. A null deletes its key from the compacted
+            topic.
+        key: the column with the message's key, text or bytes; None: no keys.
         properties: the column with the message's properties, a map of text to text.
         event_time: the column with the message's own time, a timestamp or ms since the epoch.
-        ordering_key: the column with the message's ordering key, binary.
+        ordering_key: the column with the message's ordering key, bytes.
+        deliver_at: the column with the time, a timestamp or ms since the epoch, before which shared and key-shared
+            subscriptions do not deliver the message.
+        deliver_after: the column with the same as a number of seconds or a duration, from when the row is sent.
+        topic_column: the column with the topic of each row; a task writes to at most 256.
+        schema: of the values: ``avro`` or ``json``, a record made of the columns, which is registered with the named
+            topics before a row is written; ``registry``, the one that the topic has; or an AvroSchema or JsonSchema.
         query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
             in the same order when a task runs again within six hours. ``query`` names the writer, ``batch_id`` counts
             its batches up.
-        address: ``pulsar://host:port[,host:port]``; None: the address is found through Ray.
+        address: ``pulsar://host:port[,host:port]``; None: the cluster's gateway or Ray tells it.
         credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment. They go with the tasks.
 
     Raises:
+        BadRequestError: there is no such column, it is not said which topics are written, or a row is not acceptable:
+            then the error of the task names column, row and limit.
+        IncompatibleSchemaError: a topic has another schema, and its policy does not let it become this one; no row was
+            written.
         UnsupportedError: ``query`` is given, and the topic does not deduplicate.
         ClusterNotFoundError: no address was given and no cluster was found.
     """
-    write_identity = WriteIdentity(query, batch_id) if query is not None else None
-    writer = TableWriter.of(topic, address, namespace, credentials, write_identity)
-    dataset.write_datasink(
-        TopicDatasink(writer, value, key, properties=properties, event_time=event_time, ordering_key=ordering_key)
+    columns = WrittenColumns.named(
+        value,
+        key=key,
+        properties=properties,
+        event_time=event_time,
+        ordering_key=ordering_key,
+        deliver_at=deliver_at,
+        deliver_after=deliver_after,
+        topic_column=topic_column,
     )
+    access = ClusterAccess(namespace, Identity.of(credentials))
+    write_identity = WriteIdentity(query, batch_id) if query is not None else None
+    shape = _shape_of(dataset) if schema is not None else None
+    writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape)
+    dataset.write_datasink(TopicDatasink(writer))
+
+
+def _shape_of(dataset: Dataset) -> pa.Schema:
+    """Return the columns of a Dataset, which may run its first task."""
+    found = dataset.schema()
+    base = None if found is None else found.base_schema
+    if not isinstance(base, pa.Schema):
+        names, types = ([], []) if found is None else (found.names, found.types)
+        if not all(isinstance(kind, pa.DataType) for kind in types):
+            raise BadRequestError("the columns of the Dataset have no Arrow types", field="schema")
+        base = pa.schema(zip(names, types, strict=True))
+    return base
 
 
 class TopicDatasource(Datasource):
@@ -208,32 +253,15 @@ def _read_function(
 
 class TopicDatasink(Datasink[int]):
     """A Ray Data sink that publishes rows. A write task that runs again publishes its rows again, unless the writer has
-    a write identity.
+    a write identity."""
 
-    Args:
-        value, key, others: the columns of the Dataset with the fields of a message.
-    """
-
-    def __init__(self, writer: TableWriter, value: str, key: str | None, **others: str | None) -> None:
+    def __init__(self, writer: TableWriter) -> None:
         self._writer = writer
-        fields = {"value": value, "key": key, **others}
-        self._columns = {field: name for field, name in fields.items() if name is not None}
 
     @override
     def write(self, blocks: Iterable[Block], ctx: Any) -> int:
-        # An empty block has no columns.
-        filled = (block for block in blocks if BlockAccessor.for_block(block).num_rows())
-        return self._writer.write((self._selected(block) for block in filled), ctx.task_idx)
+        return self._writer.write((BlockAccessor.for_block(block).to_arrow() for block in blocks), ctx.task_idx)
 
     @override
     def on_write_complete(self, write_result: WriteResult[int]) -> None:
         pass
-
-    def _selected(self, block: Block) -> pa.Table:
-        table = BlockAccessor.for_block(block).to_arrow()
-        for name in self._columns.values():
-            if name not in table.column_names:
-                raise BadRequestError(
-                    f"the Dataset has no column {name!r}", field="columns", limit=", ".join(table.column_names)
-                )
-        return table.select(list(self._columns.values())).rename_columns(list(self._columns))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Unpack
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError
-from heliograph.client.identity import IdentityOptions
+from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, range_from_json, split
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, OnUnreadable, check_columns
@@ -21,7 +22,10 @@ from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.pipelines.reading.topic_plan import plan_table
-from heliograph.pipelines.writing.table_writer import TableWriter, WriteIdentity
+from heliograph.pipelines.writing.columns import WrittenColumns
+from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.records import WrittenSchema
+from heliograph.pipelines.writing.table_writer import TableWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,13 +173,17 @@ def _decoded(frame: DataFrame, schema: StructType | str, columns: Sequence[str])
 
 def write_dataframe(
     frame: DataFrame,
-    topic: str,
+    topic: str | Sequence[str] | None,
     *,
     value: str | None = VALUE,
     key: str | None = None,
     properties: str | None = None,
     event_time: str | None = None,
     ordering_key: str | None = None,
+    deliver_at: str | None = None,
+    deliver_after: str | None = None,
+    topic_column: str | None = None,
+    schema: WrittenSchema = None,
     query: str | None = None,
     batch_id: int = 0,
     address: str | None = None,
@@ -188,16 +196,25 @@ def write_dataframe(
     twice, and a call that failed may have published a part.
 
     Args:
-        value: the column with the message's value, string or binary; None: the whole row as JSON, with the key. A null
-            deletes its key from the compacted topic.
-        key: the column with the message's key, string or binary; None: no keys.
+        topic: the topic; with ``topic_column`` that of rows which name none, or a sequence of all that rows may
+            name, or None.
+        value: the column with the message's value, text or bytes, or with a ``schema`` structs; None: the whole row as
+            JSON, or by the schema, but for columns that begin with ``__``. A null deletes its key from the compacted
+            topic.
+        key: the column with the message's key, text or bytes; None: no keys.
         properties: the column with the message's properties, a map of text to text.
         event_time: the column with the message's own time, a timestamp or ms since the epoch.
-        ordering_key: the column with the message's ordering key, binary.
+        ordering_key: the column with the message's ordering key, bytes.
+        deliver_at: the column with the time, a timestamp or ms since the epoch, before which shared and key-shared
+            subscriptions do not deliver the message.
+        deliver_after: the column with the same as a number of seconds or a duration, from when the row is sent.
+        topic_column: the column with the topic of each row; a task writes to at most 256.
+        schema: of the values: ``avro`` or ``json``, a record made of the columns, which is registered with the named
+            topics before a row is written; ``registry``, the one that the topic has; or an AvroSchema or JsonSchema.
         query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
             in the same order when a task runs again within six hours. ``query`` names the writer, ``batch_id`` counts
             its batches up, as ``stream`` does.
-        address: ``pulsar://host:port[,host:port]``; None: the address is found through Ray.
+        address: ``pulsar://host:port[,host:port]``; None: the cluster's gateway or Ray tells it.
         credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment. They go with the tasks.
 
@@ -205,20 +222,32 @@ def write_dataframe(
         The number of rows, all of which are stored.
 
     Raises:
-        BadRequestError: there is no such column.
+        BadRequestError: there is no such column, it is not said which topics are written, or a row is not acceptable:
+            then the error of the task names column, row and limit.
+        IncompatibleSchemaError: a topic has another schema, and its policy does not let it become this one; no row was
+            written.
         UnsupportedError: ``query`` is given, and the topic does not deduplicate.
         ClusterNotFoundError: no address was given and no cluster was found.
     """
-    from pyspark.sql.functions import col, struct, to_json
+    from pyspark.sql.pandas.types import to_arrow_schema
 
-    columns = {"key": key, "properties": properties, "event_time": event_time, "ordering_key": ordering_key}
-    _check_present(frame, value, *columns.values())
-    payload = to_json(struct("*")) if value is None else col(f"`{value}`")
-    selected = [payload.cast("binary").alias("value")]
-    selected += [col(f"`{name}`").alias(field) for field, name in columns.items() if name is not None]
+    columns = WrittenColumns.named(
+        value,
+        key=key,
+        properties=properties,
+        event_time=event_time,
+        ordering_key=ordering_key,
+        deliver_at=deliver_at,
+        deliver_after=deliver_after,
+        topic_column=topic_column,
+    )
+    columns.check(frame.columns, "DataFrame")
+    needed = frame.select(*(f"`{name}`" for name in columns.needed(frame.columns)))
+    access = ClusterAccess(namespace, Identity.of(credentials))
     write_identity = WriteIdentity(query, batch_id) if query is not None else None
-    writer = TableWriter.of(topic, address, namespace, credentials, write_identity)
-    written = frame.select(*selected).mapInArrow(_writer(writer), f"{_WRITTEN} long")
+    shape = to_arrow_schema(needed.schema) if schema is not None else None
+    writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape)
+    written = needed.mapInArrow(_writer(writer), f"{_WRITTEN} long")
     return sum(row[0] for row in written.collect())
 
 
@@ -231,11 +260,3 @@ def _writer(writer: TableWriter) -> BatchFunction:
         yield pa.RecordBatch.from_pydict({_WRITTEN: [writer.write(batches, task)]})
 
     return write
-
-
-def _check_present(frame: DataFrame, *names: str | None) -> None:
-    for name in names:
-        if name is not None and name not in frame.columns:
-            raise BadRequestError(
-                f"the DataFrame has no column {name!r}", field="columns", limit=", ".join(frame.columns)
-            )

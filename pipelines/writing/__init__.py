@@ -1,1 +1,1 @@
-"""Rows of a table into messages, with bounded batches (I15)."""
+"""Rows of tables into messages: the columns of their fields, the schema of the values, the writer of tasks."""

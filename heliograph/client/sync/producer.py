@@ -122,6 +122,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         properties: Sequence[Mapping[str, str] | None] | None = None,
         event_times_ms: Sequence[int | None] | None = None,
         ordering_keys: Sequence[bytes | None] | None = None,
+        deliver_times_ms: Sequence[int | None] | None = None,
     ) -> list[MessageId]:
         """Publish many messages and wait until all are durable.
 
@@ -133,6 +134,8 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
                 value, which deletes its key from the compacted topic.
             keys: If given, one for each value. Keys of bytes are stored as stock producers do it, in base64.
             properties, event_times_ms, ordering_keys: If given, one item for each value.
+            deliver_times_ms: If given, one item for each value: when shared and key-shared subscriptions deliver it at
+                the earliest, in ms since the epoch. A message with such a time is an entry of its own.
 
         Returns:
             One id per value, in the order of ``values``.
@@ -144,7 +147,38 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         """
         return self._run(
             self._async().send_many(
-                values, keys=keys, properties=properties, event_times_ms=event_times_ms, ordering_keys=ordering_keys
+                values,
+                keys=keys,
+                properties=properties,
+                event_times_ms=event_times_ms,
+                ordering_keys=ordering_keys,
+                deliver_times_ms=deliver_times_ms,
+            )
+        )
+
+    def send_many_async(
+        self,
+        values: Sequence[Any],
+        *,
+        keys: Sequence[str | bytes | None] | None = None,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times_ms: Sequence[int | None] | None = None,
+        ordering_keys: Sequence[bytes | None] | None = None,
+        deliver_times_ms: Sequence[int | None] | None = None,
+    ) -> Future[list[MessageId]]:
+        """Publish many messages without waiting, and return the future of their ids.
+
+        Arguments and errors are those of ``send_many``; the future raises the errors. Calls of one thread keep their
+        order, once the producer is open. Nothing but the caller bounds the number of calls in flight.
+        """
+        return self._start(
+            self._async().send_many(
+                values,
+                keys=keys,
+                properties=properties,
+                event_times_ms=event_times_ms,
+                ordering_keys=ordering_keys,
+                deliver_times_ms=deliver_times_ms,
             )
         )
 

@@ -11,10 +11,12 @@ import pytest
 from heliograph.base.errors import InvalidConfigError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning import access
+from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.ray_data import dataset
 from heliograph.pipelines.spark import dataframe
 from heliograph.pipelines.streaming.stream import stream
 from heliograph.pipelines.writing import table_writer
+from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.table_writer import TableWriter
 
 ADDRESS = "pulsar://127.0.0.1:6650"
@@ -76,8 +78,8 @@ def test_a_writer_takes_user_and_password_to_its_tasks_and_shows_neither(monkeyp
         raise AskedError
 
     monkeypatch.setattr(table_writer, "connect", connect)
-    writer = TableWriter.of("t", ADDRESS, None, ALICE)
-    assert "wonderland" not in repr(writer) + str(writer) + repr(dataset.TopicDatasink(writer, "value", None))
+    writer = TableWriter.of("t", WrittenColumns(), ClusterAccess(identity=Identity.of(ALICE)), ADDRESS)
+    assert "wonderland" not in repr(writer) + str(writer) + repr(dataset.TopicDatasink(writer))
     for one in (writer, pickle.loads(pickle.dumps(writer))):
         with pytest.raises(AskedError):
             one.write([pa.table({"value": [b"x"]})])
@@ -92,6 +94,6 @@ def test_a_writer_takes_user_and_password_to_its_tasks_and_shows_neither(monkeyp
 def test_credentials_that_contradict_each_other_are_refused(credentials: dict[str, str]) -> None:
     given = cast(IdentityOptions, credentials)
     with pytest.raises(InvalidConfigError):
-        TableWriter.of("t", ADDRESS, None, given)
+        dataset.write_dataset(NOBODY, "t", address=ADDRESS, **given)
     with pytest.raises(InvalidConfigError):
         dataset.read_topic("t", **given)

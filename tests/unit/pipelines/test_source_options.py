@@ -49,7 +49,7 @@ def test_options_have_their_usual_values_and_no_case() -> None:
         ("parallelism", "0", "parallelism"),
         ("maxBytesPerTrigger", "1 MB", "maxBytesPerTrigger"),
         ("columns", "value, nonsense", "nonsense"),
-        ("schema", "avro", "schema"),
+        ("schema", "protobuf", "schema"),
         ("topics", "u", "topicsPattern"),
     ],
 )

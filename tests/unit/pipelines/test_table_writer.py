@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import threading
+from concurrent.futures import Future
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +15,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.errors import BadRequestError, ConnectionLostError, ProducerBusyError
+from heliograph.base.errors import (
+    BadRequestError,
+    ConnectionLostError,
+    HeliographError,
+    MessageTooLargeError,
+    ProducerBusyError,
+    UnsupportedError,
+)
 from heliograph.client.identity import Identity
-from heliograph.pipelines.writing import table_writer
-from heliograph.pipelines.writing.table_writer import BATCH_IDS_MAX, TableWriter, WriteIdentity
+from heliograph.client.schemas.decoding import decoder_of
+from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.reading.registry import arrow_type
+from heliograph.pipelines.writing import parts, table_writer, topic_rows
+from heliograph.pipelines.writing.columns import WrittenColumns
+from heliograph.pipelines.writing.identity import BATCH_IDS_MAX, WriteIdentity
+from heliograph.pipelines.writing.in_flight import InFlight
+from heliograph.pipelines.writing.records import RecordSchema, record_of_columns, record_of_topic
+from heliograph.pipelines.writing.table_writer import TableWriter
+
+TOPIC = "persistent://public/default/t"
 
 
 class Broker:
@@ -25,6 +46,7 @@ class Broker:
         self.last: dict[tuple[str, str], int] = {}
         self.dies_after: int | None = None
         self.busy = 0
+        self.schemas: list[Any] = []
 
     def __enter__(self) -> Broker:
         return self
@@ -35,28 +57,40 @@ class Broker:
     def partitions(self, topic: str) -> int:
         return self.count
 
-    def producer(self, topic: str, name: str = "", initial_sequence_id: int = -1) -> Producer:
-        return Producer(self, topic, name, initial_sequence_id)
+    def producer(self, topic: str, **options: Any) -> Producer:
+        assert options["stop_at_failure"], "what a topic holds of a task has no gap"
+        self.schemas.append(options["schema"])
+        return Producer(self, topic, options.get("name", ""), options.get("initial_sequence_id", -1))
 
 
 class Producer:
     def __init__(self, broker: Broker, topic: str, name: str, initial: int) -> None:
         self._broker, self._topic, self._name, self._next = broker, topic, name, initial + 1
         self.last_sequence_id = broker.last.get((topic, name), -1)
+        self._failure: HeliographError | None = None
 
-    def __enter__(self) -> Producer:
+    def open(self) -> Producer:
         if self._broker.busy:
             self._broker.busy -= 1
             raise ProducerBusyError
         return self
 
-    def __exit__(self, *failure: object) -> None:
-        self.close()
-
     def close(self) -> None:
         pass
 
-    def send_many(self, values: list[Any], **columns: list[Any]) -> None:
+    def send_many_async(self, values: list[Any], **columns: list[Any]) -> Future[None]:
+        sent: Future[None] = Future()
+        try:
+            self._send(values, columns)
+            sent.set_result(None)
+        except HeliographError as error:
+            self._failure = error
+            sent.set_exception(error)
+        return sent
+
+    def _send(self, values: list[Any], columns: dict[str, list[Any]]) -> None:
+        if self._failure is not None:
+            raise self._failure
         for index, value in enumerate(values):
             if self._broker.dies_after == 0:
                 raise ConnectionLostError
@@ -73,12 +107,17 @@ class Producer:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     one = Broker()
     monkeypatch.setattr(table_writer, "connect", lambda address, **options: one)
-    monkeypatch.setattr(table_writer, "OPEN_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(topic_rows, "OPEN_PAUSE_SECONDS", 0)
     return one
 
 
-def writer(write_identity: WriteIdentity | None = None) -> TableWriter:
-    return TableWriter("pulsar://127.0.0.1:1", "t", Identity(), {}, write_identity)
+def writer(
+    write_identity: WriteIdentity | None = None,
+    columns: WrittenColumns | None = None,
+    schema: RecordSchema | None = None,
+) -> TableWriter:
+    columns = columns or WrittenColumns()
+    return TableWriter("pulsar://127.0.0.1:1", TOPIC, Identity(), {}, write_identity, columns, schema=schema)
 
 
 def table(count: int, with_keys: bool = True) -> pa.Table:
@@ -103,8 +142,9 @@ def test_a_task_that_runs_again_stores_every_row_once(
         rows = table(2500, with_keys)
         for crash, cut in zip([*crashes, None], cuts, strict=False):
             broker.dies_after = crash
+            columns = WrittenColumns("value", {"key": "key"} if with_keys else {})
             try:  # each run has other Arrow batches
-                assert writer(WriteIdentity("q", 3)).write(rows.to_batches(max_chunksize=cut), task=2) == 2500
+                assert writer(WriteIdentity("q", 3), columns).write(rows.to_batches(max_chunksize=cut), task=2) == 2500
             except ConnectionLostError:
                 continue
         everything = [row[0] for stored in broker.stored.values() for row in stored]
@@ -130,7 +170,7 @@ def test_another_run_of_the_task_is_waited_for(broker: Broker, monkeypatch: pyte
     broker.busy = 3
     assert writer(WriteIdentity("q")).write([table(10)]) == 10
     broker.busy = 3
-    monkeypatch.setattr(table_writer, "OPEN_SECONDS_MAX", -1)
+    monkeypatch.setattr(topic_rows, "OPEN_SECONDS_MAX", -1)
     with pytest.raises(ProducerBusyError):
         writer(WriteIdentity("q")).write([table(10)])
 
@@ -144,10 +184,184 @@ def test_every_field_reaches_the_producer(broker: Broker) -> None:
         "event_time": pa.array([moment, None], pa.timestamp("us", tz="UTC")),
         "ordering_key": [b"o", None],
     }
-    assert writer().write([pa.table(fields)]) == 2
+    fields["deliver_at"] = pa.array([None, 1_800_000_000_000], pa.int64())
+    names = {name: name for name in fields if name != "value"}
+    assert writer(columns=WrittenColumns("value", names)).write([pa.table(fields)]) == 2
     (stored,) = broker.stored.values()
-    # event_times_ms, keys, ordering_keys, properties
-    assert stored == [(b"x", 1_700_000_000_123, b"\x00", b"o", {"a": "b"}), (None, None, None, None, None)]
+    # deliver_times_ms, event_times_ms, keys, ordering_keys, properties
+    assert stored == [
+        (b"x", None, 1_700_000_000_123, b"\x00", b"o", {"a": "b"}),
+        (None, 1_800_000_000_000, None, None, None, None),
+    ]
+
+
+def test_each_row_goes_to_the_topic_that_it_names(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"value": ["1", "2", "3", "4"], "where": ["a", "persistent://public/default/b", None, "a"]})
+    columns = WrittenColumns("value", {"topic_column": "where"})
+    for _ in range(2):
+        assert writer(WriteIdentity("q"), columns).write([rows]) == 4
+    assert {topic: [row[0] for row in stored] for topic, stored in broker.stored.items()} == {
+        "persistent://public/default/a": ["1", "4"],
+        "persistent://public/default/b": ["2"],
+        "persistent://public/default/t": ["3"],
+    }
+    nowhere = TableWriter("pulsar://127.0.0.1:1", None, Identity(), columns=columns)
+    with pytest.raises(BadRequestError, match="'where', row 2"):
+        nowhere.write([rows])
+    known = TableWriter(
+        "pulsar://127.0.0.1:1", "t", Identity(), columns=columns, topics=frozenset({"persistent://public/default/a"})
+    )
+    with pytest.raises(BadRequestError, match="'where', row 1") as refused:
+        known.write([rows])
+    assert refused.value.limit == "persistent://public/default/a"
+    monkeypatch.setattr(topic_rows, "TOPICS_MAX", 2)
+    with pytest.raises(BadRequestError, match="too many topics"):
+        writer(columns=columns).write([rows])
+
+
+@pytest.mark.parametrize(
+    ("field", "cells", "told"),
+    [
+        ("event_time", pa.array([0, -5]), "row 2001 .* -5 ms"),
+        ("deliver_at", pa.array([0, 1 << 63], pa.uint64()), "row 2001"),
+        ("deliver_after", pa.array([0.5, -1.0]), "row 2001 .* -1.0 s"),
+        ("properties", pa.array([[], [("a", None)]], pa.map_(pa.string(), pa.string())), "row 2001 .* 'a' is None"),
+        ("topic_column", pa.array(["a", "x://y"]), "row 2001 .*x://y"),
+        ("key", pa.array([1, 2]), "has the type int64, which is none for key"),
+        ("properties", pa.array(["a", "b"]), "has the type string"),
+        ("event_time", pa.array(["a", "b"]), "has the type string"),
+    ],
+)
+def test_a_row_that_is_not_acceptable_is_named(broker: Broker, field: str, cells: pa.Array, told: str) -> None:
+    good = pa.table({"value": [b"x"] * 2000, "c": pa.nulls(2000)})
+    with pytest.raises(BadRequestError, match=f"column 'c'.*{told}") as refused:
+        writer(columns=WrittenColumns("value", {field: "c"})).write([good, pa.table({"value": [b"x"] * 2, "c": cells})])
+    assert refused.value.field == "c"
+    assert refused.value.limit
+
+
+def test_a_row_that_is_too_large_is_named(broker: Broker) -> None:
+    part = parts.Part(range(40, 43), [b"", b"long", None], {"properties": [{"a": "b" * 8000}, None, {}]}, 0)
+    error = part.named(MessageTooLargeError("the key and properties", field="properties", limit="7168 bytes"))
+    assert str(error).startswith("row 40 of its task")
+    error = part.chosen([1, 2]).named(MessageTooLargeError("a message", field="value", limit="1 byte"))
+    assert (str(error), error.limit) == ("row 41 of its task: a message", "1 byte")
+
+
+def test_what_is_in_flight_is_bounded_in_bytes() -> None:
+    flight = InFlight(100)
+    sent: list[Future[None]] = [Future() for _ in range(3)]
+    for one in sent[:2]:
+        flight.make_room(50)
+        flight.add(one, 50, lambda error: error)
+    threading.Timer(0.01, lambda: sent[0].set_result(None)).start()
+    flight.make_room(50)  # waits for the first alone
+    assert sent[0].done()
+    flight.add(sent[2], 50, lambda error: error)
+    sent[1].set_exception(ConnectionLostError("gone"))
+    with pytest.raises(ConnectionLostError, match="gone"):
+        flight.wait()
+
+
+SHAPE = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("day", pa.date32()),
+        ("price", pa.decimal128(10, 2)),
+        ("tags", pa.list_(pa.string())),
+        ("of", pa.struct([("x", pa.float32()), ("y", pa.map_(pa.string(), pa.int32()))])),
+        ("raw", pa.binary()),
+    ]
+)
+MOMENT = datetime(2023, 11, 14, 22, 13, 20, 123_456, tzinfo=UTC)
+ROW = {
+    "id": 1,
+    "at": MOMENT,
+    "day": MOMENT.date(),
+    "price": Decimal("12.30"),
+    "tags": ["a", None],
+    "of": {"x": 0.5, "y": [("k", 7)]},
+    "raw": b"\x00\xff",
+}
+
+
+def test_rows_are_encoded_by_a_record_of_their_columns_and_read_back(broker: Broker) -> None:
+    rows = pa.Table.from_pylist([ROW, dict.fromkeys(ROW)], SHAPE)
+    record = record_of_columns("avro", SHAPE)
+    assert writer(columns=WrittenColumns(None), schema=record).write([rows]) == 2
+    assert [schema.info for schema in broker.schemas] == [record.info]
+    (stored,) = broker.stored.values()
+    decode = decoder_of(record.info, record.info)
+    found = pa.Table.from_pylist([decode(row[0], None) for row in stored], pa.schema(arrow_type(record.info)))
+    assert found.cast(SHAPE).to_pylist() == rows.to_pylist()
+
+
+def test_a_column_of_structs_can_be_null_and_json_leaves_nulls_out(broker: Broker) -> None:
+    kind = pa.struct([("id", pa.int64()), ("at", pa.timestamp("ms", tz="UTC")), ("day", pa.date32())])
+    rows = pa.table({"value": pa.array([{"id": 1, "at": MOMENT.replace(microsecond=0), "day": None}, None], kind)})
+    writer(schema=record_of_columns("json", kind)).write([rows])
+    (stored,) = broker.stored.values()
+    assert [row[0] for row in stored] == [b'{"id":1,"at":1700000000000}', None]
+    with pytest.raises(BadRequestError, match=r"'price' .* JSON does not hold"):
+        writer(columns=WrittenColumns(None), schema=record_of_columns("json", SHAPE)).write(
+            [pa.Table.from_pylist([ROW], SHAPE)]
+        )
+
+
+def test_a_whole_row_without_a_schema_is_json_as_spark_reads_it(broker: Broker) -> None:
+    shape = SHAPE.append(pa.field("__key", pa.string()))
+    writer(columns=WrittenColumns(None, {"key": "__key"})).write([pa.Table.from_pylist([{**ROW, "__key": "k"}], shape)])
+    ((value, key),) = broker.stored[TOPIC]
+    assert key == "k"
+    assert json.loads(value) == {
+        "id": 1,
+        "at": "2023-11-14T22:13:20.123456+00:00",
+        "day": "2023-11-14",
+        "price": "12.30",
+        "tags": ["a", None],
+        "of": {"x": 0.5, "y": {"k": 7}},
+        "raw": "AP8=",
+    }
+
+
+def test_rows_that_a_topics_schema_does_not_take_are_refused_by_name(broker: Broker) -> None:
+    fields = [{"name": "id", "type": "int"}, {"name": "name", "type": "string", "default": ""}]
+    definition = json.dumps({"type": "record", "name": "Sale", "fields": fields}).encode()
+    record = record_of_topic("t", [{"type": "AVRO", "data": base64.b64encode(definition).decode()}])
+    record.check(["id"])
+    for names, told in (["id", "price"], "no field 'price'"), (["name"], "'id', which no column holds"):
+        with pytest.raises(BadRequestError, match=told):
+            record.check(names)
+    rows = pa.table({"id": [1, 1 << 40]})
+    with pytest.raises(BadRequestError, match="column 'id', row 1 of its task"):
+        writer(columns=WrittenColumns(None), schema=record).write([rows])
+    with pytest.raises(UnsupportedError):
+        record_of_topic("t", [{"type": "STRING", "data": ""}])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a b", pa.int64()), ("a", pa.uint64()), ("a", pa.duration("s"))])
+def test_columns_that_no_record_has_are_named(name: str, kind: pa.DataType) -> None:
+    with pytest.raises(BadRequestError, match=f"column '{name}'"):
+        record_of_columns("avro", [pa.field(name, kind)])
+
+
+def test_it_has_to_be_said_which_topics_are_written() -> None:
+    here, column = ClusterAccess(identity=Identity()), WrittenColumns("value", {"topic_column": "where"})
+    cases: list[tuple[Any, WrittenColumns, WriteIdentity | None]] = [
+        (None, WrittenColumns(), None),
+        (["a", "b"], WrittenColumns(), None),
+        (None, column, WriteIdentity("q")),
+        ("a", column, WriteIdentity("q")),
+    ]
+    for topic, columns, write_identity in cases:
+        with pytest.raises(BadRequestError) as refused:
+            TableWriter.of(topic, columns, here, None, write_identity)
+        assert refused.value.field == "topic"
+    made = TableWriter.of(["a", "b"], column, here, "pulsar://127.0.0.1:1")
+    assert (made.topic, len(made.topics)) == (None, 2)
+    with pytest.raises(BadRequestError, match="not both"):
+        WrittenColumns("value", {"deliver_at": "a", "deliver_after": "b"})
 
 
 def test_names_that_cannot_be_repeated_are_refused() -> None:

@@ -83,7 +83,8 @@ class PartitionProducer:
     Attributes:
         last_sequence_id: Sequence id of the last confirmed message. After opening, of the last message that the topic
             holds of this producer's name.
-        failure: Why the state is FAILED; None in any other state but CLOSED.
+        failure: Why entries are refused for good: why the state is FAILED, or the first failure of an entry of a
+            producer that stops at it.
     """
 
     def __init__(
@@ -266,6 +267,7 @@ class PartitionProducer:
         if error.advice is Advice.STOP and first and first.frame and first.sequence_id == answer.sequence_id:
             entry = self.pending.popleft()
             self._window.release(entry.messages, entry.size)
+            self._stop_at(error)
             entry.fail(error)
             if not self.pending:
                 self._when_empty()
@@ -448,7 +450,14 @@ class PartitionProducer:
         self._stop_timers()
         self._fail_pending(error)
 
+    def _stop_at(self, error: HeliographError) -> None:
+        """Note that an entry fails, before its caller learns of it: no later one may be sent then, if that is asked."""
+        if self._options.stop_at_failure and self.failure is None:
+            self.failure = error
+
     def _fail_pending(self, error: HeliographError) -> None:
+        if self.pending or self.batch is not None:
+            self._stop_at(error)
         batch, self.batch = self.batch, None
         if batch is not None:
             self._window.release(len(batch.payloads), batch.size)

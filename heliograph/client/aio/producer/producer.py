@@ -63,6 +63,7 @@ class AsyncProducer(AsyncHandle):
         self._schema = schema_of(options.schema)
         self._interceptors = ProducerInterceptors(options.interceptors) if options.interceptors else None
         self._window = SendWindow(options.pending_messages_max, options.pending_bytes_max)
+        self._order = asyncio.Lock()  # of calls of send_many: one that waits for room keeps later ones behind it
         self._parts: list[PartitionProducer] = []
         self._router = Router(1)
         self._growth: GrowthWatch | None = None
@@ -167,6 +168,9 @@ class AsyncProducer(AsyncHandle):
             head = keyed_head(checked_text(key), len(payload))
         check_head_size(head)
         size = len(head) + len(payload)
+        if self._order.locked():
+            async with self._order:  # after the calls of send_many that wait for room
+                pass
         if not self._window.try_acquire(1, size):
             await self._wait_for_room(1, size)
         if deliver_at_ms:
@@ -185,6 +189,7 @@ class AsyncProducer(AsyncHandle):
         properties: Sequence[Mapping[str, str] | None] | None = None,
         event_times_ms: Sequence[int | None] | None = None,
         ordering_keys: Sequence[bytes | None] | None = None,
+        deliver_times_ms: Sequence[int | None] | None = None,
     ) -> list[MessageId]:
         """Publish many messages and wait until all are durable.
 
@@ -196,6 +201,8 @@ class AsyncProducer(AsyncHandle):
                 value, which deletes its key from the compacted topic.
             keys: If given, one for each value. Keys of bytes are stored as stock producers do it, in base64.
             properties, event_times_ms, ordering_keys: If given, one item for each value.
+            deliver_times_ms: If given, one item for each value: when shared and key-shared subscriptions deliver it at
+                the earliest, in ms since the epoch. A message with such a time is an entry of its own.
 
         Returns:
             One id per value, in the order of ``values``.
@@ -208,7 +215,12 @@ class AsyncProducer(AsyncHandle):
         if self._state is not _OPEN:
             await self.open()
         check_lengths(
-            values, keys=keys, properties=properties, event_times_ms=event_times_ms, ordering_keys=ordering_keys
+            values,
+            keys=keys,
+            properties=properties,
+            event_times_ms=event_times_ms,
+            ordering_keys=ordering_keys,
+            deliver_times_ms=deliver_times_ms,
         )
         messages: list[OutgoingMessage] = []
         if self._interceptors is not None:
@@ -228,12 +240,13 @@ class AsyncProducer(AsyncHandle):
         nulls = [value is None for value in values] if None in values else None
         heads = all_heads(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
         check_head_size(max(heads, key=len))
-        shares = self._shares(len(payloads), None if keys is None else key_texts(keys))
+        delays = [None if at is None else deliver_at_ms_of(None, at) for at in deliver_times_ms or ()]
         ids: list[MessageId | None] = [None] * len(payloads)
         waiting: list[tuple[_Waiter, Sequence[int]]] = []
         try:
-            for part, positions, key in shares:
-                await self._push_share(part, heads, payloads, positions, key, waiting)
+            async with self._order:
+                for part, positions, key in self._shares(len(payloads), None if keys is None else key_texts(keys)):
+                    await self._push_share(part, heads, payloads, positions, key, delays, waiting)
         finally:
             failures = await _collect(waiting, ids)
             if self._interceptors is not None:
@@ -313,10 +326,13 @@ class AsyncProducer(AsyncHandle):
         all_payloads: Sequence[bytes],
         positions: Sequence[int],
         key: str | None,
+        delays: Sequence[int | None],
         waiting: list[tuple[_Waiter, Sequence[int]]],
     ) -> None:
         """Cut one partition's share into entries and send them."""
         heads, payloads = all_heads, all_payloads
+        delayed = [index for index, position in enumerate(positions) if delays[position]] if any(delays) else []
+        delayed.reverse()  # the next one is the last
         if not isinstance(positions, range):
             heads = [all_heads[position] for position in positions]
             payloads = [all_payloads[position] for position in positions]
@@ -326,12 +342,17 @@ class AsyncProducer(AsyncHandle):
         while start < len(sizes):
             end = bisect_right(totals, totals[start] + part.batch_bytes) - 1
             end = max(start + 1, min(end, start + self.options.batch_messages))
+            deliver_at_ms = 0
+            if delayed and delayed[-1] == start:
+                end, deliver_at_ms = start + 1, delays[positions[delayed.pop()]] or 0
+            elif delayed:
+                end = min(end, delayed[-1])
             size = totals[end] - totals[start]
             if not self._window.try_acquire(end - start, size):
                 await self._wait_for_room(end - start, size)
             part.flush_batch()  # messages that were sent one by one before stay before
             waiter: _Waiter = loop.create_future()
-            part.push(heads[start:end], payloads[start:end], [waiter], key)
+            part.push(heads[start:end], payloads[start:end], [waiter], key, deliver_at_ms)
             waiting.append((waiter, positions[start:end]))
             start = end
 

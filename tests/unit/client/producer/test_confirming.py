@@ -123,3 +123,40 @@ def test_closing_sends_what_is_left() -> None:
                 await producer.send(b"3")
 
     run(scenario())
+
+
+def test_a_producer_that_stops_at_a_failure_sends_nothing_after_it() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", send_timeout_ms=500, stop_at_failure=True)
+            broker.hold_receipts()
+            sent = asyncio.ensure_future(producer.send_many([b"1"]))
+            await until(lambda: len(broker.receipts_held or []) == 1)
+            with pytest.raises(errors.RequestTimeoutError):
+                await sent
+            broker.release_receipts()
+            for _ in range(2):
+                with pytest.raises(errors.RequestTimeoutError):
+                    await producer.send_many([b"2"])
+            assert stored(broker.store) == [b"1"]
+            await producer.close()
+
+    run(scenario())
+
+
+def test_calls_of_send_many_keep_their_order_where_they_wait_for_room() -> None:  # I15
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", pending_messages_max=10, batch_messages=5)
+            await producer.open()
+            values = [[b"%d" % (call * 100 + index) for index in range(30)] for call in range(4)]
+            broker.hold_receipts()
+            calls = [asyncio.ensure_future(producer.send_many(some)) for some in values]
+            last = asyncio.ensure_future(producer.send(b"last"))
+            await until(lambda: len(broker.receipts_held or []) == 2)
+            broker.release_receipts()
+            await asyncio.gather(*calls, last)
+            assert stored(broker.store) == [*(value for some in values for value in some), b"last"]
+            await producer.close()
+
+    run(scenario())

@@ -188,3 +188,19 @@ def test_bad_arguments_name_their_field(call: Any, field: str) -> None:
             assert producer.pending_messages == 0
 
     run(scenario())
+
+
+def test_delayed_messages_of_send_many_are_entries_of_their_own() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client, client.producer("t") as producer:
+            times = [None, 7, None, None, 8, 9]
+            await producer.send_many([b"%d" % index for index in range(6)], deliver_times_ms=times)
+            assert stored(broker.store) == [b"%d" % index for index in range(6)]
+            found = [entries.metadata_of(one) for one in broker.store.topics[TOPIC].entries]
+            assert [(one.num_messages_in_batch, one.deliver_at_time) for one in found] == [
+                (1, 0), (1, 7), (2, 0), (1, 8), (1, 9),
+            ]  # fmt: skip
+            with pytest.raises(errors.BadRequestError, match="deliver_at"):
+                await producer.send_many([b"x"], deliver_times_ms=[-1])
+
+    run(scenario())

@@ -1,0 +1,128 @@
+"""Rows of Arrow in parts that are sent together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from heliograph.base.errors import BadRequestError, HeliographError, MessageTooLargeError
+from heliograph.client.aio.producer.arguments import HEAD_BYTES_MAX
+from heliograph.pipelines.writing.columns import WrittenColumns
+from heliograph.pipelines.writing.fields import (
+    DELIVER_AFTER,
+    DELIVER_AT,
+    EVENT_TIME,
+    FIELDS,
+    KEY,
+    ORDERING_KEY,
+    PROPERTIES,
+    TOPIC,
+)
+from heliograph.pipelines.writing.in_flight import ROW_BYTES
+from heliograph.pipelines.writing.values import RowValues
+from heliograph.protocol.batch import full_head
+
+PART_ROWS_MAX = 1000  # rows that are sent together (I15)
+PART_BYTES_MAX = 1 << 20  # of Arrow, but for a single larger row (I15)
+
+ARGUMENTS = {
+    KEY: "keys",
+    PROPERTIES: "properties",
+    EVENT_TIME: "event_times_ms",
+    ORDERING_KEY: "ordering_keys",
+    DELIVER_AT: "deliver_times_ms",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows.
+
+    Args:
+        rows: the numbers of the rows in their task.
+        values: their values.
+        others: other fields, by the names of ``FIELDS``.
+        size: bytes of all rows, about.
+    """
+
+    rows: Sequence[int]
+    values: list[bytes | str | None]
+    others: dict[str, list[Any]]
+    size: int
+
+    @property
+    def arguments(self) -> dict[str, list[Any]]:
+        """Return the fields as a producer takes them."""
+        return {ARGUMENTS[name]: cells for name, cells in self.others.items()}
+
+    def chosen(self, positions: Sequence[int]) -> Part:
+        """Return the part with the rows at some positions."""
+        if len(positions) == len(self.rows):
+            return self
+        share = self.size * len(positions) // max(1, len(self.rows))
+        others = {name: [cells[position] for position in positions] for name, cells in self.others.items()}
+        rows = [self.rows[position] for position in positions]
+        return Part(rows, [self.values[position] for position in positions], others, share)
+
+    def named(self, error: HeliographError) -> HeliographError:
+        """Return an error of a producer with the row that is too large, if that is its reason."""
+        if not isinstance(error, MessageTooLargeError):
+            return error
+        heads = [len(self._head(position)) for position in range(len(self.rows))]
+        sizes = heads if max(heads) > HEAD_BYTES_MAX else [len(value or b"") for value in self.values]
+        row = self.rows[sizes.index(max(sizes))]
+        return MessageTooLargeError(f"row {row} of its task: {error}", field=error.field, limit=error.limit)
+
+    def _head(self, position: int) -> bytes:
+        key, properties, ordering = (self.others.get(name) for name in (KEY, PROPERTIES, ORDERING_KEY))
+        return full_head(
+            0,
+            key[position] if key else None,
+            properties[position] if properties else None,
+            None,
+            ordering[position] if ordering else None,
+        )
+
+
+def parts(
+    batches: Iterable[pa.RecordBatch | pa.Table], columns: WrittenColumns, values: RowValues
+) -> Iterator[tuple[Part, list[str | None] | None]]:
+    """Yield the rows in parts, each with the topics that its rows name, if a column names them.
+
+    Raises:
+        BadRequestError: there is no such column, or a row is not acceptable; names column, row and limit.
+    """
+    row = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue  # an empty block of Ray Data has no columns
+        columns.check(batch.schema.names, "table")
+        needed = batch.select(columns.needed(batch.schema.names))
+        count = max(1, min(PART_ROWS_MAX, PART_BYTES_MAX * needed.num_rows // max(1, needed.nbytes)))
+        for first in range(0, needed.num_rows, count):
+            piece = needed.slice(first, count)
+            yield _part(piece, columns, values, row)
+            row += piece.num_rows
+
+
+def _part(
+    piece: pa.RecordBatch | pa.Table, columns: WrittenColumns, values: RowValues, row: int
+) -> tuple[Part, list[str | None] | None]:
+    others = {name: FIELDS[name].cells(piece.column(column), column, row) for name, column in columns.others.items()}
+    topics = others.pop(TOPIC, None)
+    if DELIVER_AFTER in others:
+        others[DELIVER_AT] = others.pop(DELIVER_AFTER)
+    rows = range(row, row + piece.num_rows)
+    found = values.of(piece, row)
+    size = sum(len(value or b"") for value in found) + piece.nbytes + ROW_BYTES * len(rows)
+    return Part(rows, found, others, size), topics
+
+
+def missing_topic(row: int, column: str) -> BadRequestError:
+    """Return the error of a row that names no topic."""
+    return BadRequestError(
+        f"column {column!r}, row {row} of its task: it is null, and no topic is given for such rows", field=column
+    )
