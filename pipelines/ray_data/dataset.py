@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Unpack
 
 import pyarrow as pa
 import ray.data
 from ray.data import Dataset
-from ray.data.block import Block, BlockAccessor, BlockMetadata
-from ray.data.datasource import Datasink, Datasource, ReadTask, WriteResult
+from ray.data.block import Block, BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
 from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
@@ -17,6 +18,7 @@ from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, split
+from heliograph.pipelines.ray_data.sink import TopicDatasink
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns, schema_of
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import read_table
@@ -121,11 +123,12 @@ def write_dataset(
     address: str | None = None,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
-) -> None:
+) -> int:
     """Publish every row of a Dataset, each block in its order.
 
     No row is missing when this returns. Without ``query`` rows can be in the topic more than once: Ray may run a write
-    task again after a failure, and a call that failed may have published a part.
+    task again after a failure. Where it raises, the rows of some tasks are published: there is nothing to take back.
+    With ``query``, the same call, by this program or the next, publishes those that are missing and no other.
 
     Args:
         topic: the topic; with ``topic_column`` that of rows which name none, or a sequence of all that rows may
@@ -150,6 +153,9 @@ def write_dataset(
         credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment. They go with the tasks.
 
+    Returns:
+        The number of rows, all of which are stored.
+
     Raises:
         BadRequestError: there is no such column, it is not said which topics are written, or a row is not acceptable:
             then the error of the task names column, row and limit.
@@ -172,7 +178,25 @@ def write_dataset(
     write_identity = WriteIdentity(query, batch_id) if query is not None else None
     shape = _shape_of(dataset) if schema is not None else None
     writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape)
-    dataset.write_datasink(TopicDatasink(writer))
+    sink = TopicDatasink(writer)
+    with _same_tasks_each_run(dataset, needed=write_identity is not None):
+        dataset.write_datasink(sink)
+    return sink.rows
+
+
+@contextmanager
+def _same_tasks_each_run(dataset: Dataset, *, needed: bool) -> Iterator[None]:
+    """Make write tasks get the blocks in the order of the Dataset, not in the order in which they are ready.
+
+    The number of a task stands for its rows in the topic, in the next run of the program, too.
+    """
+    options = dataset.context.execution_options
+    before = options.preserve_order
+    options.preserve_order = before or needed
+    try:
+        yield
+    finally:
+        options.preserve_order = before
 
 
 def _shape_of(dataset: Dataset) -> pa.Schema:
@@ -249,19 +273,3 @@ def _read_function(
             yield pa.Table.from_batches([batch])
 
     return read
-
-
-class TopicDatasink(Datasink[int]):
-    """A Ray Data sink that publishes rows. A write task that runs again publishes its rows again, unless the writer has
-    a write identity."""
-
-    def __init__(self, writer: TableWriter) -> None:
-        self._writer = writer
-
-    @override
-    def write(self, blocks: Iterable[Block], ctx: Any) -> int:
-        return self._writer.write((BlockAccessor.for_block(block).to_arrow() for block in blocks), ctx.task_idx)
-
-    @override
-    def on_write_complete(self, write_result: WriteResult[int]) -> None:
-        pass

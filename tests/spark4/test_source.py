@@ -76,6 +76,50 @@ def test_what_was_read_can_be_written(spark: Any, topic: str) -> None:
         source(spark, topic).write.format("heliograph").option("topic", "copy").mode("overwrite").save()
 
 
+def written(frame: Any, **options: str) -> None:
+    writer = frame.write.format("heliograph").mode("append")
+    for name, text in options.items():
+        writer = writer.option(name, text)
+    writer.save()
+
+
+def test_every_field_can_be_written_and_each_row_names_its_topic(spark: Any, client: Any) -> None:
+    for name in ("fields-0", "fields-1"):
+        AdminSync().create_topic(name)
+    frame = spark.range(10).selectExpr(
+        "if(id = 4, null, cast(id as string)) value",
+        "cast(id as string) k",
+        "map('a', cast(id as string)) p",
+        "timestamp_millis(1700000000000 + id) at",
+        "cast('o' as binary) o",
+        "case when id = 6 then timestamp_millis(1800000000000) end later",
+        "concat('fields-', id % 2) where",
+    )
+    fields = {"key": "k", "properties": "p", "eventTime": "at", "orderingKey": "o", "deliverAt": "later"}
+    written(frame, topicColumn="where", topics="fields-0,fields-1", **fields)
+    names = "value, __key, __messageProperties, __eventTime, __orderingKey, __deliverAt"
+    rows = {bytes(row["__key"]): row for row in source(spark, "fields-0", columns=names).collect()}
+    assert sorted(rows) == [b"0", b"2", b"4", b"6", b"8"]
+    assert (rows[b"4"]["value"], bytes(rows[b"6"]["value"])) == (None, b"6")
+    assert rows[b"2"]["__messageProperties"] == {"a": "2"}
+    assert bytes(rows[b"2"]["__orderingKey"]) == b"o"
+    assert rows[b"8"]["__eventTime"].astimezone(UTC) == datetime.fromtimestamp(1_700_000_000.008, UTC)
+    assert [key for key, row in rows.items() if row["__deliverAt"] is not None] == [b"6"]
+    bad = spark.range(1).selectExpr("'x' value", "cast(-7 as long) at")
+    with pytest.raises(PySparkException, match="column 'at', row 0 of its task"):
+        written(bad, topic="fields-0", eventTime="at")
+
+
+def test_a_schema_is_registered_and_checked_before_rows_are_written(spark: Any, client: Any) -> None:
+    written(spark.sql("select 1L id, 'a' name"), topic="typed", value="*", schema="avro")
+    written(spark.sql("select 2L id, 'b' name, timestamp_millis(5) at"), topic="typed", value="*", schema="avro")
+    found = source(spark, "typed", schema="registry").orderBy("id").collect()
+    assert [(row["id"], row["name"], row["at"] is None) for row in found] == [(1, "a", True), (2, "b", False)]
+    with pytest.raises(PySparkException, match=r"[Ii]ncompatible"):
+        written(spark.sql("select 'text' id"), topic="typed", value="*", schema="avro")
+    assert source(spark, "typed").count() == 2
+
+
 def test_options_that_are_wrong_are_told(spark: Any) -> None:
     with pytest.raises((AnalysisException, PySparkException), match="startingOffsets"):
         source(spark, "numbers", startingOffset="latest").count()

@@ -15,6 +15,7 @@ import heliograph
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, VALUE, schema_of
 from heliograph.pipelines.reading.range_reader import read_ranges
+from heliograph.pipelines.writing.in_flight import IN_FLIGHT_BYTES_MAX
 from tests.bench.bench import Bench
 from tests.bench.broker.consume import reader
 from tests.bench.broker.private_cluster import PrivateCluster
@@ -50,6 +51,7 @@ CASES = (
     Case("50 to 149 bytes, keys", "tables-varied", 3_000_000, tuple(range(50, 150)), has_keys=True),
     Case("1 KiB", "tables-large", 600_000, (1 << 10,)),
 )
+WRITTEN = ((100, 1_000_000), (1 << 10, 300_000))  # bytes of a value, rows
 
 
 def report(bench: Bench) -> None:
@@ -59,6 +61,31 @@ def report(bench: Bench) -> None:
         bench.say(f"measuring tables of messages of {case.name}")
         uvloop.run(_fill(cluster, case, bench.count(case.rows)))
         _measure(bench, cluster, case)
+    for size, rows in WRITTEN:
+        bench.say(f"measuring tables written in messages of {size} bytes")
+        _written(bench, cluster, size, bench.count(rows))
+
+
+def _written(bench: Bench, cluster: PrivateCluster, size: int, rows: int) -> None:
+    waiting, found = (_write(cluster, size, rows, in_flight) for in_flight in (0, IN_FLIGHT_BYTES_MAX))
+    limit = Limit(waiting["rows"] / waiting["seconds"], "waiting for each 1,000")
+    bench.add(
+        SECTION,
+        f"written by one task, keys, {size} bytes",
+        found["rows"] / found["seconds"],
+        "rows/s",
+        limit,
+        aim=at_least(limit.value),
+        mb_per_s=found["rows"] * size / found["seconds"] / 1e6,
+        cpu_us_a_row=found["cpu_seconds"] / found["rows"] * 1e6,
+    )
+
+
+def _write(cluster: PrivateCluster, size: int, rows: int, in_flight: int) -> dict[str, float]:
+    topic = f"written-{size}-{in_flight}"
+    with Child("tests.bench.tables.write", cluster.service_url, topic, rows, size, in_flight) as child:
+        found: dict[str, float] = json.loads(child.said())
+    return found
 
 
 def _measure(bench: Bench, cluster: PrivateCluster, case: Case) -> None:

@@ -6,13 +6,21 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import ray.data
 
 import heliograph
-from heliograph.base.errors import BadRequestError, DataLostError, TopicNotFoundError, UnsupportedError
+from heliograph.base.errors import (
+    BadRequestError,
+    DataLostError,
+    IncompatibleSchemaError,
+    TopicNotFoundError,
+    UnsupportedError,
+)
 from heliograph.client.admin.admin import AdminSync
 from heliograph.cluster.config import ClusterConfig
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
@@ -111,6 +119,51 @@ def test_rows_that_are_written_again_are_stored_once(cluster: ClusterConfig) -> 
     expected = sorted((row["key"], row["value"] or b"") for row in rows) * 2
     assert sorted((row["__key"], row["value"] or b"") for row in found) == sorted(expected)
     assert sum(row["value"] is None for row in found) == 2
+
+
+def test_a_write_that_failed_is_completed_by_the_next_run(cluster: ClusterConfig, tmp_path: Path) -> None:
+    """A write task dies once and is run again, then the write fails; in the next run, blocks are ready in another
+    order."""
+    admin = AdminSync()
+    admin.create_topic("completed")
+    admin.namespaces.set_topic_policies("completed", {"deduplication": True})
+    while admin.topic_stats("completed")["deduplicationStatus"] != "Enabled":
+        time.sleep(0.05)
+    wanted = [b"%d" % row for row in range(8_000)]
+
+    def rows(slow: int, bad: int) -> ray.data.Dataset:
+        def made(batch: pa.Table) -> pa.Table:
+            numbers = batch.column("id").to_pylist()
+            while numbers[0] // 1_000 == slow and len(list(tmp_path.glob("done-*"))) < 7:
+                time.sleep(0.01)  # ends by the time-out of the test at the latest
+            (tmp_path / f"done-{numbers[0]}").touch()
+            keys: list[Any] = ["k" * 9_000 if number == bad else None for number in numbers]
+            return pa.table({"value": [b"%d" % number for number in numbers], "key": pa.array(keys, pa.string())})
+
+        source = ray.data.range(8_000, override_num_blocks=8)
+        return source.map_batches(made, batch_format="pyarrow", batch_size=None, num_cpus=0.1)
+
+    with pytest.raises(Exception, match="row 500 of its task") as failed:
+        write_dataset(rows(slow=0, bad=4_500), "completed", key="key", query="copy")
+    assert any("query='copy'" in note for note in failed.value.__notes__)
+    for file in tmp_path.glob("done-*"):
+        file.unlink()
+    assert write_dataset(rows(slow=5, bad=-1), "completed", key="key", query="copy") == 8_000
+    found = [bytes(row["value"]) for row in read_topic("completed", columns=("value",)).take_all()]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_rows_name_their_topics_and_have_a_schema(cluster: ClusterConfig) -> None:
+    admin = AdminSync()
+    for name in ("of-a", "of-b"):
+        admin.create_topic(name)
+    items = [{"id": row, "name": f"n{row}", "where": f"of-{'ab'[row % 2]}"} for row in range(100)]
+    source = ray.data.from_items(items)
+    assert write_dataset(source, ["of-a", "of-b"], value=None, topic_column="where", schema="avro") == 100
+    found = read_topic("of-b", schema="registry", columns=("value",)).take_all()
+    assert sorted(row["id"] for row in found) == list(range(1, 100, 2))
+    with pytest.raises(IncompatibleSchemaError):
+        write_dataset(ray.data.from_items([{"id": "text"}]), "of-a", value=None, schema="avro")
 
 
 def test_an_empty_topic_has_no_rows(cluster: ClusterConfig) -> None:

@@ -13,6 +13,7 @@ from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning import access
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.ray_data import dataset
+from heliograph.pipelines.ray_data.sink import TopicDatasink
 from heliograph.pipelines.spark import dataframe
 from heliograph.pipelines.streaming.stream import stream
 from heliograph.pipelines.writing import table_writer
@@ -79,7 +80,7 @@ def test_a_writer_takes_user_and_password_to_its_tasks_and_shows_neither(monkeyp
 
     monkeypatch.setattr(table_writer, "connect", connect)
     writer = TableWriter.of("t", WrittenColumns(), ClusterAccess(identity=Identity.of(ALICE)), ADDRESS)
-    assert "wonderland" not in repr(writer) + str(writer) + repr(dataset.TopicDatasink(writer))
+    assert "wonderland" not in repr(writer) + str(writer) + repr(TopicDatasink(writer))
     for one in (writer, pickle.loads(pickle.dumps(writer))):
         with pytest.raises(AskedError):
             one.write([pa.table({"value": [b"x"]})])
