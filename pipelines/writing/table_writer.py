@@ -6,17 +6,20 @@ own, the sequence ids of its rows are fixed by the batch and the row, and rows t
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from heliograph.base.errors import BadRequestError
+from heliograph.base.errors import BadRequestError, ConnectionLostError
 from heliograph.client.access import connect
 from heliograph.client.certificates import tls_options
 from heliograph.client.identity import Identity
 from heliograph.client.options import ENCRYPTED
 from heliograph.client.schemas.schema import Schema
+from heliograph.client.sync.client import Client
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.fields import TOPIC, row_error
@@ -33,6 +36,11 @@ from heliograph.pipelines.writing.records import (
 from heliograph.pipelines.writing.topic_rows import TaskRows
 from heliograph.pipelines.writing.values import RowValues
 from heliograph.protocol.topic_name import TopicName
+
+CONNECT_SECONDS_MAX = 60  # that a task waits for a broker that answers (I15)
+CONNECT_PAUSE_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
 
 Topics = str | Sequence[str] | None  # as callers name them
 
@@ -116,6 +124,18 @@ class TableWriter:
                 for one in topic.partitions(client.partitions(str(topic)))[:1]:  # partitions share the schema
                     client.producer(str(one), schema=self._producers_schema).open().close()
 
+    def _connected(self) -> Client:
+        """Connect. Brokers that are away, as after a crash, are waited for."""
+        started = time.monotonic()
+        while True:
+            try:
+                return connect(self.address, **self.identity.options, **self.tls)
+            except ConnectionLostError as error:
+                if time.monotonic() - started > CONNECT_SECONDS_MAX:
+                    raise
+                log.info("waiting for a broker: %s", error)
+                time.sleep(CONNECT_PAUSE_SECONDS)
+
     @property
     def _producers_schema(self) -> Schema | None:
         return None if self.schema is None else self.schema.encoded
@@ -132,11 +152,12 @@ class TableWriter:
         Raises:
             BadRequestError: a row is not acceptable; names column, row and limit. Rows before it may be stored.
             ProducerBusyError: with a ``write_identity``, another run of the same task does not end.
+            ConnectionLostError: no broker answers for a minute.
             HeliographError: publishing failed; rows before the failed one are published, later ones may be.
         """
         flight, written = InFlight(), 0
         with (
-            connect(self.address, **self.identity.options, **self.tls) as client,
+            self._connected() as client,
             TaskRows(client, self._producers_schema, self.write_identity, task, flight) as rows,
         ):
             for part, topics in parts(batches, self.columns, RowValues(self.columns, self.schema)):

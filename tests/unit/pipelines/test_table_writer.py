@@ -175,6 +175,24 @@ def test_another_run_of_the_task_is_waited_for(broker: Broker, monkeypatch: pyte
         writer(WriteIdentity("q")).write([table(10)])
 
 
+def test_brokers_that_are_away_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [ConnectionLostError("away"), ConnectionLostError("away"), Broker()]
+
+    def connect(address: str, **options: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(table_writer, "connect", connect)
+    monkeypatch.setattr(table_writer, "CONNECT_PAUSE_SECONDS", 0)
+    assert writer(columns=WrittenColumns()).write([table(10)]) == 10
+    answers.append(ConnectionLostError("away"))
+    monkeypatch.setattr(table_writer, "CONNECT_SECONDS_MAX", -1)
+    with pytest.raises(ConnectionLostError):
+        writer().write([table(10)])
+
+
 def test_every_field_reaches_the_producer(broker: Broker) -> None:
     moment = datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC)
     fields = {

@@ -1,0 +1,91 @@
+"""The driver of a stream that copies a topic, which waits at one step of each micro-batch until a test lets it go on.
+
+``python -m tests.spark.micro_batches <directory> <origin> <copy>``. Micro-batch n waits at the n-th of ``STEPS``: it
+makes the file ``<n>-<step>`` with the id of the process, and goes on when ``<n>-<step>.passed`` is there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+STEPS = ("planned", "reading", "writing", "written", "committed")
+ENTRIES = 4  # of a micro-batch
+
+
+def main(directory: str, origin: str, copy: str) -> None:
+    """Copy everything, and make the file ``ended``."""
+    from pyspark.sql import SparkSession
+
+    from heliograph.pipelines.spark import dataframe
+    from heliograph.pipelines.spark.dataframe import write_dataframe
+    from heliograph.pipelines.streaming.checkpoint import Batch, StreamCheckpoint
+    from heliograph.pipelines.streaming.stream import stream
+
+    commit, writer_of = StreamCheckpoint.commit, dataframe._writer
+    here: dict[str, int] = {}
+
+    def committed(self: StreamCheckpoint, batch: Batch) -> None:
+        commit(self, batch)
+        reach(directory, batch.batch_id, "committed")
+
+    def gated(writer: Any) -> Any:
+        batch_id, write = here["batch_id"], writer_of(writer)
+        return lambda batches: write(gate(batches, directory, batch_id))
+
+    StreamCheckpoint.commit = committed  # type: ignore[method-assign]
+    dataframe._writer = gated
+
+    def handle(frame: Any, batch_id: int) -> None:
+        here["batch_id"] = batch_id
+        reach(directory, batch_id, "planned")
+        write_dataframe(frame, copy, key="__key", query="copy", batch_id=batch_id)
+        reach(directory, batch_id, "written")
+
+    builder = SparkSession.builder.master("local[2,8]")  # eight attempts of a task
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    checkpoint = Path(directory) / "checkpoint"
+    stream(session, origin, handle, checkpoint=checkpoint, entries_per_batch=ENTRIES, until_caught_up=True)
+    (Path(directory) / "ended").touch()
+    session.stop()
+
+
+def gate(batches: Iterable[pa.RecordBatch], directory: str, batch_id: int) -> Iterator[pa.RecordBatch]:
+    """Wait before the first rows of a task are written, and after some of them were sent."""
+    for number, batch in enumerate(batches):
+        if number == 0:
+            reach(directory, batch_id, "reading")
+        if number == 2:
+            reach(directory, batch_id, "writing")
+        yield batch
+
+
+def reach(directory: str, batch_id: int, step: str) -> None:
+    """Wait here if it is the step of the micro-batch."""
+    if batch_id >= len(STEPS) or STEPS[batch_id] != step:
+        return
+    file = Path(directory) / f"{batch_id}-{step}"
+    passed = file.with_name(f"{file.name}.passed")
+    if not passed.exists():
+        new = file.with_name(f".{file.name}.{os.getpid()}")
+        new.write_text(str(os.getpid()))
+        new.replace(file)
+    while not passed.exists():  # the test ends the process, or lets it go on
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
