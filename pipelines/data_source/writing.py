@@ -12,11 +12,11 @@ from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ig
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from heliograph.base.errors import UnsupportedError
 from heliograph.pipelines.data_source.options import SourceOptions
+from heliograph.pipelines.spark.dataframe import arrow_shape
 from heliograph.pipelines.writing.columns import WHOLE_ROW, WrittenColumns
 from heliograph.pipelines.writing.fields import DELIVER_AFTER, DELIVER_AT, FIELDS, VALUE
 from heliograph.pipelines.writing.identity import WriteIdentity
@@ -53,7 +53,7 @@ class _Writer:
             options.address or None,
             WriteIdentity(options.query, options.batch_id) if options.query else None,
             options.schema or None,  # type: ignore[arg-type]  # options are checked
-            to_arrow_schema(schema) if options.schema else None,
+            arrow_shape(schema) if options.schema else None,
         )
 
     def _written(self, batches: Iterator[pa.RecordBatch], writer: TableWriter) -> Written:

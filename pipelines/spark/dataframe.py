@@ -8,7 +8,8 @@ create another DataFrame for those, or use ``heliograph.spark.stream``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
@@ -229,8 +230,6 @@ def write_dataframe(
         UnsupportedError: ``query`` is given, and the topic does not deduplicate.
         ClusterNotFoundError: no address was given and no cluster was found.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     columns = WrittenColumns.named(
         value,
         key=key,
@@ -245,10 +244,19 @@ def write_dataframe(
     needed = frame.select(*(f"`{name}`" for name in columns.needed(frame.columns)))
     access = ClusterAccess(namespace, Identity.of(credentials))
     write_identity = WriteIdentity(query, batch_id) if query is not None else None
-    shape = to_arrow_schema(needed.schema) if schema is not None else None
+    shape = arrow_shape(needed.schema) if schema is not None else None
     writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape)
     written = needed.mapInArrow(_writer(writer), f"{_WRITTEN} long")
     return sum(row[0] for row in written.collect())
+
+
+def arrow_shape(schema: StructType) -> pa.Schema:
+    """Return the columns of a DataFrame in Arrow's words."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Spark 4 asks for the time zone that its timestamps are shown in; the one of Spark 3.5 is UTC.
+    options: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **options)
 
 
 def _writer(writer: TableWriter) -> BatchFunction:

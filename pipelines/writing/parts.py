@@ -96,20 +96,44 @@ def parts(
         BadRequestError: there is no such column, or a row is not acceptable; names column, row and limit.
     """
     row = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue  # an empty block of Ray Data has no columns
-        columns.check(batch.schema.names, "table")
-        needed = batch.select(columns.needed(batch.schema.names))
-        count = max(1, min(PART_ROWS_MAX, PART_BYTES_MAX * needed.num_rows // max(1, needed.nbytes)))
-        for first in range(0, needed.num_rows, count):
-            piece = needed.slice(first, count)
+    for table in _collected(batches, columns):
+        count = max(1, min(PART_ROWS_MAX, PART_BYTES_MAX * table.num_rows // max(1, table.nbytes)))
+        for first in range(0, table.num_rows, count):
+            piece = table.slice(first, count)
             yield _part(piece, columns, values, row)
             row += piece.num_rows
 
 
+def _collected(batches: Iterable[pa.RecordBatch | pa.Table], columns: WrittenColumns) -> Iterator[pa.Table]:
+    """Yield the columns that are written, small batches put together."""
+    few: list[pa.RecordBatch | pa.Table] = []  # of one schema
+    needed: list[str] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue  # an empty block of Ray Data has no columns
+        if not few or few[0].schema != batch.schema:
+            columns.check(batch.schema.names, "table")
+            if few:
+                yield _together(few, needed)
+            few, needed, rows, size = [], columns.needed(batch.schema.names), 0, 0
+        few.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= PART_ROWS_MAX or size >= PART_BYTES_MAX:
+            yield _together(few, needed)
+            few, rows, size = [], 0, 0
+    if few:
+        yield _together(few, needed)
+
+
+def _together(few: Sequence[pa.RecordBatch | pa.Table], needed: Sequence[str]) -> pa.Table:
+    if isinstance(few[0], pa.RecordBatch):
+        return pa.Table.from_batches(few).select(needed)
+    return pa.concat_tables(few).select(needed)
+
+
 def _part(
-    piece: pa.RecordBatch | pa.Table, columns: WrittenColumns, values: RowValues, row: int
+    piece: pa.Table, columns: WrittenColumns, values: RowValues, row: int
 ) -> tuple[Part, list[str | None] | None]:
     others = {name: FIELDS[name].cells(piece.column(column), column, row) for name, column in columns.others.items()}
     topics = others.pop(TOPIC, None)
