@@ -54,8 +54,8 @@ class ClusterAccess:
         """Return the address at which clients find the cluster, and the files of TLS that they need there.
 
         Args:
-            topics: that are written; those that create themselves are created. The brokers that a gateway tells are
-                their owners, which whoever may write to them may ask for.
+            topics: that are written; those that create themselves are created. A gateway tells the brokers that own
+                them, which producers may ask for.
 
         Raises:
             ClusterNotFoundError: there is no cluster, or none of its brokers answers.

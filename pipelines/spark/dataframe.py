@@ -197,18 +197,13 @@ def write_dataframe(
     twice, and a call that failed may have published a part.
 
     Args:
-        topic: the topic; with ``topic_column`` that of rows which name none, or a sequence of all that rows may
-            name, or None.
-        value: the column with the message's value, text or bytes, or with a ``schema`` structs; None: the whole row as
-            JSON, or by the schema, but for columns that begin with ``__``. A null deletes its key from the compacted
-            topic.
-        key: the column with the message's key, text or bytes; None: no keys.
-        properties: the column with the message's properties, a map of text to text.
-        event_time: the column with the message's own time, a timestamp or ms since the epoch.
-        ordering_key: the column with the message's ordering key, bytes.
-        deliver_at: the column with the time, a timestamp or ms since the epoch, before which shared and key-shared
-            subscriptions do not deliver the message.
-        deliver_after: the column with the same as a number of seconds or a duration, from when the row is sent.
+        topic: one; with ``topic_column`` that of rows with none, or a sequence of all that rows may name, or None.
+        value: the column with the value, text or bytes, or with a ``schema`` structs; None: the whole row in JSON or by
+            the schema, but for columns that begin with ``__``. A null deletes its key from the compacted topic.
+        key, ordering_key: the columns with the keys, text or bytes; None: no keys.
+        properties: the column with the properties, a map of text to text.
+        event_time, deliver_at: the columns with these times, timestamps or ms since the epoch.
+        deliver_after: the column with the delay of delivery, from when the row is sent; seconds, or a duration.
         topic_column: the column with the topic of each row; a task writes to at most 256.
         schema: of the values: ``avro`` or ``json``, a record made of the columns, which is registered with the named
             topics before a row is written; ``registry``, the one that the topic has; or an AvroSchema or JsonSchema.
@@ -223,8 +218,7 @@ def write_dataframe(
         The number of rows, all of which are stored.
 
     Raises:
-        BadRequestError: there is no such column, it is not said which topics are written, or a row is not acceptable:
-            then the error of the task names column, row and limit.
+        BadRequestError: there is no such column, no topic, or a row is not acceptable; names column, row and limit.
         IncompatibleSchemaError: a topic has another schema, and its policy does not let it become this one; no row was
             written.
         UnsupportedError: ``query`` is given, and the topic does not deduplicate.

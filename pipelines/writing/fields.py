@@ -22,20 +22,28 @@ TIME_MS_MAX = (1 << 63) - 1
 Cells = list[Any]
 
 
-class BadCellError(Exception):
-    """A cell holds what its field does not take.
+@dataclass(frozen=True)
+class CellPlace:
+    """Where cells come from, for errors.
 
     Args:
-        position: of the row in its column.
-        reason: what is wrong, as a part of a sentence.
-        limit: what the field takes.
+        column: its name in the table.
+        first_row: the number of its first row in the task.
+        field: the field of the message.
     """
 
-    def __init__(self, position: int, reason: str, limit: str) -> None:
-        super().__init__(reason)
-        self.position = position
-        self.reason = reason
-        self.limit = limit
+    column: str
+    first_row: int
+    field: str
+
+    def refused(self, position: int, reason: str, limit: str) -> BadRequestError:
+        """Return the error of the cell at a position."""
+        return row_error(f"column {self.column!r}", self.first_row + position, reason, self.column, limit)
+
+    def wrong_type(self, kind: pa.DataType, takes: str) -> BadRequestError:
+        """Return the error of a column whose type the field does not take."""
+        told = f"column {self.column!r} has the type {kind}, which is none for {self.field}"
+        return BadRequestError(told, field=self.column, limit=takes)
 
 
 @dataclass(frozen=True)
@@ -46,13 +54,13 @@ class MessageField:
         name: the argument that names its column, in Python.
         option: the option that does so, of ``format("heliograph")``.
         usual: the column that reading gives it in.
-        read: what makes Python objects of a column; raises BadCellError.
+        read: what makes Python objects of a column.
     """
 
     name: str
     option: str
     usual: str
-    read: Callable[[pa.Array], Cells]
+    read: Callable[[pa.Array, CellPlace], Cells]
 
     def cells(self, column: pa.Array | pa.ChunkedArray, name: str, first_row: int) -> Cells:
         """Return the cells of a column.
@@ -65,25 +73,14 @@ class MessageField:
             BadRequestError: a cell, or the type of the column, is not acceptable; names column, row and limit.
         """
         array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        try:
-            return self.read(array)
-        except BadCellError as bad:
-            raise row_error(f"column {name!r}", first_row + bad.position, bad.reason, name, bad.limit) from None
-        except _BadTypeError as bad:
-            raise BadRequestError(
-                f"column {name!r} has the type {array.type}, which is none for {self.name}", field=name, limit=bad.takes
-            ) from None
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        return self.read(array, CellPlace(name, first_row, self.name))
 
 
 def row_error(what: str, row: int, reason: str, field: str, limit: str | None) -> BadRequestError:
     """Return the error of one row. Rows of a task are counted from 0."""
     return BadRequestError(f"{what}, row {row} of its task: {reason}", field=field, limit=limit)
-
-
-class _BadTypeError(Exception):
-    def __init__(self, takes: str) -> None:
-        super().__init__(takes)
-        self.takes = takes
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -101,24 +98,18 @@ def is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def _text_or_bytes(array: pa.Array) -> Cells:
-    array = _plain(array)
+def _text_or_bytes(array: pa.Array, place: CellPlace) -> Cells:
     if not (is_text(array.type) or is_bytes(array.type) or pa.types.is_null(array.type)):
-        raise _BadTypeError("text or bytes")
+        raise place.wrong_type(array.type, "text or bytes")
     found: Cells = array.to_pylist()
     return found
 
 
-def _ordering_keys(array: pa.Array) -> Cells:
-    return [key.encode() if isinstance(key, str) else key for key in _text_or_bytes(array)]
+def _ordering_keys(array: pa.Array, place: CellPlace) -> Cells:
+    return [key.encode() if isinstance(key, str) else key for key in _text_or_bytes(array, place)]
 
 
-def _properties(array: pa.Array) -> Cells:
-    array = _plain(array)
+def _properties(array: pa.Array, place: CellPlace) -> Cells:
     if pa.types.is_struct(array.type):  # Ray Data makes structs of dicts
         rows = [row and {name: text for name, text in row.items() if text is not None} for row in array.to_pylist()]
     elif pa.types.is_map(array.type):
@@ -126,37 +117,36 @@ def _properties(array: pa.Array) -> Cells:
     elif pa.types.is_null(array.type):
         return [None] * len(array)
     else:
-        raise _BadTypeError("a map of text to text")
+        raise place.wrong_type(array.type, "a map of text to text")
     for position, row in enumerate(rows):
         for name, text in (row or {}).items():
             if type(name) is not str or type(text) is not str:
-                raise BadCellError(position, f"the property {name!r} is {text!r}", "text")
+                raise place.refused(position, f"the property {name!r} is {text!r}", "text")
     return rows
 
 
-def _milliseconds(array: pa.Array) -> Cells:
-    array = _plain(array)
+def _milliseconds(array: pa.Array, place: CellPlace) -> Cells:
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
     elif not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
-        raise _BadTypeError("a timestamp, or ms since the epoch")
+        raise place.wrong_type(array.type, "a timestamp, or ms since the epoch")
     if pa.types.is_uint64(array.type) and (pc.max(array).as_py() or 0) > TIME_MS_MAX:
-        _refuse_above(array.to_pylist(), TIME_MS_MAX, "ms since the epoch")
+        _refuse_above(array.to_pylist(), TIME_MS_MAX, "ms since the epoch", place)
     array = array.cast(pa.int64())
     if (pc.min(array).as_py() or 0) < 0:
-        _refuse_above(array.to_pylist(), TIME_MS_MAX, "ms since the epoch")
+        _refuse_above(array.to_pylist(), TIME_MS_MAX, "ms since the epoch", place)
     found: Cells = array.to_pylist()
     return found
 
 
-def _refuse_above(cells: Sequence[Any], limit: float, unit: str) -> None:
+def _refuse_above(cells: Sequence[Any], limit: float, unit: str, place: CellPlace) -> None:
     for position, cell in enumerate(cells):
         if cell is not None and not 0 <= cell <= limit:
-            raise BadCellError(position, f"{cell} {unit}", f"0 to {limit} {unit}")
+            raise place.refused(position, f"{cell} {unit}", f"0 to {limit} {unit}")
 
 
-def _times_after_now(array: pa.Array) -> Cells:
-    array, now_ms = _plain(array), wall_ms()
+def _times_after_now(array: pa.Array, place: CellPlace) -> Cells:
+    now_ms = wall_ms()
     if pa.types.is_duration(array.type):
         seconds: Cells = [None if one is None else one / 1000 for one in _durations_ms(array)]
     elif pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_decimal(array.type):
@@ -164,8 +154,8 @@ def _times_after_now(array: pa.Array) -> Cells:
     elif pa.types.is_null(array.type):
         return [None] * len(array)
     else:
-        raise _BadTypeError("a number of seconds, or a duration")
-    _refuse_above(seconds, DELIVER_AFTER_SECONDS_MAX, "s")
+        raise place.wrong_type(array.type, "a number of seconds, or a duration")
+    _refuse_above(seconds, DELIVER_AFTER_SECONDS_MAX, "s", place)
     return [None if one is None else now_ms + round(one * 1000) for one in seconds]
 
 
@@ -174,11 +164,10 @@ def _durations_ms(array: pa.Array) -> Cells:
     return found
 
 
-def _topics(array: pa.Array) -> Cells:
+def _topics(array: pa.Array, place: CellPlace) -> Cells:
     """Return full names of topics."""
-    array = _plain(array)
     if not (is_text(array.type) or pa.types.is_null(array.type)):
-        raise _BadTypeError("text")
+        raise place.wrong_type(array.type, "text")
     names: dict[str, str] = {}
     found: Cells = []
     for position, name in enumerate(array.to_pylist()):
@@ -186,7 +175,7 @@ def _topics(array: pa.Array) -> Cells:
             try:
                 names[name] = str(TopicName.parse(name))
             except BadRequestError as error:
-                raise BadCellError(position, str(error), error.limit or "the name of a topic") from None
+                raise place.refused(position, str(error), error.limit or "the name of a topic") from None
         found.append(None if name is None else names[name])
     return found
 

@@ -14,7 +14,7 @@ ROW_BYTES = 64  # what a row counts besides its cells
 
 
 class InFlight:
-    """Rows on their way to the brokers. Whoever adds some waits while there are too many.
+    """Rows on their way to the brokers. A caller that adds some waits while there are too many.
 
     Args:
         bytes_max: the bound; a single larger piece is sent alone.

@@ -25,7 +25,6 @@ from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.fields import TOPIC, row_error
 from heliograph.pipelines.writing.identity import WriteIdentity, check_deduplicates
 from heliograph.pipelines.writing.in_flight import InFlight
-from heliograph.pipelines.writing.parts import Part, missing_topic, parts
 from heliograph.pipelines.writing.records import (
     KINDS,
     RecordSchema,
@@ -33,6 +32,7 @@ from heliograph.pipelines.writing.records import (
     record_of_columns,
     record_of_topic,
 )
+from heliograph.pipelines.writing.row_groups import RowGroup, missing_topic, row_groups
 from heliograph.pipelines.writing.topic_rows import TaskRows
 from heliograph.pipelines.writing.values import RowValues
 from heliograph.protocol.topic_name import TopicName
@@ -160,28 +160,28 @@ class TableWriter:
             self._connected() as client,
             TaskRows(client, self._producers_schema, self.write_identity, task, flight) as rows,
         ):
-            for part, topics in parts(batches, self.columns, RowValues(self.columns, self.schema)):
-                for topic, own in self._by_topic(part, topics):
+            for group, topics in row_groups(batches, self.columns, RowValues(self.columns, self.schema)):
+                for topic, own in self._by_topic(group, topics):
                     rows.send(topic, own)
-                written += len(part.rows)
+                written += len(group.rows)
             flight.wait()
         return written
 
-    def _by_topic(self, part: Part, topics: list[str | None] | None) -> Iterable[tuple[str, Part]]:
+    def _by_topic(self, group: RowGroup, topics: list[str | None] | None) -> Iterable[tuple[str, RowGroup]]:
         if topics is None:
             assert self.topic is not None, "without a topic column there is one topic"
-            return [(self.topic, part)]
+            return [(self.topic, group)]
         positions: dict[str, list[int]] = {}
         column = self.columns.others[TOPIC]
         for position, named in enumerate(topics):
             topic = named or self.topic
             if topic is None:
-                raise missing_topic(part.rows[position], column)
+                raise missing_topic(group.rows[position], column)
             if self.topics and topic not in self.topics:
                 allowed = ", ".join(sorted(self.topics))
-                raise row_error(f"column {column!r}", part.rows[position], f"{topic} is not named", column, allowed)
+                raise row_error(f"column {column!r}", group.rows[position], f"{topic} is not named", column, allowed)
             positions.setdefault(topic, []).append(position)
-        return [(topic, part.chosen(wanted)) for topic, wanted in positions.items()]
+        return [(topic, group.chosen(wanted)) for topic, wanted in positions.items()]
 
 
 def _check_topics(topic: Topics, has_column: bool, checks: bool) -> None:

@@ -16,7 +16,7 @@ from heliograph.client.sync.producer import Producer
 from heliograph.pipelines.writing.fields import KEY
 from heliograph.pipelines.writing.identity import WriteIdentity
 from heliograph.pipelines.writing.in_flight import InFlight
-from heliograph.pipelines.writing.parts import Part
+from heliograph.pipelines.writing.row_groups import RowGroup
 from heliograph.protocol.batch import key_text
 from heliograph.protocol.hashing import java_string_hash
 from heliograph.protocol.topic_name import TopicName
@@ -33,7 +33,7 @@ class TopicRows(ABC):
     """The rows of a task that go to one topic."""
 
     @abstractmethod
-    def send(self, part: Part, flight: InFlight) -> None:
+    def send(self, group: RowGroup, flight: InFlight) -> None:
         """Send some rows, after those of earlier calls.
 
         Raises:
@@ -52,8 +52,8 @@ class OnceEachRun(TopicRows):
         self._producer = client.producer(topic, schema=schema, stop_at_failure=True).open()
 
     @override
-    def send(self, part: Part, flight: InFlight) -> None:
-        _send(self._producer, part, flight)
+    def send(self, group: RowGroup, flight: InFlight) -> None:
+        _send(self._producer, group, flight)
 
     @override
     def close(self) -> None:
@@ -88,25 +88,25 @@ class OnceForGood(TopicRows):
             self._stack = opening.pop_all()
 
     @override
-    def send(self, part: Part, flight: InFlight) -> None:
-        for partition, wanted in self._split(part).items():
+    def send(self, group: RowGroup, flight: InFlight) -> None:
+        for partition, wanted in self._split(group).items():
             known = min(len(wanted), max(0, self._stored[partition] - self._rows[partition]))
             self._rows[partition] += len(wanted)
             if fresh := wanted[known:]:
-                _send(self._producers[partition], part.chosen(fresh), flight)
-        self._sent += len(part.rows)
+                _send(self._producers[partition], group.chosen(fresh), flight)
+        self._sent += len(group.rows)
 
     @override
     def close(self) -> None:
         self._stack.close()
 
-    def _split(self, part: Part) -> dict[int, list[int]]:
+    def _split(self, group: RowGroup) -> dict[int, list[int]]:
         """Return the positions of the rows by partition."""
-        keys, count = part.others.get(KEY), len(self._producers)
+        keys, count = group.others.get(KEY), len(self._producers)
         if count == 1:
-            return {0: list(range(len(part.rows)))}
+            return {0: list(range(len(group.rows)))}
         positions: dict[int, list[int]] = {}
-        for position in range(len(part.rows)):
+        for position in range(len(group.rows)):
             key = keys[position] if keys else None
             chosen = (self._sent + position) // TURN_ROWS if key is None else java_string_hash(key_text(key))
             positions.setdefault(chosen % count, []).append(position)
@@ -138,9 +138,9 @@ class OnceForGood(TopicRows):
                 time.sleep(OPEN_PAUSE_SECONDS)
 
 
-def _send(producer: Producer, part: Part, flight: InFlight) -> None:
-    flight.make_room(part.size)
-    flight.add(producer.send_many_async(part.values, **part.arguments), part.size, part.named)
+def _send(producer: Producer, group: RowGroup, flight: InFlight) -> None:
+    flight.make_room(group.size)
+    flight.add(producer.send_many_async(group.values, **group.arguments), group.size, group.named)
 
 
 class TaskRows:
@@ -168,7 +168,7 @@ class TaskRows:
             for one in self._topics.values():
                 closing.callback(one.close)
 
-    def send(self, topic: str, part: Part) -> None:
+    def send(self, topic: str, group: RowGroup) -> None:
         """Send some rows to a topic.
 
         Raises:
@@ -185,7 +185,7 @@ class TaskRows:
                     limit=f"{TOPICS_MAX} topics a task",
                 )
             found = self._topics[topic] = self._opened(topic)
-        found.send(part, self._flight)
+        found.send(group, self._flight)
 
     def _opened(self, topic: str) -> TopicRows:
         if self._write_identity is None:

@@ -134,8 +134,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
                 value, which deletes its key from the compacted topic.
             keys: If given, one for each value. Keys of bytes are stored as stock producers do it, in base64.
             properties, event_times_ms, ordering_keys: If given, one item for each value.
-            deliver_times_ms: If given, one item for each value: when shared and key-shared subscriptions deliver it at
-                the earliest, in ms since the epoch. A message with such a time is an entry of its own.
+            deliver_times_ms: The same; times as ``deliver_at`` has them. A message with one is an entry of its own.
 
         Returns:
             One id per value, in the order of ``values``.

@@ -27,7 +27,7 @@ from heliograph.client.identity import Identity
 from heliograph.client.schemas.decoding import decoder_of
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.reading.registry import arrow_type
-from heliograph.pipelines.writing import parts, table_writer, topic_rows
+from heliograph.pipelines.writing import row_groups, table_writer, topic_rows
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import BATCH_IDS_MAX, WriteIdentity
 from heliograph.pipelines.writing.in_flight import InFlight
@@ -259,10 +259,10 @@ def test_a_row_that_is_not_acceptable_is_named(broker: Broker, field: str, cells
 
 
 def test_a_row_that_is_too_large_is_named(broker: Broker) -> None:
-    part = parts.Part(range(40, 43), [b"", b"long", None], {"properties": [{"a": "b" * 8000}, None, {}]}, 0)
-    error = part.named(MessageTooLargeError("the key and properties", field="properties", limit="7168 bytes"))
+    group = row_groups.RowGroup(range(40, 43), [b"", b"long", None], {"properties": [{"a": "b" * 8000}, None, {}]}, 0)
+    error = group.named(MessageTooLargeError("the key and properties", field="properties", limit="7168 bytes"))
     assert str(error).startswith("row 40 of its task")
-    error = part.chosen([1, 2]).named(MessageTooLargeError("a message", field="value", limit="1 byte"))
+    error = group.chosen([1, 2]).named(MessageTooLargeError("a message", field="value", limit="1 byte"))
     assert (str(error), error.limit) == ("row 41 of its task: a message", "1 byte")
 
 

@@ -19,7 +19,7 @@ from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.reading.columns import EVERY_COLUMN
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import schemas_of
-from heliograph.pipelines.writing import in_flight, parts
+from heliograph.pipelines.writing import in_flight, row_groups
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import WriteIdentity
 from heliograph.pipelines.writing.table_writer import TableWriter, Topics
@@ -107,7 +107,7 @@ def test_rows_go_once_to_the_topics_that_they_name() -> None:
 
 def test_rows_above_the_bound_in_flight_are_written_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_flight.InFlight.__init__, "__defaults__", (50_000,))
-    monkeypatch.setattr(parts, "PART_BYTES_MAX", 10_000)
+    monkeypatch.setattr(row_groups, "GROUP_BYTES_MAX", 10_000)
     table = pa.table({"value": [b"%06d" % row * 20 for row in range(5_000)]})
     assert written("bounded", table) == 5_000
     assert [row["value"] for row in rows_of("bounded", "value")] == table.column("value").to_pylist()

@@ -83,8 +83,7 @@ class PartitionProducer:
     Attributes:
         last_sequence_id: Sequence id of the last confirmed message. After opening, of the last message that the topic
             holds of this producer's name.
-        failure: Why entries are refused for good: why the state is FAILED, or the first failure of an entry of a
-            producer that stops at it.
+        failure: Why entries are refused: the state is FAILED, or an entry failed and the producer stops at that.
     """
 
     def __init__(
@@ -267,7 +266,7 @@ class PartitionProducer:
         if error.advice is Advice.STOP and first and first.frame and first.sequence_id == answer.sequence_id:
             entry = self.pending.popleft()
             self._window.release(entry.messages, entry.size)
-            self._stop_at(error)
+            self.failure = self.failure or (error if self._options.stop_at_failure else None)
             entry.fail(error)
             if not self.pending:
                 self._when_empty()
@@ -450,14 +449,9 @@ class PartitionProducer:
         self._stop_timers()
         self._fail_pending(error)
 
-    def _stop_at(self, error: HeliographError) -> None:
-        """Note that an entry fails, before its caller learns of it: no later one may be sent then, if that is asked."""
-        if self._options.stop_at_failure and self.failure is None:
-            self.failure = error
-
     def _fail_pending(self, error: HeliographError) -> None:
-        if self.pending or self.batch is not None:
-            self._stop_at(error)
+        if self._options.stop_at_failure and (self.pending or self.batch is not None):
+            self.failure = self.failure or error  # before any caller learns of it and sends more
         batch, self.batch = self.batch, None
         if batch is not None:
             self._window.release(len(batch.payloads), batch.size)

@@ -201,8 +201,7 @@ class AsyncProducer(AsyncHandle):
                 value, which deletes its key from the compacted topic.
             keys: If given, one for each value. Keys of bytes are stored as stock producers do it, in base64.
             properties, event_times_ms, ordering_keys: If given, one item for each value.
-            deliver_times_ms: If given, one item for each value: when shared and key-shared subscriptions deliver it at
-                the earliest, in ms since the epoch. A message with such a time is an entry of its own.
+            deliver_times_ms: The same; times as ``deliver_at`` has them. A message with one is an entry of its own.
 
         Returns:
             One id per value, in the order of ``values``.
@@ -222,12 +221,8 @@ class AsyncProducer(AsyncHandle):
             ordering_keys=ordering_keys,
             deliver_times_ms=deliver_times_ms,
         )
-        messages: list[OutgoingMessage] = []
-        if self._interceptors is not None:
-            messages = [
-                self._interceptors.before_send(OutgoingMessage(*each))
-                for each in columns_of(values, keys, properties, event_times_ms)
-            ]
+        messages = self._before_send(values, keys, properties, event_times_ms)
+        if messages:
             values, keys = [each.value for each in messages], [each.key for each in messages]
             properties = [each.properties for each in messages]
             event_times_ms = [each.event_time_ms for each in messages]
@@ -256,6 +251,19 @@ class AsyncProducer(AsyncHandle):
         if failures:
             raise failures[0]
         return ids  # type: ignore[return-value]
+
+    def _before_send(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str | bytes | None] | None,
+        properties: Sequence[Mapping[str, str] | None] | None,
+        event_times_ms: Sequence[int | None] | None,
+    ) -> list[OutgoingMessage]:
+        """Return the messages as interceptors want them; none without interceptors."""
+        if self._interceptors is None:
+            return []
+        columns = columns_of(values, keys, properties, event_times_ms)
+        return [self._interceptors.before_send(OutgoingMessage(*each)) for each in columns]
 
     async def flush(self) -> None:
         """Wait until every message accepted so far is durable or failed; the ids and errors reach their own callers."""

@@ -1,4 +1,4 @@
-"""Rows of Arrow in parts that are sent together."""
+"""Rows of Arrow in groups that are sent together."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from heliograph.pipelines.writing.in_flight import ROW_BYTES
 from heliograph.pipelines.writing.values import RowValues
 from heliograph.protocol.batch import full_head
 
-PART_ROWS_MAX = 1000  # rows that are sent together (I15)
-PART_BYTES_MAX = 1 << 20  # of Arrow, but for a single larger row (I15)
+GROUP_ROWS_MAX = 1000  # rows that are sent together (I15)
+GROUP_BYTES_MAX = 1 << 20  # of Arrow, but for a single larger row (I15)
 
 ARGUMENTS = {
     KEY: "keys",
@@ -38,7 +38,7 @@ ARGUMENTS = {
 
 
 @dataclass(frozen=True)
-class Part:
+class RowGroup:
     """Some rows.
 
     Args:
@@ -58,14 +58,14 @@ class Part:
         """Return the fields as a producer takes them."""
         return {ARGUMENTS[name]: cells for name, cells in self.others.items()}
 
-    def chosen(self, positions: Sequence[int]) -> Part:
-        """Return the part with the rows at some positions."""
+    def chosen(self, positions: Sequence[int]) -> RowGroup:
+        """Return the group with the rows at some positions."""
         if len(positions) == len(self.rows):
             return self
         share = self.size * len(positions) // max(1, len(self.rows))
         others = {name: [cells[position] for position in positions] for name, cells in self.others.items()}
         rows = [self.rows[position] for position in positions]
-        return Part(rows, [self.values[position] for position in positions], others, share)
+        return RowGroup(rows, [self.values[position] for position in positions], others, share)
 
     def named(self, error: HeliographError) -> HeliographError:
         """Return an error of a producer with the row that is too large, if that is its reason."""
@@ -87,20 +87,20 @@ class Part:
         )
 
 
-def parts(
+def row_groups(
     batches: Iterable[pa.RecordBatch | pa.Table], columns: WrittenColumns, values: RowValues
-) -> Iterator[tuple[Part, list[str | None] | None]]:
-    """Yield the rows in parts, each with the topics that its rows name, if a column names them.
+) -> Iterator[tuple[RowGroup, list[str | None] | None]]:
+    """Yield the rows in groups, each with the topics that its rows name, if a column names them.
 
     Raises:
         BadRequestError: there is no such column, or a row is not acceptable; names column, row and limit.
     """
     row = 0
     for table in _collected(batches, columns):
-        count = max(1, min(PART_ROWS_MAX, PART_BYTES_MAX * table.num_rows // max(1, table.nbytes)))
+        count = max(1, min(GROUP_ROWS_MAX, GROUP_BYTES_MAX * table.num_rows // max(1, table.nbytes)))
         for first in range(0, table.num_rows, count):
             piece = table.slice(first, count)
-            yield _part(piece, columns, values, row)
+            yield _row_group(piece, columns, values, row)
             row += piece.num_rows
 
 
@@ -119,7 +119,7 @@ def _collected(batches: Iterable[pa.RecordBatch | pa.Table], columns: WrittenCol
             few, needed, rows, size = [], columns.needed(batch.schema.names), 0, 0
         few.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= PART_ROWS_MAX or size >= PART_BYTES_MAX:
+        if rows >= GROUP_ROWS_MAX or size >= GROUP_BYTES_MAX:
             yield _together(few, needed)
             few, rows, size = [], 0, 0
     if few:
@@ -132,9 +132,9 @@ def _together(few: Sequence[pa.RecordBatch | pa.Table], needed: Sequence[str]) -
     return pa.concat_tables(few).select(needed)
 
 
-def _part(
+def _row_group(
     piece: pa.Table, columns: WrittenColumns, values: RowValues, row: int
-) -> tuple[Part, list[str | None] | None]:
+) -> tuple[RowGroup, list[str | None] | None]:
     others = {name: FIELDS[name].cells(piece.column(column), column, row) for name, column in columns.others.items()}
     topics = others.pop(TOPIC, None)
     if DELIVER_AFTER in others:
@@ -142,7 +142,7 @@ def _part(
     rows = range(row, row + piece.num_rows)
     found = values.of(piece, row)
     size = sum(len(value or b"") for value in found) + piece.nbytes + ROW_BYTES * len(rows)
-    return Part(rows, found, others, size), topics
+    return RowGroup(rows, found, others, size), topics
 
 
 def missing_topic(row: int, column: str) -> BadRequestError:
