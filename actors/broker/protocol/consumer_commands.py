@@ -47,6 +47,7 @@ from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
 CONSUMERS_MAX = 10_000  # of one connection
+COMMON_MESSAGES_MAX = 64  # commands of one connection that are filled again, one for each partition # I15
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class ConsumerCommands(ConsumerChannel):
     def __init__(self, connection: PulsarConnection) -> None:
         self.connection = connection
         self.consumers: dict[int, Subscribed] = {}
+        self._common: dict[int, tuple[BaseCommand, pb.CommandMessage, pb.MessageIdData]] = {}  # by partition, -1: none
         self._subscribing: dict[int, bool] = {}  # consumer id -> whether its client closed it meanwhile
         self._active = ActiveConsumerChanges(connection)
         handlers = connection.handlers
@@ -105,21 +107,37 @@ class ConsumerCommands(ConsumerChannel):
         redelivery_count: int,
         bits: int | None,
     ) -> None:
-        command = BaseCommand(type=BaseCommand.MESSAGE)
-        message = command.message
+        if redelivery_count or bits is not None or consumer.epoch is not None:
+            command = BaseCommand(type=BaseCommand.MESSAGE)
+            message = command.message
+            message_id = message.message_id
+            if redelivery_count:
+                message.redelivery_count = redelivery_count
+            if bits is not None:
+                message.ack_set.extend(words_of(bits))
+            if consumer.epoch is not None:
+                message.consumer_epoch = consumer.epoch
+            if consumer.partition >= 0:
+                message_id.partition = consumer.partition
+        else:
+            command, message, message_id = self._common_message(consumer.partition)
         message.consumer_id = consumer.consumer_id
-        message.message_id.ledger_id = position.ledger_id
-        message.message_id.entry_id = position.entry_id
-        if consumer.partition >= 0:
-            message.message_id.partition = consumer.partition
-        if redelivery_count:
-            message.redelivery_count = redelivery_count
-        if bits is not None:
-            message.ack_set.extend(words_of(bits))
-        if consumer.epoch is not None:
-            message.consumer_epoch = consumer.epoch
+        message_id.ledger_id = position.ledger_id
+        message_id.entry_id = position.entry_id
         section = entry.payload if self.connection.takes_broker_metadata else entry.client_bytes()
         self.connection.send_payload(command, section)
+
+    def _common_message(self, partition: int) -> tuple[BaseCommand, pb.CommandMessage, pb.MessageIdData]:
+        """Return a MESSAGE without what few messages have, to fill and send at once. A new one would cost more."""
+        common = self._common.get(partition)
+        if common is None:
+            if len(self._common) >= COMMON_MESSAGES_MAX:
+                self._common.clear()
+            command = BaseCommand(type=BaseCommand.MESSAGE)
+            if partition >= 0:
+                command.message.message_id.partition = partition
+            common = self._common[partition] = (command, command.message, command.message.message_id)
+        return common
 
     @override
     def close_consumer(self, consumer: SubscriptionConsumer) -> None:
