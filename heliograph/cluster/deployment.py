@@ -24,6 +24,7 @@ import ray.util
 from heliograph.actors.auditor.actor import AuditorActor
 from heliograph.actors.bookie.actor import BookieActor
 from heliograph.actors.broker.actor import BrokerActor
+from heliograph.actors.broker.namespaces.bundles import bundles_for
 from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.base.home import ClusterHome
@@ -446,7 +447,7 @@ async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) ->
     """
     store = await connect_store(url, session_timeout_ms=config.session_timeout_ms)
     try:
-        await initialise(store)
+        await initialise(store, bundles=bundles_for(config.brokers))
         if config.metadata_url is not None:  # a store that the cluster runs itself has no other cluster
             await require_vacant(store, ours, SESSION_TIMEOUTS_WAITED * config.session_timeout_ms)
         wanted = Persistence(config.ensemble_size, config.write_quorum, config.ack_quorum)

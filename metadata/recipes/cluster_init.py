@@ -18,11 +18,14 @@ DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 
 
-async def initialise(store: MetadataStore) -> ClusterRecord:
+async def initialise(store: MetadataStore, *, bundles: int = NamespacePolicies().bundles) -> ClusterRecord:
     """Create the cluster's permanent nodes, its record and the default namespace, where they are missing.
 
     Idempotent, and safe to run from several processes at once: all get the same record. A failed call may have created
     some of the nodes; call again.
+
+    Args:
+        bundles: of the default namespace, if it is missing.
 
     Raises:
         RecordError: the cluster's record is damaged or from a newer version.
@@ -30,7 +33,7 @@ async def initialise(store: MetadataStore) -> ClusterRecord:
     """
     for path in PERSISTENT_NODES:
         await _ensure(store, path, b"")
-    await _ensure(store, namespace(DEFAULT_TENANT, DEFAULT_NAMESPACE), encode(NamespacePolicies()))
+    await _ensure(store, namespace(DEFAULT_TENANT, DEFAULT_NAMESPACE), encode(NamespacePolicies(bundles=bundles)))
     fresh = ClusterRecord(instance_id=uuid.uuid4().hex, created_ms=wall_ms())
     await _ensure(store, CLUSTER, encode(fresh))
     value, _ = await store.get(CLUSTER)

@@ -22,6 +22,8 @@ from heliograph.protocol.topic_name import TopicName
 
 RING = 1 << 32  # hashes of topics
 BUNDLES_MAX = 4_096  # of one namespace
+BUNDLES_LEAST, BUNDLES_USUAL_MAX = 8, 128  # of a namespace whose creator names no number
+BUNDLES_PER_BROKER = 4  # so that the loads of brokers differ by less than a bundle's share of one
 
 _NAME = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
 
@@ -39,6 +41,12 @@ class Bundle:
     path: str
     namespace_path: str
     version: int
+
+
+def bundles_for(brokers: int) -> int:
+    """Return how many bundles a new namespace gets in a cluster of so many brokers: a power of two."""
+    wanted = max(BUNDLES_LEAST, BUNDLES_PER_BROKER * brokers)
+    return min(BUNDLES_USUAL_MAX, 1 << (wanted - 1).bit_length())
 
 
 def boundaries(policies: NamespacePolicies) -> tuple[int, ...]:

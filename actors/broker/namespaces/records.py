@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from heliograph.actors.broker.namespaces.bundles import BUNDLES_MAX
+from heliograph.actors.broker.namespaces.bundles import BUNDLES_MAX, bundles_for
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.policies import (
     check_of_subscription,
@@ -140,7 +140,7 @@ class NamespaceRecords:
         """Create a namespace of an existing tenant.
 
         Args:
-            bundles: how many bundles its topics are spread over; None for the default.
+            bundles: how many bundles its topics are spread over; None: by the number of brokers that are there.
             policies: set from the start.
 
         Raises:
@@ -153,10 +153,13 @@ class NamespaceRecords:
         values = dict(policies or {})
         self._check(values, of_namespace=True)
         record = with_policies(NamespacePolicies(), values)
-        if bundles is not None:
+        if bundles is None:
+            with needs_session():
+                bundles = bundles_for(len(await self._store.children(paths.BROKERS_AVAILABLE)))
+        else:
             if not isinstance(bundles, int) or isinstance(bundles, bool) or not 1 <= bundles <= BUNDLES_MAX:
                 raise BadRequestError(f"{bundles!r} bundles", field="bundles", limit=f"1 to {BUNDLES_MAX}")
-            record = replace(record, bundles=bundles)
+        record = replace(record, bundles=bundles)
         try:
             await self._check_room(name.tenant)
             with needs_session():

@@ -26,8 +26,8 @@ _WAIT_POLL_SECONDS = 0.5
 def up(
     home: Home = None,
     namespace: Namespace = None,
-    bookies: Annotated[int | None, typer.Option(help="Storage nodes. [default: 3]")] = None,
-    brokers: Annotated[int | None, typer.Option(help="Brokers. [default: 2]")] = None,
+    bookies: Annotated[int | None, typer.Option(help="Storage nodes. [default: 3, or cores / 8]")] = None,
+    brokers: Annotated[int | None, typer.Option(help="Brokers. [default: 2, or cores / 8]")] = None,
     ensemble_size: Annotated[int | None, typer.Option(help="Bookies a segment is spread over. [default: 3]")] = None,
     write_quorum: Annotated[int | None, typer.Option(help="Copies of each message. [default: 3]")] = None,
     ack_quorum: Annotated[int | None, typer.Option(help="Fsynced copies before an ack. [default: 2]")] = None,

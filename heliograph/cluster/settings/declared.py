@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.base.settings import setting_of
 from heliograph.cluster.labels import ONE_MACHINE
+from heliograph.cluster.settings.cores import default_bookies, default_brokers, usable_cores
 from heliograph.cluster.settings.location import ClusterLocation
 from heliograph.cluster.settings.sections import Sections
 from heliograph.metadata.etcd_member.membership import COUNTS
@@ -125,8 +126,20 @@ class ClusterSettings(ClusterLocation):
         default=None, description="PEM of the authority that signs the certificates of the parts"
     )
 
-    bookies: int = Field(default=3, ge=1, le=999, description="storage nodes to start")
-    brokers: int = Field(default=2, ge=1, le=999, description="brokers to start; with two, one can fail")
+    bookies: int = Field(
+        default_factory=lambda: default_bookies(usable_cores()),
+        ge=1,
+        le=999,
+        description="storage nodes to start; default: 3, or one for each 8 cores of this machine if that is more, at "
+        "most 16; where `[nodes.NAME.bookie]` names disks, each of them has one",
+    )
+    brokers: int = Field(
+        default_factory=lambda: default_brokers(usable_cores()),
+        ge=1,
+        le=999,
+        description="brokers to start; default: 2, of which one can fail, or one for each 8 cores of this machine if "
+        "that is more, at most 16",
+    )
     gateway: bool = Field(default=True, description="start the HTTP and WebSocket gateway")
     auditor: bool = Field(default=True, description="start the auditor, without which lost copies are not restored")
     operator: bool = Field(

@@ -18,6 +18,7 @@ from heliograph.cli.operations.cluster import up
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.deployment import _class_and_arguments
 from heliograph.cluster.parts import Part
+from heliograph.cluster.settings import declared
 from heliograph.cluster.settings.file import FILE_NAME
 from heliograph.cluster.settings.sections import PARTS, SECTIONS, SHARED, decided_in
 from heliograph.gateway.actor import GatewayActor
@@ -351,8 +352,11 @@ def test_tasks_that_read_ledgers_take_the_section_from_their_environment(monkeyp
         _ledger_config()
 
 
-def test_the_flags_of_helio_up_are_settings_and_show_their_defaults() -> None:
+def test_the_flags_of_helio_up_are_settings_and_show_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declared, "usable_cores", lambda: 1)
     shown = {
+        "3, or cores / 8": 3,
+        "2, or cores / 8": 2,
         "yes": True,
         "no": False,
         "our own": None,
@@ -365,7 +369,7 @@ def test_the_flags_of_helio_up_are_settings_and_show_their_defaults() -> None:
         if name in ("as_json", "return", "home", "namespace", "watch"):
             continue
         text = hint.__metadata__[0].help.partition("[default: ")[2].rstrip("]")
-        default = ClusterConfig.model_fields[name].default
+        default = ClusterConfig.model_fields[name].get_default(call_default_factory=True, validated_data={})
         assert str(shown.get(text, text)) == str(default), name
 
 

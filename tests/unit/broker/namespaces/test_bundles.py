@@ -14,6 +14,7 @@ from heliograph.actors.broker.namespaces.bundles import (
     boundaries,
     bundle_names,
     bundle_path,
+    bundles_for,
     middle,
     range_name,
     range_of,
@@ -87,3 +88,8 @@ def test_there_are_not_too_many_bundles() -> None:
     name = bundle_names(policies)[0]
     with pytest.raises(BadRequestError):
         with_split(policies, name, middle(name))
+
+
+@pytest.mark.parametrize(("brokers", "bundles"), [(0, 8), (1, 8), (2, 8), (3, 16), (8, 32), (16, 64), (500, 128)])
+def test_a_new_namespace_has_bundles_for_all_brokers(brokers: int, bundles: int) -> None:
+    assert bundles_for(brokers) == bundles
