@@ -15,9 +15,10 @@ from typing_extensions import override
 
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.wire.entry import encode_entry
-from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer
+from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_batch
 from heliograph.actors.wire.greeting import ClientGreeting
 from heliograph.actors.wire.messages import PROTOCOL_VERSION, BookieOp, BookieRequest, Flag, Status
+from heliograph.actors.wire.ranges import decode_run, is_run
 from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, small_config
 from tests.fuzz import values
 from tests.fuzz.conversation import Conversation, Message, disturbed
@@ -58,6 +59,9 @@ class BookieListener(Listener):
     @override
     def examine(self, heard: bytes) -> None:
         for header, _ in BookieFrameDecoder().feed(heard):
+            if is_run(header):
+                decode_run(header)
+                continue
             answer = decode_answer(header)
             if answer.status is Status.STORAGE_ERROR:
                 raise BrokenPromiseError(f"a client made the storage fail: {answer}")
@@ -112,8 +116,23 @@ def _client(random: Random) -> list[Message]:
         op = random.choice((*BookieOp, BookieOp.ADD, BookieOp.READ, BookieOp.READ_BATCH))
         rate = random.choice((0.0, 0.0, 0.3))
         entry_id = random.choice((-1, 0, 1, 2, 5, values.number(random)))
-        messages.append(_request(random, op, random.choice((ledger_id, random.choice(LEDGERS))), entry_id, rate))
+        if op is BookieOp.ADDS:
+            messages.append(_range(random, ledger_id))
+        else:
+            messages.append(_request(random, op, random.choice((ledger_id, random.choice(LEDGERS))), entry_id, rate))
     return messages
+
+
+def _range(random: Random, ledger_id: int) -> bytes:
+    """A frame ADDS, often with an entry that is refused, sometimes with a number or lengths that are wrong."""
+    entries = [_entry(random, ledger_id, entry_id) for entry_id in range(random.randint(1, 6))]
+    body = encode_batch(list(entries))
+    if random.random() < 0.1:
+        body = body[: random.randrange(len(body) + 1)]
+    count = len(entries) if random.random() < 0.9 else values.number(random)
+    flags = 0 if random.random() < 0.9 else random.choice((*Flag,))
+    first = random.choice((1, 2, random.getrandbits(63)))
+    return _frame(random, [BookieOp.ADDS, first, -1, -1, flags, count, -1], body)
 
 
 def _request(random: Random, op: BookieOp, ledger_id: int, entry_id: int, rate: float) -> bytes:
