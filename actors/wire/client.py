@@ -174,7 +174,8 @@ class BookieConnection:
         Args:
             entry: head, payload, and both as ``sized`` returns them. The payload is not copied if it is large.
         """
-        if not self._may_send():
+        waiting = len(self._pending) + len(self._adds)
+        if (self._transport is None or waiting >= PENDING_REQUESTS_MAX) and not self._may_send():  # I15
             self._loop.call_soon(self._tell_add, listener, tag, self._unavailable())
             return
         request_id = self._next_id
