@@ -45,8 +45,8 @@ def compress(codec: int, data: bytes) -> bytes:
     return packed if isinstance(packed, bytes) else bytes(packed)  # type: ignore[call-overload]
 
 
-def decompress(codec: int, data: bytes | memoryview, size: int) -> bytes:
-    """Decompress ``data``.
+def decompress(codec: int, data: bytes | memoryview, size: int) -> bytes | memoryview:
+    """Decompress ``data``. What is not compressed is returned as it is.
 
     Args:
         size: the uncompressed size in bytes, from the metadata. No more than that is ever unpacked.
@@ -56,7 +56,7 @@ def decompress(codec: int, data: bytes | memoryview, size: int) -> bytes:
         ChecksumError: the data cannot be decompressed to ``size`` bytes.
     """
     if codec == pb.NONE:
-        return bytes(data)
+        return data
     if size > UNCOMPRESSED_BYTES_MAX:
         raise UnsupportedError(
             f"an entry has {size} bytes after decompression", limit=f"{UNCOMPRESSED_BYTES_MAX} bytes"
@@ -74,12 +74,11 @@ def decompress(codec: int, data: bytes | memoryview, size: int) -> bytes:
     return plain
 
 
-def _unpack(codec: int, data: bytes | memoryview, size: int) -> bytes:
+def _unpack(codec: int, data: bytes | memoryview, size: int) -> bytes | memoryview:
     if codec == pb.ZLIB:
         return zlib.decompressobj().decompress(data, size + 1)
     plain = bytearray(size)
-    written = _DECOMPRESS[codec](data, plain)
-    return bytes(plain[:written]) if written < size else bytes(plain)
+    return memoryview(plain)[: _DECOMPRESS[codec](data, plain)]
 
 
 def _unknown(codec: int) -> UnsupportedError:

@@ -204,12 +204,12 @@ def plain_payload(metadata: MessageMetadata, payload: bytes | memoryview) -> byt
 
 
 def plain_view(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes | memoryview:
-    """Return what ``plain_payload`` does, without a copy: ``payload`` itself if it is not compressed.
+    """Return what ``plain_payload`` does, without a last copy: ``payload`` itself if it is not compressed.
 
     Raises:
         Those of ``plain_payload``.
     """
-    if metadata.encryption_keys or metadata.compression == NONE:
+    if metadata.encryption_keys:
         return payload
     return decompress(metadata.compression, payload, metadata.uncompressed_size)
 

@@ -21,7 +21,7 @@ from tests.bench.metadata import store as metadata_store
 from tests.bench.minutes import minutes
 from tests.bench.peers import peer
 from tests.bench.rest import rest
-from tests.bench.tables import tables
+from tests.bench.tables import streaming, tables
 
 SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "disk": disk.report,
@@ -38,6 +38,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "failover": failover.report,
     "repair": repair.report,
     "tables": tables.report,
+    "streaming": streaming.report,
     "minutes": minutes.report,
     "rest": rest.report,
 }

@@ -59,7 +59,8 @@ def main(kind: str, service_url: str, topic: str, start: str, seconds: str) -> N
         run = read_stock(service_url, topic, float(seconds))
     else:
         run = uvloop.run(read(service_url, topic, start, float(seconds)))
-    print(json.dumps({"messages": run.messages, "bytes": run.bytes, "seconds": run.seconds}))
+    found = {"messages": run.messages, "bytes": run.bytes, "seconds": run.seconds}
+    print(json.dumps({**found, "cpu_us_a_message": time.process_time() / run.messages * 1e6 if run.messages else 0.0}))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from heliograph.pipelines.writing.in_flight import IN_FLIGHT_BYTES_MAX
 from tests.bench.bench import Bench
 from tests.bench.broker.consume import reader
 from tests.bench.broker.private_cluster import PrivateCluster
-from tests.bench.figure import Aim, Limit, at_least
+from tests.bench.figure import Aim, Limit, at_least, at_most
 from tests.bench.process import Child
+from tests.bench.tables.expanding import expanding_ledgers
 
 SECTION = "tables"
 BATCH_ROWS = 1_000
@@ -28,6 +29,8 @@ ROWS_AIM = 1_000_000  # value only, small messages, a second of one core
 BYTES_AIM_MB = 400  # value only, 1 KiB
 ALL_COLUMNS_SHARE = 1 / 3  # of the rows with the value alone
 PARQUET_SHARE = 1 / 3
+FEW_BYTES, MANY_BYTES = 1 << 30, 20 << 30  # of values in the topics whose readers' memory is compared
+FLAT = 1.2  # times the memory of the small topic's reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ def report(bench: Bench) -> None:
         bench.say(f"measuring tables of messages of {case.name}")
         uvloop.run(_fill(cluster, case, bench.count(case.rows)))
         _measure(bench, cluster, case)
+    _measure_memory(bench)
     for size, rows in WRITTEN:
         bench.say(f"measuring tables written in messages of {size} bytes")
         _written(bench, cluster, size, bench.count(rows))
@@ -99,15 +103,25 @@ def _measure(bench: Bench, cluster: PrivateCluster, case: Case) -> None:
         child.said()
         consumed = json.loads(child.said())
     consumer = Limit(consumed["messages"] / consumed["seconds"], "our client consumes")
+    consumer_cpu = consumed["cpu_us_a_message"]
     values = _scan(plan, VALUE)
     fast = ROWS_AIM if case.mean_bytes < 1000 else BYTES_AIM_MB * 1e6 / case.mean_bytes
-    _add(bench, f"value of {case.name}", values, consumer, at_least(fast))
+    _add(bench, f"value of {case.name}", values, consumer, at_least(fast), consumer_cpu)
     every = _scan(plan, *ALL_COLUMNS)
     alone = Limit(values["rows"] / values["seconds"], "value alone")
     _add(bench, f"seven columns, {case.name}", every, alone, at_least(ALL_COLUMNS_SHARE * alone.value))
     stored = _scan(parquet, *ALL_COLUMNS)
     limit = Limit(stored["rows"] / stored["seconds"], "Parquet, page cache")
     _add(bench, f"seven columns, {case.name}, again", every, limit, at_least(PARQUET_SHARE * limit.value))
+    bench.add(
+        SECTION,
+        f"processor time of a row, seven columns, {case.name}",
+        _cpu_us(every),
+        "us",
+        Limit(_cpu_us(stored), "Parquet, page cache"),
+        aim=at_most(_cpu_us(stored) / PARQUET_SHARE),
+        consumer_us=consumer_cpu,
+    )
     parquet.unlink()
 
 
@@ -117,7 +131,9 @@ def _scan(path: Path, *columns: str) -> dict[str, float]:
     return found
 
 
-def _add(bench: Bench, name: str, found: dict[str, float], against: Limit, aim: Aim) -> None:
+def _add(
+    bench: Bench, name: str, found: dict[str, float], against: Limit, aim: Aim, consumer_cpu: float | None = None
+) -> None:
     bench.add(
         SECTION,
         name,
@@ -126,8 +142,38 @@ def _add(bench: Bench, name: str, found: dict[str, float], against: Limit, aim: 
         against,
         aim=aim,
         mb_per_s=found["bytes"] / found["seconds"] / 1e6,
-        cpu_us_a_row=found["cpu_seconds"] / found["rows"] * 1e6,
+        cpu_us_a_row=_cpu_us(found),
         peak_mb=found["peak_mb"],
+        **({} if consumer_cpu is None else {"consumer_us": consumer_cpu}),
+    )
+
+
+def _cpu_us(found: dict[str, float]) -> float:
+    """Return the processor time of a row, in microseconds."""
+    return found["cpu_seconds"] / found["rows"] * 1e6
+
+
+def _measure_memory(bench: Bench) -> None:
+    """Read two topics of which one is many times as large, and compare the memory of the readers."""
+    bench.say("measuring the memory of a reader of a large topic")
+    small, large = FEW_BYTES, bench.count(MANY_BYTES)
+    with expanding_ledgers(bench.directory / "expanding", (small, large)) as ranges:
+        found = []
+        for number, piece in enumerate(ranges):
+            plan = bench.directory / f"expanding-{number}.ranges"
+            plan.write_text(piece.to_json())
+            found.append(_scan(plan, *ALL_COLUMNS))
+    few, many = found
+    bench.add(
+        SECTION,
+        f"memory of a reader of {many['bytes'] / 1e9:.0f} GB of values, ZSTD",
+        many["pss_mb"],
+        "MB",
+        Limit(few["pss_mb"], f"of {few['bytes'] / 1e9:.1f} GB"),
+        aim=at_most(FLAT * few["pss_mb"]),
+        peak_mb=many["peak_mb"],
+        seconds=many["seconds"],
+        mb_per_s=many["bytes"] / many["seconds"] / 1e6,
     )
 
 

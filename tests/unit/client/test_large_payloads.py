@@ -29,8 +29,8 @@ class Gate:
         self.opened = threading.Event()
         self.opened.set()
 
-    def through(self, work: Callable[..., bytes]) -> Callable[..., bytes]:
-        def checked(codec: int, data: bytes, *rest: int) -> bytes:
+    def through(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(codec: int, data: bytes, *rest: int) -> Any:
             size = rest[0] if rest else len(data)
             if threading.current_thread() is threading.main_thread():
                 self.on_loop.append(size)
