@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -181,9 +182,12 @@ async def _fill(cluster: PrivateCluster, case: Case, rows: int) -> None:
     client = await heliograph.connect_async(cluster.service_url)
     try:
         producer = await client.producer(case.topic)
-        values = [os.urandom(case.sizes[number % len(case.sizes)]) for number in range(BATCH_ROWS)]
+        sizes = [case.sizes[number % len(case.sizes)] for number in range(BATCH_ROWS)]
+        ends = list(accumulate(sizes))
         keys = [f"key-{number % 317}" for number in range(BATCH_ROWS)] if case.has_keys else None
         for _ in range(max(1, rows // BATCH_ROWS)):
+            random = os.urandom(ends[-1])  # no value comes twice: Parquet would store it once
+            values = [random[end - size : end] for size, end in zip(sizes, ends, strict=True)]
             await producer.send_many(values, keys=keys)
     finally:
         await client.close()
