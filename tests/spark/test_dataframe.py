@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import heliograph
-from heliograph.base.errors import BadRequestError, TopicNotFoundError
+from heliograph.base.errors import BadRequestError, IncompatibleSchemaError, TopicNotFoundError
 from heliograph.client.admin.admin import AdminSync
 from heliograph.pipelines.reading.columns import ALL_COLUMNS
 from heliograph.pipelines.spark.dataframe import topic_dataframe, write_dataframe
@@ -113,6 +113,23 @@ def test_a_frame_goes_into_a_topic_and_back(spark: SparkSession, topic: str) -> 
     assert all(bytes(row["__key"]).decode() == row.name == f"n{row.id % 5}" for row in rows)
     with pytest.raises(BadRequestError, match="nonsense"):
         write_dataframe(source, "written", value="nonsense")
+
+
+def test_rows_name_their_topics_and_have_a_schema(spark: SparkSession, topic: str) -> None:
+    for name in ("of-0", "of-1"):
+        AdminSync().create_topic(name)
+    frame = spark.range(100).selectExpr("id", "timestamp_millis(id) at", "concat('of-', id % 2) __where")
+    written = write_dataframe(
+        frame, ["of-0", "of-1"], value=None, event_time="at", topic_column="__where", schema="avro"
+    )
+    assert written == 100
+    found = topic_dataframe(spark, "of-1", schema="registry", columns=("value", "__eventTime")).collect()
+    assert sorted(row.id for row in found) == list(range(1, 100, 2))
+    assert all(row["__eventTime"] == row["at"] for row in found)
+    with pytest.raises(IncompatibleSchemaError):
+        write_dataframe(spark.sql("select 'text' id"), "of-1", value=None, schema="avro")
+    with pytest.raises(Exception, match="column 'at', row 0 of its task: -1 ms"):
+        write_dataframe(spark.sql("select 'x' value, -1L at"), "of-1", event_time="at")
 
 
 def test_wrong_names_are_refused(spark: SparkSession) -> None:
