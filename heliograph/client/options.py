@@ -146,8 +146,8 @@ class ProducerOptions:
         initial_sequence_id: Messages are numbered from the next number on. None continues after the last number that
             the topic holds of this name. A topic with deduplication stores no number of a name twice.
         interceptors: What sees each message before it is sent and when its outcome is known, in this order.
-        stop_at_failure: Whether every later message fails, too, once one has failed, so that what the topic holds of
-            this producer has no gap.
+        stop_at_failure: Whether every later message fails, too, once one that was sent, or a call of ``send_many``, has
+            failed, so that what the topic holds of this producer has no gap.
         rejoin: When to look for the topic again after the broker closed the producer: ``at_once``, as stock clients do,
             which creates a topic again that was deleted by force; or, if nothing is unconfirmed, ``when_sending``.
     """

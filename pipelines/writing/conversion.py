@@ -6,6 +6,7 @@ import base64
 import enum
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ DEPTH_MAX = 32  # of types in types (I15)
 Convert = Callable[[Any], Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WITHOUT_NUMBER = {float("inf"): "Infinity", float("-inf"): "-Infinity"}
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -25,7 +27,8 @@ class Form(enum.Enum):
     """What cells become.
 
     AVRO: what fastavro takes. JSON: numbers for times, as an Avro definition describes them to readers of JSON. TEXT:
-    JSON that no schema describes, with times in ISO 8601, bytes in base64 and decimals as text, as Spark reads them.
+    JSON that no schema describes, with times in ISO 8601, bytes in base64, decimals and NaN as text, as Spark reads
+    them.
     """
 
     AVRO = "avro"
@@ -106,4 +109,6 @@ def _text_of(kind: pa.DataType) -> Convert | None:
         return lambda cell: cell.isoformat() if hasattr(cell, "isoformat") else str(cell)
     if is_bytes(kind):
         return lambda cell: base64.b64encode(cell).decode()
+    if pa.types.is_floating(kind):
+        return lambda cell: cell if isfinite(cell) else _WITHOUT_NUMBER.get(cell, "NaN")
     return str if pa.types.is_decimal(kind) else None

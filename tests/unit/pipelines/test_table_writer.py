@@ -341,6 +341,9 @@ def test_a_whole_row_without_a_schema_is_json_as_spark_reads_it(broker: Broker) 
         "of": {"x": 0.5, "y": {"k": 7}},
         "raw": "AP8=",
     }
+    numbers = pa.table({"a": [float("nan")], "b": [float("-inf")], "c": [0.5]})
+    writer(WriteIdentity("q"), WrittenColumns(None)).write([numbers])
+    assert broker.stored[TOPIC][-1] == (b'{"a":"NaN","b":"-Infinity","c":0.5}',)
 
 
 def test_rows_that_a_topics_schema_does_not_take_are_refused_by_name(broker: Broker) -> None:

@@ -211,6 +211,23 @@ class AsyncProducer(AsyncHandle):
             RequestTimeoutError, TopicTerminatedError, ...: As ``send`` raises them. Any of the messages may be stored
                 nevertheless: in each partition, the first ones of its share.
         """
+        try:
+            return await self._send_many(values, keys, properties, event_times_ms, ordering_keys, deliver_times_ms)
+        except HeliographError as error:
+            if self.options.stop_at_failure:
+                for part in self._parts:  # before a later call is served
+                    part.failure = part.failure or error
+            raise
+
+    async def _send_many(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str | bytes | None] | None,
+        properties: Sequence[Mapping[str, str] | None] | None,
+        event_times_ms: Sequence[int | None] | None,
+        ordering_keys: Sequence[bytes | None] | None,
+        deliver_times_ms: Sequence[int | None] | None,
+    ) -> list[MessageId]:
         if self._state is not _OPEN:
             await self.open()
         check_lengths(

@@ -144,6 +144,21 @@ def test_a_producer_that_stops_at_a_failure_sends_nothing_after_it() -> None:
     run(scenario())
 
 
+def test_a_producer_that_stops_at_a_failure_also_stops_at_what_it_refuses() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t", stop_at_failure=True)
+            await producer.open()
+            calls = [producer.send_many([value]) for value in (b"1", bytes(6 << 20), b"2")]
+            first, *others = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(first, list)
+            assert [type(other) for other in others] == [errors.MessageTooLargeError] * 2
+            assert stored(broker.store) == [b"1"]
+            await producer.close()
+
+    run(scenario())
+
+
 def test_calls_of_send_many_keep_their_order_where_they_wait_for_room() -> None:  # I15
     async def scenario() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
