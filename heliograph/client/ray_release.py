@@ -22,6 +22,7 @@ OLDEST = "2.49"  # actors are placed by labels of nodes, and constructed on thei
 NEWEST_TESTED = "2.60"
 TOKENS_SINCE = "2.52"
 STATE_ON_DISK_SINCE = "2.60"
+PUSHDOWN_SINCE = "2.60"
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of Ray: 0 keeps its nodes on 127.0.0.1
 
 
@@ -30,6 +31,11 @@ def ray_version() -> str:
     import ray
 
     return str(ray.__version__)
+
+
+def has_pushdown() -> bool:
+    """Return whether Ray Data tells sources the columns and rows that it needs, in the form that is known here."""
+    return _numbers(ray_version()) >= _numbers(PUSHDOWN_SINCE)
 
 
 def require_supported(version: str) -> None:

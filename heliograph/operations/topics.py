@@ -244,7 +244,8 @@ class TopicOperations(OperationGroup, group=""):
         """Return all entries acknowledged by now, ledger by ledger in publish order.
 
         Returns:
-            Of each ledger that has entries: ``ledger_id``, ``first_entry_id``, ``last_entry_id``, and their ``bytes``.
+            Of each ledger that has entries: ``ledger_id``, ``first_entry_id``, ``last_entry_id``, their ``bytes``, and
+            ``closed_ms``, until when it was written by the clock of its broker, 0 for the one that is.
 
         Raises:
             BadRequestError: the topic is partitioned; ask for each partition.

@@ -18,8 +18,9 @@ from heliograph.client.identity import Identity
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.operations.table import READ_LEDGERS_MAX
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.loss import Holdings, OnDataLoss, check_losses, check_on_data_loss
-from heliograph.pipelines.planning.ranges import LedgerRange, Position, cut, range_of
+from heliograph.pipelines.planning.ranges import LedgerRange, Position, cut, narrow, range_of
 from heliograph.protocol.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class _Span(NamedTuple):
     first: int
     last: int
     size: int = 0  # bytes; 0: not known
+    opened_ms: int = 0  # by the clock of its broker, not later than that; 0: not known
+    closed_ms: int = 0  # 0: it is not closed, or not known
 
 
 def plan_topic(
@@ -47,6 +50,7 @@ def plan_topic(
     end: Mapping[int, Position] | None = None,
     on_data_loss: OnDataLoss = "fail",
     compacted: bool = False,
+    where: Where | None = None,
     namespace: str | None = None,
     identity: Identity | None = None,
     access: ClusterAccess | None = None,
@@ -58,6 +62,9 @@ def plan_topic(
         start, end: positions (ledger id, entry id) per partition, -1 for a topic without partitions.
         on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         compacted: plan what compaction kept, and then the entries that it has not seen yet. It goes without bounds.
+        where: conditions on rows. Entries that cannot have such rows may be left out: those that named messages are not
+            in, and ledgers that were written more than an hour before or after the times of publication that are asked
+            for. It does not go for what compaction kept.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         identity: who reads; None: that of the environment.
         access: says both, and the way; None: a way is found.
@@ -74,7 +81,7 @@ def plan_topic(
         raise BadRequestError("start and end do not go with compacted", field="compacted")
     _require_persistent(topic)
     admin = (access or ClusterAccess(namespace, identity)).admin()
-    return _run(_plan_compacted(topic, admin) if compacted else _plan(topic, start, end, admin, on_data_loss))
+    return _run(_plan_compacted(topic, admin) if compacted else _plan(topic, start, end, admin, on_data_loss, where))
 
 
 def ends_of(topic: str, access: ClusterAccess) -> dict[str, Position]:
@@ -139,6 +146,7 @@ async def _plan(
     end: Mapping[int, Position] | None,
     admin: Admin,
     on_data_loss: OnDataLoss = "fail",
+    where: Where | None = None,
 ) -> list[LedgerRange]:
     name = TopicName.parse(topic)
     names = name.partitions(await admin.partitions(str(name)))
@@ -146,9 +154,9 @@ async def _plan(
     while True:
         acknowledged = await _acknowledged(admin, names)
         check_losses(await _holdings(admin, names, acknowledged, start), start, on_data_loss)
-        spans = [span for span in acknowledged if _is_wanted(span, start, end)]
+        spans = [span for span in acknowledged if _is_wanted(span, start, end) and _may_match(span, where)]
         try:
-            return cut(await _ranges(admin, spans), start, end)
+            return _of_messages(cut(await _ranges(admin, spans), start, end), where)
         except TopicNotFoundError:
             raise
         except NotFoundError:  # a ledger was trimmed since its broker answered; the next answer does not name it
@@ -201,9 +209,11 @@ async def _acknowledged(admin: Admin, names: Sequence[TopicName]) -> list[_Span]
             span["first_entry_id"],
             span["last_entry_id"],
             span.get("bytes", 0),  # brokers of 0.1 before it did not tell them
+            before.get("closed_ms", 0),
+            span.get("closed_ms", 0),
         )
         for name, ranges in zip(names, found, strict=True)
-        for span in ranges
+        for before, span in zip([{}, *ranges], ranges, strict=False)
         if span["first_entry_id"] <= span["last_entry_id"]
     ]
 
@@ -240,6 +250,31 @@ def _is_wanted(span: _Span, start: Mapping[int, Position] | None, end: Mapping[i
     is_before = partition in (start or {}) and ledger_id < (start or {})[partition][0]
     is_behind = partition in (end or {}) and ledger_id > (end or {})[partition][0]
     return not is_before and not is_behind
+
+
+def _may_match(span: _Span, where: Where | None) -> bool:
+    """Return whether a ledger may hold rows that are wanted."""
+    if where is None:
+        return True
+    ids = where.message_ids()
+    if ids is not None and (span.partition, span.ledger_id) not in {(one.partition, one.ledger_id) for one in ids}:
+        return False
+    return where.may_be_in(span.opened_ms, span.closed_ms)
+
+
+def _of_messages(ranges: Sequence[LedgerRange], where: Where | None) -> list[LedgerRange]:
+    """Return the parts of ranges with the entries of the messages that are named, if any are."""
+    ids = where.message_ids() if where is not None else None
+    if ids is None:
+        return list(ranges)
+    wanted = sorted({(one.partition, one.ledger_id, one.entry_id) for one in ids})
+    return [
+        narrow(piece, entry_id, entry_id)
+        for piece in ranges
+        for partition, ledger_id, entry_id in wanted
+        if (partition, ledger_id) == (piece.partition, piece.ledger_id)
+        and piece.first_entry_id <= entry_id <= piece.last_entry_id
+    ]
 
 
 async def _ranges(admin: Admin, spans: Sequence[_Span]) -> list[LedgerRange]:

@@ -21,9 +21,13 @@ from heliograph.actors.ledger.driver import DetachedReader, LedgerClientConfig, 
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import Advice, HeliographError
 from heliograph.base.loop_thread import LoopThread
+from heliograph.pipelines.planning.conditions import PUBLISH_TIME, Where
 from heliograph.pipelines.planning.ranges import LedgerRange
+from heliograph.pipelines.reading.chunks import Earlier
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, OnUnreadable, Rows
+from heliograph.pipelines.reading.counting import RowCounter
 from heliograph.pipelines.reading.decoding import ValueDecoder
+from heliograph.pipelines.reading.filtering import RowFilter
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.protocol.entry import decode_kept
 
@@ -46,11 +50,13 @@ def read_ranges(
     ranges: Sequence[LedgerRange],
     columns: Sequence[str] = ALL_COLUMNS,
     on_unreadable: OnUnreadable = "fail",
+    where: Where | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``ranges``, in order, as record batches of bounded size.
 
     Args:
         on_unreadable: as that of ``Rows``. The number of entries that could not be read is logged.
+        where: conditions on the rows; None: all rows.
 
     Raises:
         QuorumLostError: no replica of an entry answers, after several attempts.
@@ -58,22 +64,47 @@ def read_ranges(
         EntryDamagedError: every copy of an entry is damaged.
         ProtocolError, ChecksumError, UnsupportedError: an entry cannot be read as rows; says why.
     """
-    rows = Rows(columns, on_unreadable)
-    for piece, entries in _read_ahead(ranges):
-        earlier = partial(_read_back, piece)
-        for entry in entries:
-            if piece.compacted:
-                ledger_id, entry_id, section = decode_kept(entry.payload)
-                kept_earlier = partial(_read_kept_back, piece, entry.entry_id, ledger_id)
-                rows.add_entry(piece.topic, piece.partition, ledger_id, entry_id, section, kept_earlier)
-            else:
-                rows.add_entry(piece.topic, piece.partition, piece.ledger_id, entry.entry_id, entry.payload, earlier)
-            if rows.is_full:
-                yield rows.take()
+    if where is None:
+        yield from _batches(ranges, Rows(columns, on_unreadable), None)
+        return
+    chosen = RowFilter(where, columns)
+    yield from chosen.batches(_batches(ranges, Rows(chosen.reads, on_unreadable), chosen))
+
+
+def _batches(ranges: Sequence[LedgerRange], rows: Rows, chosen: RowFilter | None) -> Iterator[pa.RecordBatch]:
+    for piece, ledger_id, entry_id, section, earlier in _entries(ranges):
+        if chosen is not None and not chosen.may_have_rows(piece.partition, ledger_id, entry_id, section):
+            continue
+        rows.add_entry(piece.topic, piece.partition, ledger_id, entry_id, section, earlier)
+        if rows.is_full:
+            yield rows.take()
     if rows.count:
         yield rows.take()
     if rows.unreadable:
         log.warning("%d entries could not be read; the last one: %s", rows.unreadable, rows.last_error)
+
+
+def count_ranges(
+    ranges: Sequence[LedgerRange], on_unreadable: OnUnreadable = "fail", where: Where | None = None
+) -> int:
+    """Return how many rows ``read_ranges`` yields; errors are its own.
+
+    Without conditions, and where unreadable entries are an error, payloads are not looked at. An entry whose checksum
+    is right, but whose payload its producer damaged, is then counted by its metadata.
+    """
+    if where is not None or on_unreadable != "fail":
+        return sum(batch.num_rows for batch in read_ranges(ranges, (PUBLISH_TIME,), on_unreadable, where))
+    counter = RowCounter()
+    emptied = Rows((PUBLISH_TIME,), on_unreadable)  # compaction leaves out messages of batches, as payloads tell
+    kept = 0
+    for piece, ledger_id, entry_id, section, earlier in _entries(ranges):
+        if not piece.compacted:
+            counter.add_entry(piece.topic, ledger_id, entry_id, section, earlier)
+            continue
+        emptied.add_entry(piece.topic, piece.partition, ledger_id, entry_id, section, earlier)
+        if emptied.is_full:
+            kept += emptied.take().num_rows
+    return counter.count + kept + emptied.count
 
 
 def read_table(
@@ -81,15 +112,42 @@ def read_table(
     columns: Sequence[str] = ALL_COLUMNS,
     on_unreadable: OnUnreadable = "fail",
     schemas: TopicSchemas | None = None,
+    where: Where | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield what ``read_ranges`` does, with values decoded by ``schemas``. Errors: its own, and ``ValueDecoder``'s."""
     if schemas is None:
-        yield from read_ranges(ranges, columns, on_unreadable)
+        yield from read_ranges(ranges, columns, on_unreadable, where)
         return
     decoder = ValueDecoder(schemas, columns, on_unreadable)
-    yield from decoder.decoded(read_ranges(ranges, decoder.reads, on_unreadable))
+    yield from decoder.decoded(read_ranges(ranges, decoder.reads, on_unreadable, where))
     if decoder.unreadable:
         log.warning("%d values do not fit their schemas", decoder.unreadable)
+
+
+def count_table(
+    ranges: Sequence[LedgerRange],
+    on_unreadable: OnUnreadable = "fail",
+    schemas: TopicSchemas | None = None,
+    where: Where | None = None,
+) -> int:
+    """Return how many rows ``read_table`` yields; values are decoded only where those that do not fit are left out."""
+    if schemas is None or on_unreadable != "skip":
+        return count_ranges(ranges, on_unreadable, where)
+    return sum(batch.num_rows for batch in read_table(ranges, (PUBLISH_TIME,), on_unreadable, schemas, where))
+
+
+def _entries(
+    ranges: Sequence[LedgerRange],
+) -> Iterator[tuple[LedgerRange, int, int, bytes | memoryview, Earlier]]:
+    """Yield the entries of ranges: where each was published, what it is, and how those before it are read."""
+    for piece, entries in _read_ahead(ranges):
+        earlier: Earlier = partial(_read_back, piece)
+        for entry in entries:
+            if piece.compacted:
+                ledger_id, entry_id, section = decode_kept(entry.payload)
+                yield piece, ledger_id, entry_id, section, partial(_read_kept_back, piece, entry.entry_id, ledger_id)
+            else:
+                yield piece, piece.ledger_id, entry.entry_id, entry.payload, earlier
 
 
 def _read_ahead(ranges: Sequence[LedgerRange]) -> Iterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:

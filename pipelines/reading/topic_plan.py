@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
@@ -22,6 +23,7 @@ class PlanOptions(TypedDict, total=False):
     end: Mapping[int, Position] | None
     on_data_loss: OnDataLoss
     compacted: bool
+    where: Where | None
     namespace: str | None
 
 

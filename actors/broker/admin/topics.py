@@ -115,13 +115,14 @@ class OwnedTopics:
 
     async def _ledger_ranges(self, name: TopicName) -> list[Json]:
         ledger = (await self._context.topics.get(name)).ledger
-        sizes = {info.ledger_id: info.size for info in ledger.record.ledgers if info.closed_ms}
+        closed = {info.ledger_id: info for info in ledger.record.ledgers if info.closed_ms}
         return [
             {
                 "ledger_id": ledger_id,
                 "first_entry_id": 0,
                 "last_entry_id": count - 1,
-                "bytes": sizes.get(ledger_id, ledger.writer.length),
+                "bytes": closed[ledger_id].size if ledger_id in closed else ledger.writer.length,
+                "closed_ms": closed[ledger_id].closed_ms if ledger_id in closed else 0,
             }
             for ledger_id in ledger.chain.ledger_ids
             if (count := ledger.chain.entries_in(ledger_id))
