@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from heliograph.base.errors import UnsupportedError
 from heliograph.pipelines.data_source.options import SourceOptions, parse_options
 from heliograph.pipelines.data_source.planner import SourcePlanner
-from heliograph.pipelines.data_source.reading import BatchReader, StreamReader
+from heliograph.pipelines.data_source.reading import BatchReader, FilteringReader, StreamReader, takes_filters
 from heliograph.pipelines.data_source.writing import BatchWriter, StreamWriter
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.spark.dataframe import columns_of_spark, shape_of
@@ -35,7 +35,8 @@ class HeliographSource(DataSource):  # type: ignore[misc, unused-ignore]
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch query."""
         options = self._parsed()
-        return BatchReader(options, SourcePlanner(options).schemas())
+        reader = FilteringReader if takes_filters() else BatchReader
+        return reader(options, SourcePlanner(options).schemas())
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream."""

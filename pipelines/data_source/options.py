@@ -13,6 +13,7 @@ from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.data_source.offsets import Offsets, position_of
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.conditions import PUBLISH_TIME, Where, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
 from heliograph.pipelines.writing.fields import FIELDS, TOPIC
@@ -72,10 +73,11 @@ class SourceOptions:
     address: str = ""
 
     @property
-    def times(self) -> tuple[int | None, int | None]:
-        """Return the bounds of publish times in ms, the second excluded; None: there is none."""
-        start, end = self.start, self.end
-        return start if isinstance(start, int) else None, end if isinstance(end, int) else None
+    def where(self) -> Where | None:
+        """Return the bounds of times of publication, the second excluded; None: there are none."""
+        given = [(PUBLISH_TIME, ">=", self.start)] if isinstance(self.start, int) else []
+        given += [(PUBLISH_TIME, "<", self.end)] if isinstance(self.end, int) else []
+        return where_of(given)
 
     @property
     def only_topic(self) -> str:

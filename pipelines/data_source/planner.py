@@ -10,6 +10,7 @@ from heliograph.client.admin.admin import AdminSync
 from heliograph.pipelines.data_source.offsets import Offsets, of_topic
 from heliograph.pipelines.data_source.options import EARLIEST, LATEST, REGISTRY, Bound, SourceOptions
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.plan import ends_of, plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
@@ -60,12 +61,15 @@ class SourcePlanner:
         topic = self._options.only_topic
         return schemas_of(topic, schema_versions(topic, access=self._access))
 
-    def plan(self, start: Mapping[str, Position], end: Mapping[str, Position] | None = None) -> list[LedgerRange]:
+    def plan(
+        self, start: Mapping[str, Position], end: Mapping[str, Position] | None = None, where: Where | None = None
+    ) -> list[LedgerRange]:
         """Return what is acknowledged now, from ``start`` (included) to ``end`` (excluded).
 
         Args:
             start: a topic or partition that is not named is read from its beginning.
             end: one that is not named is not read; None: everything up to now.
+            where: conditions on rows; entries that cannot have such rows may be left out.
 
         Raises:
             DataLostError: entries at or after ``start`` were deleted, and the source fails on that.
@@ -82,6 +86,7 @@ class SourcePlanner:
                 end=None if self._options.compacted else until,
                 on_data_loss=self._options.on_data_loss,
                 compacted=self._options.compacted,
+                where=where,
                 access=self._access,
             )
             found += [piece for piece in ranges if until is None or piece.partition in until]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ignore]
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found, unused-ignore]
@@ -19,6 +20,7 @@ from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found,
     SupportsTriggerAvailableNow,
 )
 
+from heliograph.pipelines.data_source.filters import where_of_filter
 from heliograph.pipelines.data_source.offsets import (
     limited,
     of_topic,
@@ -28,11 +30,12 @@ from heliograph.pipelines.data_source.offsets import (
 )
 from heliograph.pipelines.data_source.options import SourceOptions
 from heliograph.pipelines.data_source.planner import SourcePlanner
+from heliograph.pipelines.planning.conditions import both
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, range_from_json, split
-from heliograph.pipelines.reading.columns import PUBLISH_TIME
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
 
+PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 TASKS = 64  # of one query or micro-batch, unless the data needs more or the option ``parallelism`` says otherwise
 
 _Stored = dict[str, str]  # offsets as Spark stores them
@@ -51,6 +54,7 @@ class _Rows:
     def __init__(self, options: SourceOptions, schemas: TopicSchemas | None) -> None:
         self._options = options
         self._schemas = schemas
+        self._where = options.where
 
     def _partitions(self, ranges: Sequence[LedgerRange]) -> list[RangesPartition]:
         tasks = self._options.parallelism
@@ -59,21 +63,8 @@ class _Rows:
     def read(self, partition: RangesPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         ranges = [range_from_json(text) for text in partition.pieces]
-        columns = self._options.columns
-        first, last = self._options.times
-        if first is None and last is None:
-            yield from read_table(ranges, columns, self._options.on_unreadable, self._schemas)
-            return
-        timed = columns if PUBLISH_TIME in columns else (*columns, PUBLISH_TIME)
-        for batch in read_table(ranges, timed, self._options.on_unreadable, self._schemas):
-            kept = batch.filter(_between(batch.column(PUBLISH_TIME), first, last))
-            yield kept if timed is columns else kept.drop_columns([PUBLISH_TIME])
-
-
-def _between(times: pa.Array, first: int | None, last: int | None) -> pa.Array:
-    milliseconds = times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    wanted = pa.array([True] * len(times)) if first is None else pc.greater_equal(milliseconds, first)
-    return wanted if last is None else pc.and_(wanted, pc.less(milliseconds, last))
+        options = self._options
+        yield from read_table(ranges, options.columns, options.on_unreadable, self._schemas, self._where)
 
 
 class BatchReader(_Rows, DataSourceReader):  # type: ignore[misc, unused-ignore]
@@ -82,7 +73,26 @@ class BatchReader(_Rows, DataSourceReader):  # type: ignore[misc, unused-ignore]
     def partitions(self) -> list[RangesPartition]:
         """Return the work of each task."""
         planner = SourcePlanner(self._options)
-        return self._partitions(planner.plan(planner.start(), planner.end()))
+        return self._partitions(planner.plan(planner.start(), planner.end(), self._where))
+
+
+class FilteringReader(BatchReader):
+    """A reader that takes filters over from Spark. Spark refuses it while its filters are not to be pushed down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Take over the filters that conditions stand for, and return the others."""
+        for one in filters:
+            where = where_of_filter(one, self._options.columns)
+            if where is None:
+                yield one
+            else:
+                self._where = both(self._where, where)
+
+
+def takes_filters() -> bool:
+    """Return whether this process is the worker of Spark that hands filters to a reader."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == PUSHDOWN_WORKER)
 
 
 class StreamReader(_Rows, SupportsTriggerAvailableNow, DataSourceStreamReader):  # type: ignore[misc, unused-ignore]

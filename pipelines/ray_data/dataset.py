@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import pyarrow as pa
 import ray.data
 from ray.data import Dataset
-from ray.data.block import Block, BlockMetadata
-from ray.data.datasource import Datasource, ReadTask
-from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.conditions import Given, Where, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
-from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, split
+from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position
 from heliograph.pipelines.ray_data.sink import TopicDatasink
-from heliograph.pipelines.reading.columns import OnUnreadable, check_columns, schema_of
-from heliograph.pipelines.reading.decoding import ValueDecoder
-from heliograph.pipelines.reading.range_reader import read_table
+from heliograph.pipelines.ray_data.source import TableRead, TopicDatasource
+from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.pipelines.reading.topic_plan import plan_table
 from heliograph.pipelines.writing.columns import WrittenColumns
@@ -41,6 +38,7 @@ def read_topic(
     parallelism: int | None = None,
     on_unreadable: OnUnreadable = "fail",
     compacted: bool = False,
+    where: Iterable[Given] | None = None,
     schema: Literal["registry"] | None = None,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
@@ -59,6 +57,9 @@ def read_topic(
             complete); ``skip`` leaves it out; ``null`` makes a row with a null value and the reason in ``__error``.
             Both log how many. Encrypted messages are passed through as they are.
         compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
+        where: conditions that all rows have to satisfy: triples of a column (``__key``, ``__messageId``,
+            ``__publishTime``, ``__eventTime``), an operator (``==``, ``<``, ``<=``, ``>``, ``>=``, ``in``,
+            ``not null``) and a value. What cannot match is not planned, or not decoded.
         schema: ``registry`` decodes values by the schemas of the topic: Avro, JSON, Protobuf, primitive ones, and pairs
             of key and value. The fields of the newest version replace ``value``. A value that does not fit is treated
             by ``on_unreadable``; ``null`` also keeps its bytes in ``__badValue``.
@@ -72,6 +73,7 @@ def read_topic(
         BadRequestError: there is no such column.
         NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
     """
+    conditions = where_of(where)
     ranges, schemas = plan_table(
         topic,
         schema,
@@ -82,10 +84,16 @@ def read_topic(
         end=end,
         on_data_loss=on_data_loss,
         compacted=compacted,
+        where=conditions,
         namespace=namespace,
     )
     return ranges_dataset(
-        ranges, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable, schemas=schemas
+        ranges,
+        columns=columns,
+        parallelism=parallelism,
+        on_unreadable=on_unreadable,
+        schemas=schemas,
+        where=conditions,
     )
 
 
@@ -96,11 +104,12 @@ def ranges_dataset(
     parallelism: int | None = None,
     on_unreadable: OnUnreadable = "fail",
     schemas: TopicSchemas | None = None,
+    where: Where | None = None,
 ) -> Dataset:
     """Return the rows of planned ranges; arguments and errors are those of ``read_topic``."""
-    source = TopicDatasource(
-        ranges, check_columns(columns, on_unreadable), on_unreadable, schemas, 1 if parallelism else TASK_BYTES_MIN
-    )
+    wanted = check_columns(columns, on_unreadable)
+    table = TableRead(wanted, on_unreadable, schemas, where)
+    source = TopicDatasource(ranges, table, 1 if parallelism else TASK_BYTES_MIN)
     dataset: Dataset = ray.data.read_datasource(source, override_num_blocks=parallelism)
     return dataset
 
@@ -202,67 +211,3 @@ def _shape_of(dataset: Dataset) -> pa.Schema:
             raise BadRequestError("the columns of the Dataset have no Arrow types", field="schema")
         base = pa.schema(zip(names, types, strict=True))
     return base
-
-
-class TopicDatasource(Datasource):
-    """A Ray Data source that reads planned ranges."""
-
-    def __init__(
-        self,
-        ranges: Sequence[LedgerRange],
-        columns: tuple[str, ...],
-        on_unreadable: OnUnreadable = "fail",
-        schemas: TopicSchemas | None = None,
-        task_bytes_min: int = TASK_BYTES_MIN,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._on_unreadable: OnUnreadable = on_unreadable
-        self._schemas = schemas
-        self._task_bytes_min = task_bytes_min
-        self._ranges = list(ranges)
-        self._columns = columns
-
-    @override
-    def get_name(self) -> str:
-        return "HeliographTopic"
-
-    @override
-    def estimate_inmemory_data_size(self) -> int | None:
-        return _bytes_of(self._ranges)
-
-    @override
-    def get_read_tasks(
-        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
-    ) -> list[ReadTask]:
-        schema = schema_of(self._columns)
-        if self._schemas is not None:
-            schema = ValueDecoder(self._schemas, self._columns, self._on_unreadable).schema
-        tasks = []
-        for pieces in split(self._ranges, max(1, parallelism), self._task_bytes_min):
-            metadata = BlockMetadata(num_rows=None, size_bytes=_bytes_of(pieces), input_files=None, exec_stats=None)
-            tasks.append(
-                ReadTask(
-                    _read_function(pieces, self._columns, self._on_unreadable, self._schemas),
-                    metadata,
-                    schema=schema,
-                    per_task_row_limit=per_task_row_limit,
-                )
-            )
-        return tasks
-
-
-def _bytes_of(ranges: Iterable[LedgerRange]) -> int:
-    return sum(piece.entry_bytes * piece.entries for piece in ranges)
-
-
-def _read_function(
-    pieces: list[LedgerRange],
-    columns: tuple[str, ...],
-    on_unreadable: OnUnreadable,
-    schemas: TopicSchemas | None,
-) -> Callable[[], Iterable[Block]]:
-    def read() -> Iterable[Block]:
-        for batch in read_table(pieces, columns, on_unreadable, schemas):
-            yield pa.Table.from_batches([batch])
-
-    return read

@@ -16,11 +16,12 @@ import pyarrow as pa
 from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.conditions import Given, Where, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, range_from_json, split
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, OnUnreadable, check_columns
 from heliograph.pipelines.reading.decoding import ValueDecoder
-from heliograph.pipelines.reading.range_reader import read_table
+from heliograph.pipelines.reading.range_reader import count_table, read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.pipelines.reading.topic_plan import plan_table
 from heliograph.pipelines.writing.columns import WrittenColumns
@@ -49,6 +50,7 @@ _SPARK_TYPES = {
     "__schemaVersion": "long",
 }
 _RANGE_COLUMN = "ranges"
+_COUNTED = "__counted"
 _WRITTEN = "__written"
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -66,6 +68,7 @@ def topic_dataframe(
     parallelism: int | None = None,
     on_unreadable: OnUnreadable = "fail",
     compacted: bool = False,
+    where: Iterable[Given] | None = None,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> DataFrame:
@@ -89,6 +92,9 @@ def topic_dataframe(
             complete); ``skip`` leaves it out; ``null`` makes a row with a null value and the reason in ``__error``.
             Both log how many. Encrypted messages are passed through as they are.
         compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
+        where: conditions that all rows have to satisfy: triples of a column (``__key``, ``__messageId``,
+            ``__publishTime``, ``__eventTime``), an operator (``==``, ``<``, ``<=``, ``>``, ``>=``, ``in``,
+            ``not null``) and a value. What cannot match is not planned, or not decoded.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment.
@@ -99,6 +105,7 @@ def topic_dataframe(
         BadRequestError: there is no such column.
         NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
     """
+    conditions = where_of(where)
     ranges, schemas = plan_table(
         topic,
         schema,
@@ -109,11 +116,55 @@ def topic_dataframe(
         end=end,
         on_data_loss=on_data_loss,
         compacted=compacted,
+        where=conditions,
         namespace=namespace,
     )
     return ranges_dataframe(
-        spark, ranges, schema=schemas or schema, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable
+        spark,
+        ranges,
+        schema=schemas or schema,
+        columns=columns,
+        parallelism=parallelism,
+        on_unreadable=on_unreadable,
+        where=conditions,
     )
+
+
+def topic_count(
+    spark: SparkSession,
+    topic: str,
+    *,
+    start: Mapping[int, Position] | None = None,
+    end: Mapping[int, Position] | None = None,
+    on_data_loss: OnDataLoss = "fail",
+    parallelism: int | None = None,
+    on_unreadable: OnUnreadable = "fail",
+    compacted: bool = False,
+    where: Iterable[Given] | None = None,
+    namespace: str | None = None,
+    **credentials: Unpack[IdentityOptions],
+) -> int:
+    """Return how many rows ``topic_dataframe`` has, with the same arguments and errors.
+
+    Unlike ``count`` of that DataFrame it decodes no payload, unless there are conditions or unreadable entries are no
+    error.
+    """
+    conditions = where_of(where)
+    ranges, _ = plan_table(
+        topic,
+        None,
+        None,
+        on_unreadable,
+        credentials,
+        start=start,
+        end=end,
+        on_data_loss=on_data_loss,
+        compacted=compacted,
+        where=conditions,
+        namespace=namespace,
+    )
+    counts = _plan_frame(spark, ranges, parallelism).mapInArrow(_counter(on_unreadable, conditions), f"{_COUNTED} long")
+    return sum(row[0] for row in counts.collect())
 
 
 def ranges_dataframe(
@@ -124,21 +175,27 @@ def ranges_dataframe(
     columns: Sequence[str] | None = None,
     parallelism: int | None = None,
     on_unreadable: OnUnreadable = "fail",
+    where: Where | None = None,
 ) -> DataFrame:
     """Return the rows of planned ranges; arguments and errors are those of ``topic_dataframe``."""
     wanted = check_columns(columns, on_unreadable)
     if schema is not None and VALUE not in wanted:
         raise BadRequestError("a schema decodes the column 'value', which columns does not name", field="columns")
-    tasks = parallelism or 2 * spark.sparkContext.defaultParallelism
-    work = split(ranges, tasks, 1 if parallelism else TASK_BYTES_MIN)
-    rows = [("\n".join(piece.to_json() for piece in pieces),) for pieces in work]
-    plan = spark.createDataFrame(spark.sparkContext.parallelize(rows, max(1, len(rows))), f"{_RANGE_COLUMN} string")
+    plan = _plan_frame(spark, ranges, parallelism)
     shape: StructType | str = columns_of_spark(wanted)
     if isinstance(schema, TopicSchemas):
         shape = shape_of(ValueDecoder(schema, wanted, on_unreadable))
-        return plan.mapInArrow(_reader(wanted, on_unreadable, schema), shape)
-    frame = plan.mapInArrow(_reader(wanted, on_unreadable, None), shape)
+        return plan.mapInArrow(_reader(wanted, on_unreadable, schema, where), shape)
+    frame = plan.mapInArrow(_reader(wanted, on_unreadable, None, where), shape)
     return frame if schema is None else _decoded(frame, schema, wanted)
+
+
+def _plan_frame(spark: SparkSession, ranges: Sequence[LedgerRange], parallelism: int | None) -> DataFrame:
+    """Return the work of each task as a row."""
+    tasks = parallelism or 2 * spark.sparkContext.defaultParallelism
+    work = split(ranges, tasks, 1 if parallelism else TASK_BYTES_MIN)
+    rows = [("\n".join(piece.to_json() for piece in pieces),) for pieces in work]
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, max(1, len(rows))), f"{_RANGE_COLUMN} string")
 
 
 def columns_of_spark(names: Sequence[str]) -> str:
@@ -154,14 +211,28 @@ def shape_of(decoder: ValueDecoder) -> StructType:
     return shape
 
 
-def _reader(columns: tuple[str, ...], on_unreadable: OnUnreadable, schemas: TopicSchemas | None) -> BatchFunction:
+def _reader(
+    columns: tuple[str, ...], on_unreadable: OnUnreadable, schemas: TopicSchemas | None, where: Where | None
+) -> BatchFunction:
     def read(plans: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for plan in plans:
-            for text in plan.column(0).to_pylist():
-                ranges = [range_from_json(line) for line in text.split("\n")]
-                yield from read_table(ranges, columns, on_unreadable, schemas)
+        for ranges in _work_of(plans):
+            yield from read_table(ranges, columns, on_unreadable, schemas, where)
 
     return read
+
+
+def _counter(on_unreadable: OnUnreadable, where: Where | None) -> BatchFunction:
+    def count(plans: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for ranges in _work_of(plans):
+            yield pa.RecordBatch.from_pydict({_COUNTED: [count_table(ranges, on_unreadable, where=where)]})
+
+    return count
+
+
+def _work_of(plans: Iterable[pa.RecordBatch]) -> Iterator[list[LedgerRange]]:
+    for plan in plans:
+        for text in plan.column(0).to_pylist():
+            yield [range_from_json(line) for line in text.split("\n")]
 
 
 def _decoded(frame: DataFrame, schema: StructType | str, columns: Sequence[str]) -> DataFrame:

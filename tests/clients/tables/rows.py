@@ -14,7 +14,7 @@ import pyarrow as pa
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange
-from heliograph.pipelines.ray_data.dataset import TopicDatasource
+from heliograph.pipelines.ray_data.source import TableRead, TopicDatasource
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, ORDERING_KEY, PRODUCER_NAME, check_columns
 from heliograph.pipelines.reading.range_reader import read_ranges, read_table
 from heliograph.pipelines.reading.registry import schemas_of
@@ -106,7 +106,7 @@ def read_by_range_reader(ranges: Sequence[LedgerRange]) -> Table:
 
 def read_by_ray_data(ranges: Sequence[LedgerRange]) -> Table:
     """Return the rows of the read tasks that Ray Data runs."""
-    source = TopicDatasource(ranges, check_columns(COLUMNS), task_bytes_min=1)
+    source = TopicDatasource(ranges, TableRead(check_columns(COLUMNS)), task_bytes_min=1)
     return table_of(block for task in source.get_read_tasks(READ_TASKS) for block in task())
 
 

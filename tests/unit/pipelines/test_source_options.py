@@ -17,6 +17,7 @@ from heliograph.pipelines.data_source.offsets import (
     offsets_to_json,
 )
 from heliograph.pipelines.data_source.options import parse_options
+from heliograph.pipelines.planning.conditions import where_of
 from heliograph.pipelines.planning.ranges import LedgerRange
 from heliograph.pipelines.reading.columns import ALL_COLUMNS
 from heliograph.protocol.topic_name import TopicName
@@ -29,7 +30,7 @@ def test_options_have_their_usual_values_and_no_case() -> None:
     found = parse_options({"TOPIC": "t", "failondataloss": "FALSE", "maxentriespertrigger": "7"})
     assert found.topics == (TOPIC,)
     assert (found.on_data_loss, found.entries_max, found.columns) == ("skip", 7, ALL_COLUMNS)
-    assert (found.start, found.end, found.times) == ("earliest", "latest", (None, None))
+    assert (found.start, found.end, found.where) == ("earliest", "latest", None)
     assert parse_options({"path": "t"}).only_topic == TOPIC
     several = parse_options({"topics": "t, persistent://a/b/c"})
     assert several.topics == (TOPIC, "persistent://a/b/c")
@@ -67,8 +68,9 @@ def test_a_source_names_topics_in_one_way() -> None:
 def test_bounds_are_words_positions_and_times() -> None:
     found = parse_options({"topic": "t", "startingOffsets": '{"t": "5:7"}', "endingTime": "2026-01-31T12:00:00"})
     assert found.start == {"t": (5, 7)}
-    assert found.times == (None, 1_769_860_800_000)
-    assert parse_options({"topic": "t", "startingTime": "1769860800000"}).times == (1_769_860_800_000, None)
+    assert found.where == where_of([("__publishTime", "<", 1_769_860_800_000)])
+    later = parse_options({"topic": "t", "startingTime": "1769860800000"})
+    assert later.where == where_of([("__publishTime", ">=", 1_769_860_800_000)])
     with pytest.raises(BadRequestError, match="exclude"):
         parse_options({"topic": "t", "startingOffsets": "latest", "startingTime": "5"})
 
