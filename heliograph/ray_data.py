@@ -4,5 +4,6 @@ from heliograph.base.version import extra_required
 
 with extra_required():
     from heliograph.pipelines.ray_data.dataset import read_topic, write_dataset
+    from heliograph.pipelines.streaming.datasets import stream_datasets
 
-__all__ = ["read_topic", "write_dataset"]
+__all__ = ["read_topic", "stream_datasets", "write_dataset"]

@@ -106,8 +106,7 @@ def refresh_addresses(
     ranges: Sequence[LedgerRange],
     *,
     on_data_loss: OnDataLoss = "fail",
-    namespace: str | None = None,
-    identity: Identity | None = None,
+    access: ClusterAccess | None = None,
 ) -> list[LedgerRange]:
     """Return the same ranges with the present bookies and addresses of their ledgers, for plans that were stored.
 
@@ -120,7 +119,7 @@ def refresh_addresses(
     """
     if not ranges:
         return []
-    admin = ClusterAccess(namespace, identity).admin()
+    admin = (access or ClusterAccess()).admin()
     return _run(_refresh(admin, ranges) if on_data_loss == "fail" else _refresh_what_is_left(admin, ranges))
 
 

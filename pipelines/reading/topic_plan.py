@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
@@ -49,11 +50,11 @@ def plan_table(
     check_columns(columns, on_unreadable)
     identity = Identity.of(credentials)
     ranges = plan_topic(topic, identity=identity, **options)
-    return ranges, registry_schemas(topic, schema, options.get("namespace"), identity)
+    return ranges, registry_schemas(topic, schema, ClusterAccess(options.get("namespace"), identity))
 
 
-def registry_schemas(topic: str, schema: object, namespace: str | None, identity: Identity) -> TopicSchemas | None:
+def registry_schemas(topic: str, schema: object, access: ClusterAccess) -> TopicSchemas | None:
     """Return the schemas of the registry where ``schema`` asks for them, otherwise None."""
     if not isinstance(schema, str) or schema != REGISTRY:
         return None
-    return schemas_of(topic, schema_versions(topic, namespace=namespace, identity=identity))
+    return schemas_of(topic, schema_versions(topic, access=access))

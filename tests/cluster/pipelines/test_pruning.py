@@ -16,6 +16,7 @@ from heliograph.pipelines.planning.conditions import where_of
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.ray_data.dataset import read_topic
 from heliograph.pipelines.reading.range_reader import count_ranges
+from heliograph.pipelines.streaming.datasets import stream_datasets
 from tests.cluster.support.small_cluster import small_cluster
 
 pytestmark = [
@@ -84,3 +85,23 @@ def test_ray_data_tells_what_it_needs(topic: str) -> None:
     assert values(mixed.take_all()) == [3]
     either = read_topic(topic).filter(expr=(col("__key") == b"k3") | (col("value") == b"1"))
     assert values(either.take_all()) == sorted([*wanted, 1])
+
+
+def test_a_stream_of_datasets_goes_on_with_the_batch_that_was_not_committed(topic: str, tmp_path: Path) -> None:
+    def batches() -> Iterator[tuple[int, list[int]]]:
+        stream = stream_datasets(topic, checkpoint=tmp_path, entries_per_batch=6, until_caught_up=True)
+        for batch_id, dataset in stream:
+            yield batch_id, values(dataset.take_all())
+
+    begun = batches()
+    first, interrupted = next(begun), next(begun)
+    begun.close()  # type: ignore[attr-defined]
+    rest = list(batches())
+    assert rest[0] == interrupted
+    assert [batch_id for batch_id, _ in [first, *rest]] == list(range(len(rest) + 1))
+    assert sorted(row for _, rows in [first, *rest] for row in rows) == list(range(ROWS))
+    assert list(batches()) == []
+    (subscription,) = AdminSync().subscriptions(topic)
+    assert subscription.startswith("stream-")
+    assert AdminSync().topic_stats(topic)["subscriptions"][subscription]["msgBacklog"] == 0
+    AdminSync().delete_subscription(topic, subscription)

@@ -15,6 +15,7 @@ from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.ray_data import dataset
 from heliograph.pipelines.ray_data.sink import TopicDatasink
 from heliograph.pipelines.spark import dataframe
+from heliograph.pipelines.streaming.datasets import stream_datasets
 from heliograph.pipelines.streaming.stream import stream
 from heliograph.pipelines.writing import table_writer
 from heliograph.pipelines.writing.columns import WrittenColumns
@@ -45,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Identity]:
         raise AskedError
 
     monkeypatch.setattr(access, "Admin", admin)
-    monkeypatch.setattr("heliograph.pipelines.streaming.stream.AdminSync", admin)
+    monkeypatch.setattr(access, "AdminSync", admin)
     monkeypatch.setattr("heliograph.client.discovery.attach", lambda namespace: None)
     monkeypatch.setattr(access, "noted_gateway", lambda *_: None)
     return found
@@ -61,13 +62,15 @@ def test_readers_show_the_identity_that_they_are_given_or_that_of_the_environmen
             dataframe.topic_dataframe(NOBODY, "t", **shown)
         with pytest.raises(AskedError):
             stream(NOBODY, "t", NOBODY, checkpoint=tmp_path / "checkpoint", **shown)
+        with pytest.raises(AskedError):
+            next(stream_datasets("t", checkpoint=tmp_path / "other", **shown))
 
     read_all(**ALICE)
     monkeypatch.setenv("HELIOGRAPH_USER", "bob")
     monkeypatch.setenv("HELIOGRAPH_PASSWORD", "builder")
     read_all()
     shown = [identity.present().data for identity in asked]
-    assert shown == [b"alice:wonderland"] * 3 + [b"bob:builder"] * 3
+    assert shown == [b"alice:wonderland"] * 4 + [b"bob:builder"] * 4
     assert not any(b"wonderland" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 

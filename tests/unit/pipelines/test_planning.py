@@ -24,8 +24,9 @@ from heliograph.metadata.model import BookieRegistration, LedgerInfo, TopicRecor
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.pipelines.data_source.offsets import offsets_after
 from heliograph.pipelines.planning import plan as planning
+from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.ranges import LedgerRange, range_from_json
-from heliograph.pipelines.streaming import stream
+from heliograph.pipelines.streaming import source, stream
 from heliograph.pipelines.streaming.checkpoint import Batch, StreamCheckpoint
 from heliograph.pipelines.streaming.subscription import StreamSubscription
 from heliograph.protocol.topic_name import TopicName
@@ -140,9 +141,10 @@ def test_a_planned_batch_whose_ledger_was_deleted_names_what_to_do(
     def gone(ranges: object, **options: object) -> list[LedgerRange]:
         raise NotFoundError("ledger 7 is none of t, or no longer")
 
-    monkeypatch.setattr(stream, "refresh_addresses", gone)
-    monkeypatch.setattr(stream, "plan_topic", lambda topic, **options: [])
+    monkeypatch.setattr(source, "refresh_addresses", gone)
+    monkeypatch.setattr(source, "plan_topic", lambda topic, **options: [])
     monkeypatch.setattr(StreamSubscription, "open", lambda self, positions: None)
+    monkeypatch.setattr(ClusterAccess, "admin_sync", lambda self: None)
     monkeypatch.setattr(stream, "ranges_dataframe", lambda spark, ranges, **options: list(ranges))
     handled: list[int] = []
 

@@ -16,8 +16,8 @@ from heliograph.pipelines.reading.filtering import RowFilter
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_entry_of, full_head
 from heliograph.protocol.entry import encode_entry
-from tests.unit.pipelines.reading.test_columns import TOPIC
-from tests.unit.pipelines.reading.test_special_entries import chunks_of, metadata
+from tests.unit.pipelines.reading.test_columns import TOPIC, metadata
+from tests.unit.pipelines.reading.test_special_entries import chunks_of
 
 PARTITION, LEDGER = 2, 9
 BASE_MS = 1_700_000_000_000
