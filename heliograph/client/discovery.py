@@ -281,12 +281,13 @@ def _use_token_if_local(address: str, *, is_known: bool) -> None:
     """
     if os.environ.get("RAY_AUTH_MODE") or not has_token():
         return
-    if address.startswith("ray://") or not (is_known or _is_this_machine(address.rpartition(":")[0])):
+    if address.startswith("ray://") or not (is_known or is_this_machine(address.rpartition(":")[0])):
         return
     ray_release.present_token()
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
+    """Return whether a host, given by name or address, is the machine of this process."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host.strip("[]"), 0))  # only an address of this machine can be bound
         return True

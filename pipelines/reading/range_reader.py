@@ -28,6 +28,7 @@ from heliograph.pipelines.reading.columns import ALL_COLUMNS, OnUnreadable, Rows
 from heliograph.pipelines.reading.counting import RowCounter
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.filtering import RowFilter
+from heliograph.pipelines.reading.nearby import nearby_bookies
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.protocol.entry import decode_kept
 
@@ -197,6 +198,7 @@ class Fetcher:
 
     def __init__(self, ranges: Sequence[LedgerRange]) -> None:
         self._addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
+        self._nearby = nearby_bookies(self._addresses)
         self._config = _ledger_config()
         self._grant, self._authority = "", ""
         self._reader = self._new_reader()
@@ -274,7 +276,7 @@ class Fetcher:
         raise AssertionError("the last attempt returns or raises")
 
     def _new_reader(self) -> DetachedReader:
-        return DetachedReader(self._addresses, self._config, self._grant, self._authority)
+        return DetachedReader(self._addresses, self._config, self._grant, self._authority, self._nearby)
 
 
 def _count_for(entries: Sequence[LedgerEntry]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from heliograph.actors.errors import BookieUnavailableError
@@ -50,6 +50,7 @@ class BookieContext:
         grant: ReadGrant | None = None,
         authority: str = "",
         copies_entries: bool = True,
+        nearby: Collection[str] = (),
     ) -> None:
         """Args:
         address_of: returns the ``host:port`` of a bookie, None if it is unknown.
@@ -57,11 +58,12 @@ class BookieContext:
             of them keeps the whole answer in memory.
         grant: what this process may read, where it has no secret.
         authority: which signs the certificates of bookies, in PEM, where this process has no files of TLS.
+        nearby: bookies that are asked before others that are as healthy.
         on_broken: called with an error that a core raised; by default the process ends.
         """
         self.config = config
         self.copies_entries = copies_entries
-        self.health = BookieHealth()
+        self.health = BookieHealth(nearby)
         self.loop = asyncio.get_running_loop()
         files = ClientTlsFiles(ca_text=authority) if authority else config.tls.as_client if config.tls else None
         self.bookies = BookieClient(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
@@ -34,6 +34,7 @@ class DetachedReader:
         config: LedgerClientConfig | None = None,
         grant: str = "",
         authority: str = "",
+        nearby: Collection[str] = (),
     ) -> None:
         """Make a reader. Needs a running event loop.
 
@@ -41,6 +42,7 @@ class DetachedReader:
             addresses: bookie id -> ``host:port``.
             grant: what a broker gave for the ledgers that are to be read; empty where bookies are open.
             authority: which signs the certificates of bookies, in PEM; empty where they are plain.
+            nearby: bookies whose copies are read before those of others that are as healthy.
 
         Raises:
             AuthenticationError: the grant is none, or has expired.
@@ -53,6 +55,7 @@ class DetachedReader:
             grant=self._grant,
             authority=authority,
             copies_entries=False,
+            nearby=nearby,
         )
         self._context.spawn(self._context.keep_time())
         self._is_closed = False

@@ -18,6 +18,7 @@ from heliograph.base.errors import AlreadyClosedError
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.pipelines.planning.ranges import LedgerRange, narrow, range_of
 from heliograph.pipelines.reading import range_reader
+from heliograph.pipelines.reading.nearby import nearby_bookies
 from heliograph.pipelines.reading.range_reader import read_ranges
 from heliograph.protocol.batch import encode_entry_of
 from tests.cluster.support.fake_bookie import FakeBookie
@@ -212,3 +213,16 @@ def test_a_closed_reader_takes_no_other_read() -> None:
 
     with a_ledger(2, 2) as (_, whole):
         asyncio.run(close_and_read(whole))
+
+
+@pytest.mark.parametrize("near", range(3))
+def test_copies_on_this_machine_are_read_first(near: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_ledger(3, 3) as (bookies, whole):
+        name = bookies[near].bookie_id
+        assert nearby_bookies(dict(whole.addresses)) == {bookie.bookie_id for bookie in bookies}
+        assert nearby_bookies({"b": "192.0.2.7:3181", "c": "tls://192.0.2.8:3181"}) == set()
+        monkeypatch.setattr(range_reader, "nearby_bookies", lambda addresses: frozenset([name]))
+        assert read(whole) == expected()
+        assert [batches_asked([bookie]) > 0 for bookie in bookies] == [place == near for place in range(3)]
+        del bookies[near].ledgers[LEDGER].entries[7]
+        assert read(whole) == expected()  # another one has it

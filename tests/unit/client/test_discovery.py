@@ -185,8 +185,8 @@ def test_a_ray_cluster_without_heliograph_and_one_without_brokers_have_their_own
 
 
 def test_only_addresses_of_this_machine_are_given_the_token() -> None:
-    assert discovery._is_this_machine("127.0.0.1")
-    assert not discovery._is_this_machine("203.0.113.9")
+    assert discovery.is_this_machine("127.0.0.1")
+    assert not discovery.is_this_machine("203.0.113.9")
 
 
 def test_addresses_of_tls_are_those_of_the_brokers_that_have_one(fake: FakeRay) -> None:

@@ -71,3 +71,15 @@ def test_runs_under_way_are_bounded() -> None:
     record = ledger("b1 b2 b3 b4", write_quorum=2, state=LedgerState.CLOSED, last=99).record
     core = ReadCore(record, 0, 99, 100, BookieHealth(), ReaderLimits(runs_max=3))
     assert len(some(ReadBatch, core.start(0))) == 3  # I15
+
+
+def test_nearby_bookies_are_asked_first_unless_they_fail() -> None:
+    health = BookieHealth(nearby=["b2", "elsewhere"])
+    for spread in range(3):
+        assert health.order(["b1", "b2", "b3"], spread, 0)[0] == "b2"
+    assert {health.order(["b1", "b2", "b3"], spread, 0)[1] for spread in range(3)} == {"b1", "b3"}
+    health.note_slow("b2", 0)
+    assert health.order(["b1", "b2", "b3"], 0, 0)[-1] == "b2"
+    health.note_failure("b1", 0)
+    health.note_failure("b2", 0)
+    assert health.order(["b1", "b2", "b3"], 0, 0) == ["b3", "b2", "b1"]
