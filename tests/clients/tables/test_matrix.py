@@ -16,6 +16,7 @@ import pulsar
 import pytest
 
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.reading.range_reader import count_ranges
 from tests.clients.support.golang import build_module
 from tests.clients.support.maven import build
 from tests.clients.support.program import run_program
@@ -87,6 +88,7 @@ class Found:
         ranges = plan(self.topic, self.access, compacted=compacted)
         assert read_by_range_reader(ranges) == wanted
         assert read_by_ray_data(ranges) == wanted
+        assert count_ranges(ranges) == sum(map(len, wanted.values()))
 
     def decoded(self) -> list[dict[str, Any]]:
         """Return the typed values of the table."""

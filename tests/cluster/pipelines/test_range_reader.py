@@ -7,9 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from ray.data.expressions import Expr, col, lit
 
 from heliograph.actors.errors import EntryDamagedError, NoSuchEntryError, QuorumLostError
 from heliograph.actors.ledger.driver import DetachedReader
@@ -17,6 +20,7 @@ from heliograph.actors.wire.messages import BookieOp
 from heliograph.base.errors import AlreadyClosedError
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.pipelines.planning.ranges import LedgerRange, narrow, range_of
+from heliograph.pipelines.ray_data.source import COUNTED, TableRead, TopicDatasource
 from heliograph.pipelines.reading import range_reader
 from heliograph.pipelines.reading.nearby import nearby_bookies
 from heliograph.pipelines.reading.range_reader import read_ranges
@@ -226,3 +230,45 @@ def test_copies_on_this_machine_are_read_first(near: int, monkeypatch: pytest.Mo
         assert [batches_asked([bookie]) > 0 for bookie in bookies] == [place == near for place in range(3)]
         del bookies[near].ledgers[LEDGER].entries[7]
         assert read(whole) == expected()  # another one has it
+
+
+def tasks_of(source: TopicDatasource) -> list[pa.Table]:
+    """Return the blocks that the read tasks of a Dataset make."""
+    return [block for task in source.get_read_tasks(3) for block in task()]
+
+
+def test_ray_data_prunes_columns_and_rows() -> None:
+    with a_ledger(3, 2) as (_, whole):
+        source = TopicDatasource([whole], TableRead(("value", "__key", "__publishTime")), task_bytes_min=1)
+        assert sum(block.num_rows for block in tasks_of(source)) == len(expected())
+        keys = source.apply_projection({"__key": "__key"})
+        assert {tuple(block.column_names) for block in tasks_of(keys)} == {("__key",)}
+        assert keys.get_projection_map() == {"__key": "__key"}
+        none = source.apply_projection({})
+        assert sum(block.num_rows for block in tasks_of(none)) == len(expected())
+        assert {tuple(block.column_names) for block in tasks_of(none)} == {(COUNTED,)}
+        assert source.get_projection_map() is None, "the source itself is as it was"
+        long_ago, ahead = datetime(1970, 1, 2, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+        held = source.apply_predicate((col("__publishTime") < ahead) & (col("__publishTime") > long_ago))
+        assert tasks_of(held) == []  # they were published in the first millisecond of 1970
+        kept = source.apply_predicate(lit(ahead) > col("__publishTime"))
+        assert sum(block.num_rows for block in tasks_of(kept)) == len(expected())
+        assert sum(block.num_rows for block in tasks_of(kept.apply_projection({}))) == len(expected())
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        col("value") == b"0.1",
+        (col("__key") == b"k") | (col("__key") == b"l"),
+        (col("__key") == b"k") & (col("value") == b"0.1"),
+        col("__key") == "k",
+        col("__publishTime") == 7,
+        col("__key") == col("value"),
+        ~(col("__key") == b"k"),
+    ],
+)
+def test_a_filter_that_is_not_understood_stays_with_ray_data(predicate: Expr) -> None:
+    with a_ledger(1, 1) as (_, whole):
+        source = TopicDatasource([whole], TableRead(("value", "__key")))
+        assert source.apply_predicate(predicate) is source
