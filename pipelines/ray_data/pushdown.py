@@ -17,19 +17,15 @@ def where_of_expression(expression: Any) -> Where | None:
     """Return the conditions of a predicate of Ray Data; None if it is not a conjunction of such conditions."""
     try:
         return where_of(list(_conditions(expression)))
-    except (_NotUnderstoodError, BadRequestError):
+    except BadRequestError:
         return None
-
-
-class _NotUnderstoodError(Exception):
-    """A part of a predicate that no condition stands for."""
 
 
 def _conditions(expression: Any) -> Iterator[Given]:
     from ray.data.expressions import BinaryExpr, ColumnExpr, LiteralExpr
 
     if not isinstance(expression, BinaryExpr):
-        raise _NotUnderstoodError
+        raise _no_condition(expression)
     left, right, name = expression.left, expression.right, expression.op.value
     if name == "and":
         yield from _conditions(left)
@@ -41,12 +37,16 @@ def _conditions(expression: Any) -> Iterator[Given]:
     elif sign is not None and isinstance(left, LiteralExpr) and isinstance(right, ColumnExpr):
         yield right.name, _MIRRORED[sign], _constant(right.name, left.value)
     else:
-        raise _NotUnderstoodError
+        raise _no_condition(expression)
 
 
 def _constant(column: str, value: Any) -> Any:
     """Return a constant with which Ray Data would compare in the same way."""
     fits = isinstance(value, datetime) and value.tzinfo is not None if column in TIMES else isinstance(value, bytes)
     if not fits:
-        raise _NotUnderstoodError
+        raise _no_condition(value)
     return value
+
+
+def _no_condition(part: Any) -> BadRequestError:
+    return BadRequestError(f"no condition stands for {part!r:.200}", field="filter")

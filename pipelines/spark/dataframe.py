@@ -92,9 +92,7 @@ def topic_dataframe(
             complete); ``skip`` leaves it out; ``null`` makes a row with a null value and the reason in ``__error``.
             Both log how many. Encrypted messages are passed through as they are.
         compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
-        where: conditions that all rows have to satisfy: triples of a column (``__key``, ``__messageId``,
-            ``__publishTime``, ``__eventTime``), an operator (``==``, ``<``, ``<=``, ``>``, ``>=``, ``in``,
-            ``not null``) and a value. What cannot match is not planned, or not decoded.
+        where: conditions that all rows have to satisfy, as in ``heliograph.ray_data.read_topic``.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
         credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
             environment.
