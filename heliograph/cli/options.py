@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from heliograph.base.errors import BadRequestError, ConnectionLostError
+from heliograph.base.errors import BadRequestError, ClusterNotFoundError, ConnectionLostError
 from heliograph.base.home import ADMIN_TOKEN_FILE, DEFAULT_NAMESPACE, ClusterHome, home_directory
 from heliograph.client import discovery
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
@@ -128,7 +128,15 @@ class Target:
         Raises:
             ClusterNotFoundError: There is no such Ray cluster.
         """
-        discovery.attach(self.namespace, home=self.home)
+        try:
+            discovery.attach(self.namespace, home=self.home)
+        except ClusterNotFoundError as error:
+            if os.environ.get("RAY_ADDRESS") or ClusterHome(self.home).load() is not None:
+                raise
+            raise ClusterNotFoundError(
+                f"no cluster runs from {self.home}: start one with helio up, join one with helio join, name another "
+                "home with --home, or set RAY_ADDRESS to the Ray that it runs in"
+            ) from error
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:

@@ -242,13 +242,13 @@ def members(
     would be lost or no node is there. Run it on the machine of helio up. Exits with 1 if the time was too short; run it
     again to go on.
     """
+    home = ClusterHome(context.home)
+    store_of(context.home)  # which says so if no cluster runs from here
     from heliograph.cluster.deployment import create_member
     from heliograph.cluster.etcd_members.resizing import resize
     from heliograph.cluster.lifecycle import up
     from heliograph.cluster.setting_report import of_last_start
 
-    home = ClusterHome(context.home)
-    store_of(context.home)  # which says so if no cluster runs from here
     config = of_last_start(context.namespace, home)
     with context.output.timed() as timer:
         outcome = resize(

@@ -55,7 +55,9 @@ def store_of(home: Path) -> str:
     state = ClusterHome(home).load()
     if state is None or not state.metadata_url:
         raise BadRequestError(
-            "no cluster runs from here: name its store, a URL or the directory of an embedded one", field="store"
+            f"no cluster runs from {home}: start it with helio up, or, where the command has --store, give the URL of "
+            "the store or the directory of an embedded one",
+            field="store",
         )
     return state.metadata_url
 
