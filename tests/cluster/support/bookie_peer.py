@@ -17,6 +17,7 @@ from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.wire.entry import encode_entry
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_request
 from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Flag, Status
+from heliograph.actors.wire.ranges import decode_run, encode_adds, is_run, sized
 
 
 class BookiePeer(asyncio.Protocol):
@@ -26,6 +27,7 @@ class BookiePeer(asyncio.Protocol):
         self._decoder = BookieFrameDecoder()
         self._waiting: dict[int, asyncio.Future[tuple[Answer, bytes]]] = {}
         self._last_id = 0
+        self._range: list[tuple[bytes, asyncio.Future[tuple[Answer, bytes]]]] = []
         self.transport: asyncio.Transport | None = None
 
     @classmethod
@@ -49,9 +51,15 @@ class BookiePeer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for header, body in self._decoder.feed(data):
-            future = self._waiting.pop(header[0], None)
-            if future is not None and not future.done():
-                future.set_result((decode_answer(header), bytes(body)))
+            if is_run(header):
+                first, last = decode_run(header)
+                answers = [Answer(request_id, Status.OK) for request_id in range(first, last + 1)]
+            else:
+                answers = [decode_answer(header)]
+            for answer in answers:
+                future = self._waiting.pop(answer.request_id, None)
+                if future is not None and not future.done():
+                    future.set_result((answer, bytes(body)))
 
     def call(
         self,
@@ -79,6 +87,28 @@ class BookiePeer(asyncio.Protocol):
     ) -> asyncio.Future[tuple[Answer, bytes]]:
         data = entry_bytes(ledger_id, entry_id, payload, lac=lac)
         return self.call(BookieOp.ADD, ledger_id, entry_id, flags=flags, body=data)
+
+    def add_in_range(self, ledger_id: int, entry_id: int, payload: bytes) -> asyncio.Future[tuple[Answer, bytes]]:
+        """Add an entry in one frame with the others of this turn of the event loop."""
+        future: asyncio.Future[tuple[Answer, bytes]] = asyncio.get_running_loop().create_future()
+        packed = sized(entry_bytes(ledger_id, entry_id, payload), b"")
+        assert packed is not None, "it fits a range"
+        if not self._range:
+            asyncio.get_running_loop().call_soon(self._send_range)
+        self._range.append((packed, future))
+        return future
+
+    def _send_range(self) -> None:
+        entries, self._range = self._range, []
+        if self.transport is None or self.transport.is_closing():
+            for _, future in entries:
+                future.set_exception(ConnectionResetError("not connected"))
+            return
+        first = self._last_id + 1
+        for _, future in entries:
+            self._last_id += 1
+            self._waiting[self._last_id] = future
+        self.transport.write(encode_adds(first, [packed for packed, _ in entries]))
 
     async def status(self, op: BookieOp, ledger_id: int, entry_id: int = -1, *, flags: Flag = Flag.NONE) -> Status:
         answer, _ = await self.call(op, ledger_id, entry_id, flags=flags)
