@@ -95,9 +95,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         takers = [consumer for consumer in self.consumers if consumer.can_take]
         if not takers:
             return None
-        first = min((self._ready[one][0] for one in takers if self._ready[one]), default=None)
-        if first is not None:
-            return int(first)
+        if self._ready_at:  # most entries are delivered without having been parked
+            first = min((self._ready[one][0] for one in takers if self._ready[one]), default=None)
+            if first is not None:
+                return int(first)
         if self._parked_count >= min(PARKED_MAX, PARKED_PER_CONSUMER_MAX * len(self.consumers)):
             return None
         if self._due:
