@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found,
 
 from heliograph.pipelines.data_source.filters import where_of_filter
 from heliograph.pipelines.data_source.offsets import (
+    Offsets,
     limited,
     of_topic,
     offsets_after,
@@ -34,6 +35,7 @@ from heliograph.pipelines.planning.conditions import both
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, range_from_json, split
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.streaming.patience import Patience
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 TASKS = 64  # of one query or micro-batch, unless the data needs more or the option ``parallelism`` says otherwise
@@ -96,29 +98,36 @@ def takes_filters() -> bool:
 
 
 class StreamReader(_Rows, SupportsTriggerAvailableNow, DataSourceStreamReader):  # type: ignore[misc, unused-ignore]
-    """Reads a topic in micro-batches, whose offsets Spark stores in its checkpoint."""
+    """Reads a topic in micro-batches, whose offsets Spark stores in its checkpoint.
+
+    It waits for a cluster that does not answer, with a line in the log for each attempt.
+    """
 
     def __init__(self, options: SourceOptions, schemas: TopicSchemas | None) -> None:
         super().__init__(options, schemas)
+        self._patience = Patience()
         self._planner = SourcePlanner(options)
         self._until: _Stored | None = None  # of Trigger.AvailableNow
 
     def initialOffset(self) -> _Stored:
         """Return where a new query begins, and open its subscription there."""
-        offsets = self._planner.start()
+        offsets = self._patience.call("looking for the start of a stream", self._planner.start)
+        self._patience.call("opening the subscription of a stream", lambda: self._open(offsets))
+        return offsets_to_json(offsets)
+
+    def _open(self, offsets: Offsets) -> None:
         for topic, subscription in self._planner.subscriptions():
             subscription.open(of_topic(offsets, topic))
-        return offsets_to_json(offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End the query at what is acknowledged now."""
-        self._until = offsets_to_json(self._planner.latest())
+        self._until = self.reportLatestOffset()
 
     def latestOffset(self, start: _Stored, limit: ReadLimit) -> _Stored:
         """Return the end of the next micro-batch."""
         offsets = offsets_from_json(start)
         until = None if self._until is None else offsets_from_json(self._until)
-        ranges = limited(self._planner.plan(offsets, until), *_limits(limit))
+        ranges = limited(self._planned(offsets, until), *_limits(limit))
         return offsets_to_json(offsets_after(offsets, ranges))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -131,16 +140,23 @@ class StreamReader(_Rows, SupportsTriggerAvailableNow, DataSourceStreamReader): 
 
     def reportLatestOffset(self) -> _Stored:
         """Return the end of the topic, which Spark shows as progress and lag."""
-        return offsets_to_json(self._planner.latest())
+        return offsets_to_json(self._patience.call("looking for the end of a stream", self._planner.latest))
 
     def partitions(self, start: _Stored, end: _Stored) -> list[RangesPartition]:
         """Return the work of each task of a micro-batch: the same rows however often it runs."""
-        return self._partitions(self._planner.plan(offsets_from_json(start), offsets_from_json(end)))
+        return self._partitions(self._planned(offsets_from_json(start), offsets_from_json(end)))
+
+    def _planned(self, start: Offsets, end: Offsets | None) -> list[LedgerRange]:
+        return self._patience.call("planning a micro-batch", lambda: self._planner.plan(start, end))
 
     def commit(self, end: _Stored) -> None:
         """Acknowledge what the query has handled, so that retention need not keep it."""
+        offsets = offsets_from_json(end)
+        self._patience.call("acknowledging a micro-batch", lambda: self._acknowledge(offsets))
+
+    def _acknowledge(self, offsets: Offsets) -> None:
         for topic, subscription in self._planner.subscriptions():
-            subscription.acknowledge(of_topic(offsets_from_json(end), topic))
+            subscription.acknowledge(of_topic(offsets, topic))
 
 
 def _limits(limit: ReadLimit) -> tuple[int | None, int | None]:
