@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientsStack]:
-    retention = {"retention_seconds": 0, "retention_bytes": 0}
-    with running_stack(tmp_path_factory.mktemp("streams"), brokers=1, **retention) as running:
+    folder = tmp_path_factory.mktemp("streams")
+    with running_stack(folder, brokers=1, retention_seconds=0, retention_bytes=0) as running:
         yield running
 
 
