@@ -15,6 +15,7 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, StorageFullError
+from heliograph.protocol.batch import STOPS_AT_REFUSAL
 
 
 class AccessMode(enum.Enum):
@@ -105,6 +106,7 @@ class TopicProducer:
         self.is_ready = True
         self.schema_version = b""  # of the schema that it declared
         self.metadata = metadata or {}
+        self.refusal: HeliographError | None = None  # of an entry, which later ones get, too, if the client asks for it
         self.window = RateWindow(time.monotonic(), 2)  # of messages and bytes in
         self.connected_ms = wall_ms()
         self.sent = 0  # entries that came, which numbers them from 1
@@ -113,6 +115,16 @@ class TopicProducer:
         self.messages_in = 0
         self.bytes_in = 0
         self._turns: deque[tuple[int, Callable[[], None]]] = deque()  # answers that wait for earlier entries
+
+    def check_refused(self) -> None:
+        """Raise the refusal of an earlier entry, if the client wants none stored after it."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    def note_refusal(self, error: HeliographError) -> None:
+        """Note that an entry is refused."""
+        if STOPS_AT_REFUSAL in self.metadata:
+            self.refusal = error
 
     @property
     def pending(self) -> int:

@@ -280,6 +280,7 @@ class ProducerCommands(ProducerChannel):
         size = len(section)
         self.connection.hold_publish(size)
         try:
+            producer.check_refused()
             entry = TopicEntry.read(section, check=True)
             self._check_size(size, topic)
             if topic.policies.encryption_required and not entry.is_marker:  # else no entry pays for the question
@@ -287,6 +288,7 @@ class ProducerCommands(ProducerChannel):
             if entry.deliver_at_ms:
                 _check_delay(entry.deliver_at_ms, topic)
         except (ChecksumError, MessageTooLargeError, PolicyLimitError, ProtocolError) as error:
+            producer.note_refusal(error)
             PublishRequest(producer, send.sequence_id, send.highest_sequence_id, 0, size).refuse(error)
             return
         topic.admission.send(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 import heliograph
-from heliograph.base.errors import BadRequestError, IncompatibleSchemaError, NotFoundError, UnsupportedError
+from heliograph.base.errors import (
+    BadRequestError,
+    HeliographError,
+    IncompatibleSchemaError,
+    NotFoundError,
+    UnsupportedError,
+)
 from heliograph.client.admin.admin import AdminSync
 from heliograph.client.schemas.records import AvroSchema
 from heliograph.pipelines.planning.access import ClusterAccess
@@ -117,6 +124,30 @@ def test_a_row_that_the_broker_does_not_take_is_named() -> None:
     table = pa.table({"value": [b"x", bytes(6 << 20), b"y"]})
     with pytest.raises(BadRequestError, match="row 1 of its task"):
         written("large", table)
+
+
+def test_rows_after_one_that_the_broker_refuses_are_not_stored_without_it() -> None:
+    """Otherwise the next run of the task would take the row that was refused for stored."""
+    deduplicating("limited")
+    admin, late = AdminSync(), MOMENT.replace(year=2100)
+    rows = [b"%d" % row for row in range(5_000)]
+    later = pa.array([late if row == b"2500" else None for row in rows], pa.timestamp("ms", "UTC"))
+    table = pa.table({"value": rows, "later": later})
+    admin.namespaces.set_topic_policies("limited", {"delayed_ms_max": 1_000})
+    with heliograph.connect() as client, client.producer("limited") as producer, contextlib.suppress(HeliographError):
+        while True:  # until the policy is applied
+            producer.send(b"probe", deliver_at=int(late.timestamp() * 1000))
+    for _ in range(2):
+        with pytest.raises(HeliographError, match="delay"):
+            written("limited", table, deliver_at="later", identity=WriteIdentity("q"))
+    admin.namespaces.set_topic_policies("limited", {"delayed_ms_max": 0})
+    while True:
+        try:
+            assert written("limited", table, deliver_at="later", identity=WriteIdentity("q")) == 5_000
+            break
+        except HeliographError:
+            time.sleep(0.01)  # the policy is not applied yet; ends by the time-out of the test at the latest
+    assert [row["value"] for row in rows_of("limited", "value") if row["value"] != b"probe"] == rows
 
 
 def test_a_schema_evolves_with_the_columns_and_what_is_incompatible_is_refused_first() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heliograph.client.options import ProducerOptions
 from heliograph.client.types import AccessMode
 from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import STOPS_AT_REFUSAL
 from heliograph.protocol.schema import SchemaInfo, to_wire
 
 _T = pb.BaseCommand
@@ -41,6 +42,8 @@ def register(
         command.schema.CopyFrom(to_wire(schema))
     if options.initial_subscription is not None:
         command.initial_subscription_name = options.initial_subscription
+    if options.stop_at_failure:
+        command.metadata.add(key=STOPS_AT_REFUSAL, value="true")
     if topic_epoch is not None:
         command.topic_epoch = topic_epoch
     return pb.BaseCommand(type=_T.PRODUCER, producer=command)

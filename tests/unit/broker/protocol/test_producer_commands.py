@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.batch import encode_entry_of
+from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_entry_of
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
 from tests.unit.broker.world import turns
@@ -69,6 +69,21 @@ def test_refusals_keep_their_place_among_the_receipts(lone: LoneBroker, version:
         damaged = str(pb.CHECKSUM_ERROR)
         assert verdicts(client) == [("R", 0), (str(code), 1), ("R", 2), (damaged, 3), (str(code), 4), ("R", 5)]
         assert lone.broker._publish_budget.bytes == 0
+        client.leave()
+
+    lone.run(scenario())
+
+
+def test_nothing_is_stored_after_a_refusal_where_the_client_asks_for_that(lone: LoneBroker) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        produce(client, metadata=[pb.KeyValue(key=STOPS_AT_REFUSAL, value="true")])
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        for sequence_id, section in enumerate((ENTRY, b"?", ENTRY, ENTRY)):
+            send(client, sequence_id, section)
+        await turns(lambda: len(verdicts(client)) == 4)
+        refused = str(pb.NOT_ALLOWED_ERROR)
+        assert verdicts(client) == [("R", 0), (refused, 1), (refused, 2), (refused, 3)]
         client.leave()
 
     lone.run(scenario())
