@@ -43,6 +43,13 @@ class Column:
         self._shared: pa.Array | None = None  # the longest run so far of the value ``_shared_value``
         self._shared_value: Any = None
 
+    def append(self, value: Any) -> None:
+        """Add one value, or None."""
+        if self._parts and type(self._parts[-1]) is list:
+            self._parts[-1].append(value)
+        else:
+            self._parts.append([value])
+
     def extend(self, values: Values) -> None:
         """Add values, an array of the column's type, or byte strings as the rows of a matrix."""
         if isinstance(values, pa.Array | np.ndarray):

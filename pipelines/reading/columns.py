@@ -174,7 +174,8 @@ class Rows:
             self._add_batch(place, metadata, plain)
         else:
             self._add_single(metadata, bytes(plain))
-            self._extend(MESSAGE_ID, [single_id(place, first_chunk)], 1)
+            if MESSAGE_ID in self._built:
+                self._built[MESSAGE_ID].append(single_id(place, first_chunk))
         self.payload_bytes += len(plain)
         self._add_common(topic, metadata, self.count - before)
 
@@ -206,13 +207,13 @@ class Rows:
         self.count += 1
         for name, column in self._built.items():
             if name in _OWN_FIELDS:
-                column.extend([_OWN_FIELDS[name](metadata)])
+                column.append(_OWN_FIELDS[name](metadata))
             elif name == VALUE:
-                column.extend([None if metadata.null_value else plain])
+                column.append(None if metadata.null_value else plain)
             elif name == SEQUENCE_ID:
-                column.extend([None if error else _sequence_id(metadata.sequence_id)])
+                column.append(None if error else _sequence_id(metadata.sequence_id))
             elif name == ERROR:
-                column.extend([error])
+                column.append(error)
 
     def _add_common(self, topic: str, metadata: MessageMetadata, rows: int) -> None:
         for name, column in self._built.items():

@@ -17,7 +17,6 @@ import pyarrow as pa
 from heliograph.pipelines.reading.batch.head_format import (
     EVENT_TIME,
     KEY,
-    MESSAGES_MIN,
     MORE,
     NUMBER_BYTES_MAX,
     OFFSET_MAX,
@@ -26,6 +25,7 @@ from heliograph.pipelines.reading.batch.head_format import (
 )
 from heliograph.pipelines.reading.batch.messages import Messages
 
+MESSAGES_MIN = 256  # in a batch: below it, walking costs less
 HEAD_BYTES_MIN = 2  # a tag and a number
 PLACES_A_MESSAGE_MAX = 8  # where a head may begin; with more, as in values full of zeros, walking costs less
 SIZE_BYTES_MAX = 3  # of the number that is a payload's size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base.errors import ProtocolError
+from heliograph.pipelines.reading.batch import varied
 from heliograph.pipelines.reading.batch.columns import batch_columns
 from heliograph.pipelines.reading.batch.head_format import MESSAGES_MIN
 from heliograph.pipelines.reading.batch.messages import Messages
@@ -20,6 +22,15 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import iterate_batch
 
 _NUMBER = st.integers(0, (1 << 64) - 1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_batches_are_read_at_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(varied, "MESSAGES_MIN", MESSAGES_MIN)
+        yield
+
+
 _HEAD = st.fixed_dictionaries(
     {},
     optional={
@@ -130,6 +141,14 @@ def test_messages_of_different_sizes_are_read_at_once(
     assert shown(found) == expected(plain, len(messages))
     if bytes_ == b"x" and all(len(packed(head, b"")) < 256 for head, _ in messages):
         assert not isinstance(found.values, list)
+
+
+def test_a_small_batch_is_walked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(varied, "MESSAGES_MIN", 41)
+    plain = b"".join(packed({}, b"x" * n) for n in range(40))
+    found = batch_columns(plain, 40)
+    assert isinstance(found.values, list)
+    assert shown(found) == expected(plain, 40)
 
 
 def test_a_value_that_looks_like_heads_does_not_slow_a_batch_down() -> None:

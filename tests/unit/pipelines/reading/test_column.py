@@ -44,6 +44,16 @@ def test_byte_strings_of_all_forms(parts: list[Any]) -> None:
     assert column.take().to_pylist() == []
 
 
+def test_values_one_by_one_between_others() -> None:
+    column = Column(pa.binary())
+    column.append(b"a")
+    column.append(None)
+    column.extend(matrix(2, 3))
+    column.append(b"b")
+    column.repeat(None, 1)
+    assert column.take().to_pylist() == [b"a", None, *listed(matrix(2, 3)), b"b", None]
+
+
 def test_a_matrix_with_columns_left_out_is_copied_row_by_row() -> None:
     column = Column(pa.binary())
     column.extend(matrix(4, 9)[:, 3:7])
