@@ -412,6 +412,8 @@ class Bookie:
             checkpoint_failures=flushes.failures,
             checkpoint_number=storage.checkpoint_number,
             bytes_flushed=flushes.bytes_flushed,
+            bytes_kept=storage.bytes_kept,
+            kept_logs=storage.kept_logs,
             flush_seconds=flushes.flush_seconds,
             flush_seconds_max=flushes.flush_seconds_max,
             reads=reads.reads,

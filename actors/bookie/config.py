@@ -77,6 +77,12 @@ class BookieConfig:
         least=0,
         most=1_000_000,
     )
+    single_write_bytes: int = setting(
+        32 << 10,
+        "entries of this size and larger are written once: they stay in their journal file, which becomes an entry "
+        "log, where it is on the file system of the data directory; 0: off",
+        least=0,
+    )
     entry_log_bytes: int = setting(512 << 20, "size at which an entry log is closed", least=4 << 10, most=1 << 31)
     index_cache_bytes: int = setting(16 << 20, "block cache of RocksDB, which holds the locations of entries", least=0)
     flush_interval_ms: int = setting(10_000, "longest time between two flushes of the write cache", least=1)

@@ -28,7 +28,7 @@ from heliograph.metadata.store import MetadataStore
 COOKIE_NAME = "cookie"
 DRAFT_NAME = "cookie.draft"
 _FILES = ("mark", "index")  # of a data directory
-_ENDINGS = (".journal", ".log")
+_ENDINGS = (".journal", ".log", ".kept")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,10 @@ class BookieStatistics:
     checkpoint_failures: int = field(metadata=described("checkpoints that failed and are repeated"))
     checkpoint_number: int = field(metadata=described("number of the latest checkpoint that was begun"))
     bytes_flushed: int = field(metadata=described("bytes written to entry logs by flushes"))
+    bytes_kept: int = field(
+        metadata=described("bytes of entries that flushes left in journal files, which became entry logs")
+    )
+    kept_logs: int = field(metadata=described("journal files that serve as entry logs"))
     flush_seconds: float = field(metadata=described("time in flushes"))
     flush_seconds_max: float = field(metadata=described("longest flush"))
     reads: int = field(metadata=described("reads of one entry"))

@@ -72,6 +72,13 @@ class DiskFile(Protocol):
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes."""
 
+    def allocate(self, size: int) -> None:
+        """Have the file occupy its first ``size`` bytes, which read as zeros where nothing was written.
+
+        Raises:
+            BookieStorageError: there is no room.
+        """
+
     def close(self) -> None:
         """Close the file without a sync. Idempotent."""
 
@@ -111,8 +118,18 @@ class Disk(Protocol):
     def rename(self, source: Path, target: Path) -> None:
         """Rename ``source`` to ``target``, replacing it. Durable after ``sync_directory``."""
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name. Durable after ``sync_directory``.
+
+        Raises:
+            BookieStorageError: the names are on two file systems, the file system has no links, or ``target`` exists.
+        """
+
+    def names_of(self, path: Path) -> int:
+        """Return how many names the file has."""
+
     def remove(self, path: Path) -> None:
-        """Remove a file. Durable after ``sync_directory``. A missing file is no error."""
+        """Remove a name of a file. Durable after ``sync_directory``. A missing file is no error."""
 
     def sync_directory(self, directory: Path) -> None:
         """Make durable which names are in the directory."""
@@ -187,6 +204,19 @@ class RealDisk:
         except OSError as error:
             raise BookieStorageError(f"cannot rename {source} to {target}: {error}") from error
 
+    def link(self, source: Path, target: Path) -> None:
+        self.check()
+        try:
+            self.raw_link(source, target)
+        except OSError as error:
+            raise BookieStorageError(f"cannot link {source} to {target}: {error}") from error
+
+    def names_of(self, path: Path) -> int:
+        try:
+            return os.stat(path).st_nlink
+        except OSError as error:
+            raise BookieStorageError(f"cannot look at {path}: {error}") from error
+
     def remove(self, path: Path) -> None:
         self.check()
         try:
@@ -251,8 +281,14 @@ class RealDisk:
     def raw_truncate(self, fd: int, path: Path, size: int) -> None:
         os.ftruncate(fd, size)
 
+    def raw_allocate(self, fd: int, path: Path, size: int) -> None:
+        os.posix_fallocate(fd, 0, size)
+
     def raw_rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
+
+    def raw_link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
 
     def raw_remove(self, path: Path) -> None:
         os.remove(path)
@@ -274,6 +310,9 @@ class ReadOnlyDisk(RealDisk):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def raw_rename(self, source: Path, target: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(source))
+
+    def raw_link(self, source: Path, target: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(source))
 
     def raw_remove(self, path: Path) -> None:
@@ -368,6 +407,13 @@ class RealFile:
             self._disk.raw_truncate(self._fd, self._path, size)
         except OSError as error:
             raise BookieStorageError(f"cannot truncate {self._path}: {error}") from error
+
+    def allocate(self, size: int) -> None:
+        self._disk.check()
+        try:
+            self._disk.raw_allocate(self._fd, self._path, size)
+        except OSError as error:
+            raise BookieStorageError(f"cannot allocate {size} bytes for {self._path}: {error}") from error
 
     def close(self) -> None:
         if self._fd >= 0:

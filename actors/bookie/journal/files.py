@@ -2,12 +2,17 @@
 
 ``<16 hex digits>.journal`` is in use or ready for use. ``<16 hex digits>.spare`` lies completely before the mark and is
 kept to be used again under a new, higher id: overwriting a written file syncs twice as fast as growing one.
+
+A file that a data directory keeps as an entry log has a second name there (``store/kept_log.py``). It is never used
+again: only its name here is removed. While files are kept, new ones are allocated and not filled with zeros, because
+that would write each byte twice after all.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Container
 from pathlib import Path
 
 from heliograph.actors.bookie.config import JOURNAL_SPARE_FILES_MAX
@@ -35,6 +40,7 @@ class JournalFiles:
         self._directory = directory
         self._file_bytes = file_bytes
         self._lock = threading.Lock()
+        self._are_kept = False  # the files that were recycled last became entry logs
         self._next_id = max([first_id, *(file_id + 1 for file_id in used_ids(disk, directory))])
         for name in _names(disk, directory, _DRAFT):
             disk.remove(directory / name)
@@ -68,14 +74,26 @@ class JournalFiles:
             self._next_id = file_id + 1  # last: an id without a written file would be a gap for the replay
             return file_id, file
 
-    def recycle_below(self, file_id: int) -> int:
-        """Turn the files with a lower id into spares; return how many. All their records must be stored elsewhere."""
+    @property
+    def directory(self) -> Path:
+        """The directory of the files."""
+        return self._directory
+
+    def recycle_below(self, file_id: int, kept: Container[int] = ()) -> int:
+        """Turn the files with a lower id into spares; return how many. All their records must be stored elsewhere.
+
+        Args:
+            kept: files that became entry logs, and are not used again. A file with a second name never is.
+        """
         with self._lock:
             spares = len(_names(self._disk, self._directory, _SPARE))
             done = [old for old in used_ids(self._disk, self._directory) if old < file_id]
             for old in done:
                 path = used_path(self._directory, old)
-                if spares < JOURNAL_SPARE_FILES_MAX:
+                self._are_kept = old in kept or self._disk.names_of(path) > 1  # I1
+                if self._are_kept:
+                    self._disk.remove(path)
+                elif spares < JOURNAL_SPARE_FILES_MAX:
                     self._disk.rename(path, path.with_suffix(_SPARE))
                     spares += 1
                 else:
@@ -85,11 +103,12 @@ class JournalFiles:
     def _fill(self, file_id: int) -> Path:
         draft = self._directory / f"{file_id:016x}{_DRAFT}"
         self._disk.remove(draft)
-        zeros = BlockBuffer(_FILL_BYTES)
         file = self._disk.open(draft, create=True, is_direct=True)
         try:
-            for offset in range(0, self._file_bytes, _FILL_BYTES):
-                file.write_at(offset, zeros.view(min(_FILL_BYTES, self._file_bytes - offset)))
+            if self._are_kept:
+                file.allocate(self._file_bytes)
+            else:
+                self._write_zeros(file)
             file.sync()
         except BaseException:
             file.close()
@@ -99,10 +118,20 @@ class JournalFiles:
         file.close()
         return draft
 
+    def _write_zeros(self, file: DiskFile) -> None:
+        zeros = BlockBuffer(_FILL_BYTES)
+        for offset in range(0, self._file_bytes, _FILL_BYTES):
+            file.write_at(offset, zeros.view(min(_FILL_BYTES, self._file_bytes - offset)))
+
 
 def used_path(directory: Path, file_id: int) -> Path:
     """Return the path of a journal file."""
     return directory / f"{file_id:016x}{_USED}"
+
+
+def file_id_of(path: Path) -> int:
+    """Return the id of the journal file of this path."""
+    return int(path.name.removesuffix(_USED), 16)
 
 
 def used_ids(disk: Disk, directory: Path) -> list[int]:

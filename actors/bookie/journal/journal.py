@@ -15,19 +15,27 @@ it was durable, which distinguishes damage from a torn tail (docs/formats-bookie
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from heliograph.actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
 from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer
 from heliograph.actors.bookie.disk.disk import DiskFile
 from heliograph.actors.bookie.journal.files import JournalFiles
-from heliograph.actors.bookie.journal.format import batch_bytes, encode_batch, encode_file_header
+from heliograph.actors.bookie.journal.format import (
+    RECORD_HEADER_BYTES,
+    batch_bytes,
+    encode_batch,
+    encode_file_header,
+)
 from heliograph.actors.bookie.journal.loop_commits import LoopCommits
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 
@@ -37,6 +45,14 @@ _BUFFER_BYTES = 1 << 20  # initial size of the batch buffer, which grows with th
 class JournalPosition(NamedTuple):
     """A place in a journal: everything before it is durable."""
 
+    file_id: int
+    offset: int
+
+
+class JournalNote(NamedTuple):
+    """Where a payload is, which is durable there."""
+
+    payload: bytes
     file_id: int
     offset: int
 
@@ -95,6 +111,7 @@ class Journal:
         loop_commits: LoopCommits,
         may_wait: Callable[[], bool],
         ports: JournalPorts,
+        noted_bytes: int = 0,
     ) -> None:
         """
         Args:
@@ -103,7 +120,14 @@ class Journal:
             seal_seconds: idle time after which the last batch is sealed.
             loop_commits: which batches the event loop commits.
             may_wait: whether the event loop may wait for the disk now; called there.
+            noted_bytes: payloads of this size and larger are noted with their places; 0: none is.
         """
+        self._noted_bytes = noted_bytes
+        self._notes: deque[JournalNote] = deque()  # of entries in the write cache, until the next checkpoint (I15)
+        self._ends: dict[int, int] = {}  # of closed files, until they are recycled
+        self._queued_records = 0  # since the start
+        self._ended_records = 0  # those of them that are durable or were refused
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # a number of ended records, who waits for it
         self._files = files
         self._file_bytes = file_bytes
         self._loop_commits = loop_commits
@@ -150,6 +174,7 @@ class Journal:
         with self._condition:
             self._queue += items
             self._queued_bytes += size
+            self._queued_records += len(items)
             if not self._idle or self._has_turn:
                 return
             soon = self._ports.soon
@@ -171,9 +196,39 @@ class Journal:
             self._ready.result()[1].close()
         self._file.close()
 
-    def recycle(self, mark: JournalPosition) -> None:
-        """Recycle the files before the one that holds ``mark``. The mark must be durable."""
-        self._files.recycle_below(mark.file_id)
+    def recycle(self, mark: JournalPosition, kept: Container[int] = ()) -> None:
+        """Recycle the files before the one that holds ``mark``, except for ``kept``. The mark must be durable."""
+        self._files.recycle_below(mark.file_id, kept)
+        for file_id in [file_id for file_id in list(self._ends) if file_id < mark.file_id]:
+            del self._ends[file_id]
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the files."""
+        return self._files.directory
+
+    def end_of(self, file_id: int) -> int | None:
+        """Return the offset after the last batch of a closed file of this process, until it is recycled."""
+        return self._ends.get(file_id)
+
+    def take_notes(self) -> list[JournalNote]:
+        """Return the places of large payloads that became durable, each once.
+
+        Whoever reads ``position`` first gets the notes of everything before it.
+        """
+        notes: list[JournalNote] = []
+        while self._notes:
+            notes.append(self._notes.popleft())
+        return notes
+
+    def caught_up(self) -> asyncio.Future[None]:
+        """Return a future that ends when every record queued before is durable or refused. For the event loop."""
+        future = asyncio.get_running_loop().create_future()
+        if self._ended_records >= self._queued_records:
+            future.set_result(None)
+        else:
+            self._waiting.append((self._queued_records, future))
+        return future
 
     def _run(self) -> None:
         try:
@@ -262,21 +317,35 @@ class Journal:
             raise
         except BookieStorageError as error:  # no space for another file: nothing of this batch was written
             self._is_sealed = not items  # a seal is not tried again
+            self._ended_records += len(items)
             return error
         length, sequence = self._encode(items, size)
         with self._files.io_priority:
             started = time.perf_counter()
             self._file.write_durably(self._offset, self._buffer.view(length))
             took = time.perf_counter() - started
+        if self._noted_bytes:
+            self._note_places(items)  # before the position: a mark that passes them knows them (I1)
         self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
         self._count(len(items), length, took, is_on_loop=is_on_loop)
         self._loop_commits.note(len(items), size, took)
         self.position = JournalPosition(self._file_id, self._offset)
+        self._ended_records += len(items)
         self._committed_at = time.monotonic()
         self._is_sealed = not items
         if self._ready is None and self._offset > self._file_bytes // 2:
             self._ready = self._preparer.submit(self._files.make_ready)
         return None
+
+    def _note_places(self, items: list[JournalItem]) -> None:
+        """Note where the large payloads of the batch at the current offset are."""
+        least = self._noted_bytes
+        at = self._offset or BLOCK_BYTES  # the header of a new file comes first
+        for _, payload, _, _ in items:
+            at += RECORD_HEADER_BYTES
+            if len(payload) >= least:
+                self._notes.append(JournalNote(payload, self._file_id, at))
+            at += len(payload)
 
     def _encode(self, items: list[JournalItem], size: int) -> tuple[int, int]:
         """Encode the batch into the buffer, with the header of a new file; return its bytes and the next sequence."""
@@ -294,6 +363,7 @@ class Journal:
         ready, self._ready = self._ready, None
         file_id, file = ready.result() if ready is not None else self._files.make_ready()
         self._file.close()  # its last batch was synced before its waiters were notified
+        self._ends[self._file_id] = self._offset
         self._file_id, self._file = file_id, file
         self._offset, self._batch = 0, 1
         self.statistics.rotations += 1
@@ -313,6 +383,12 @@ class Journal:
             notify_waiters(items, error)
         except Exception as broken:  # a waiter broke its promise; the event loop would only log it
             self._ports.on_failure(broken)
+        if self._waiting:
+            ended = [future for number, future in self._waiting if number <= self._ended_records]
+            self._waiting = [waiting for waiting in self._waiting if waiting[0] > self._ended_records]
+            for future in ended:
+                if not future.done():
+                    future.set_result(None)
 
 
 def notify_waiters(items: list[JournalItem], error: BookieStorageError | None) -> None:

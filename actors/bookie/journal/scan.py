@@ -90,6 +90,21 @@ def scan(file: DiskFile, file_id: int) -> tuple[JournalFileHeader | None, Iterat
     return _scan(ScanWindow(file.read_at, file.size()), file_id, str(file.path))
 
 
+def scan_kept(file: DiskFile) -> Iterator[JournalBatch]:
+    """Yield the complete batches of a journal file that serves as an entry log, whatever its id and wherever it ends.
+
+    Raises:
+        JournalCorruptError: the file has no sound header, or is damaged.
+        BookieStorageError: the file cannot be read.
+    """
+    window = ScanWindow(file.read_at, file.size())
+    place = window.at(0, BLOCK_BYTES)
+    header = decode_file_header(window.view[place : place + BLOCK_BYTES], str(file.path))
+    if header is None:
+        raise JournalCorruptError(f"{file.path}: damaged at offset 0, where a journal file has its header")
+    return _batches(window, header, str(file.path))
+
+
 def _scan(window: ScanWindow, file_id: int, name: str) -> tuple[JournalFileHeader | None, Iterator[JournalBatch]]:
     place = window.at(0, BLOCK_BYTES)
     header = decode_file_header(window.view[place : place + BLOCK_BYTES], name)

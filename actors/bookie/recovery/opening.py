@@ -126,6 +126,7 @@ def start_journals(disk: Disk, opened: Opened, ports: JournalPorts) -> None:
                 LoopCommits(config.journal_loop_sync_us / 1e6),
                 storage.may_wait_for_disk,
                 ports,
+                config.single_write_bytes,
             )
         )
     checkpoint = storage.begin_checkpoint()

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from heliograph.actors.bookie.config import READ_AHEAD_SECONDS_MAX, READ_AHEADS_MAX
-from heliograph.actors.bookie.store.data_directory import Records
+from heliograph.actors.bookie.store.entry_log import Records
 from heliograph.actors.bookie.store.payloads import EntryPayload, ReadBuffer
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError
 from heliograph.base.completion import shielded

@@ -27,7 +27,9 @@ from heliograph.actors.errors import BookieStorageError
 
 MARK_NAME = "mark"
 _MAGIC = b"HELIOMRK"
-_VERSION = 1
+PLAIN_VERSION = 1
+KEPT_VERSION = 2  # the same bytes: there may be kept journal files, which programs that read only version 1 would lose
+_VERSIONS_READ = (PLAIN_VERSION, KEPT_VERSION)
 _HEAD = struct.Struct(">8sIIQI")  # magic, version, CRC32C of what follows, checkpoint number, count of journals
 _CHECKED_FROM = 16
 _POSITION = struct.Struct(">QQ")
@@ -39,6 +41,7 @@ class Mark:
 
     checkpoint: int
     positions: tuple[JournalPosition, ...]
+    version: int = PLAIN_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,9 @@ class Checkpoint:
 def encode_mark(mark: Mark) -> bytes:
     """Encode the content of a mark file."""
     body = b"".join(_POSITION.pack(*position) for position in mark.positions)
-    head = _HEAD.pack(_MAGIC, _VERSION, 0, mark.checkpoint, len(mark.positions))
+    head = _HEAD.pack(_MAGIC, mark.version, 0, mark.checkpoint, len(mark.positions))
     checksum = crc32c.crc32c(head[_CHECKED_FROM:] + body)
-    return _HEAD.pack(_MAGIC, _VERSION, checksum, mark.checkpoint, len(mark.positions)) + body
+    return _HEAD.pack(_MAGIC, mark.version, checksum, mark.checkpoint, len(mark.positions)) + body
 
 
 def decode_mark(data: bytes, name: str) -> Mark:
@@ -70,12 +73,12 @@ def decode_mark(data: bytes, name: str) -> Mark:
     magic, version, checksum, number, count = _HEAD.unpack_from(data)
     if magic != _MAGIC or checksum != crc32c.crc32c(data[_CHECKED_FROM:]):
         raise BookieStorageError(f"{name} is damaged")
-    if version != _VERSION:
-        raise BookieStorageError(f"{name}: mark format {version}, this program reads {_VERSION}")
+    if version not in _VERSIONS_READ:
+        raise BookieStorageError(f"{name}: mark format {version}, this program reads {_VERSIONS_READ}")
     if len(data) != _HEAD.size + count * _POSITION.size:
         raise BookieStorageError(f"{name} has a wrong length")
     positions = tuple(JournalPosition(*pair) for pair in _POSITION.iter_unpack(data[_HEAD.size :]))
-    return Mark(number, positions)
+    return Mark(number, positions, version)
 
 
 def write_mark(disk: Disk, directories: Sequence[Path], mark: Mark) -> None:

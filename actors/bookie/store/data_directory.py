@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from heliograph.actors.bookie.disk.blocks import own_memory
 from heliograph.actors.bookie.disk.disk import Disk
 from heliograph.actors.bookie.store.entry_log import (
+    KEPT_ID_LEAST,
     EntryLogReader,
     EntryLogWriter,
     EntryRun,
+    Records,
     log_ids,
     log_path,
     read_map,
 )
 from heliograph.actors.bookie.store.index import IndexBatch, LedgerRecord, LocationIndex
+from heliograph.actors.bookie.store.kept_log import KeptLogs
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError, EntryDamagedError
 
 INDEX_NAME = "index"
 LENGTH_BYTES = 4  # size of the u32 before each entry of a record
 
-Records = tuple[tuple[int, ...], memoryview]  # the sizes of records, and the records one after another
 SortedEntries = Iterable[tuple[int, list[tuple[int, bytes]]]]  # ledgers ascending, each with its entries ascending
 
 
@@ -40,15 +42,24 @@ class DataDirectory:
         self.reader = EntryLogReader(disk, directory)
         self._live_bytes: Counter[int] | None = None  # by log; counted when first needed
         self._unindexed: tuple[int, list[EntryRun]] | None = None  # a failed checkpoint: its number and its runs
-        known = log_ids(disk, directory)
+        self.kept = KeptLogs(disk, directory)
+        known = [log_id for log_id in log_ids(disk, directory) if log_id < KEPT_ID_LEAST]
         self.writer = EntryLogWriter(disk, directory, log_bytes, known[-1] + 1 if known else 1)
 
     def flush(
-        self, entries: SortedEntries, ledgers: list[LedgerRecord], checkpoint: int, deleted: Iterable[int] = ()
+        self,
+        entries: SortedEntries,
+        ledgers: list[LedgerRecord],
+        checkpoint: int,
+        deleted: Iterable[int] = (),
+        kept: Sequence[EntryRun] = (),
     ) -> int:
         """Store entries and ledger records and delete ledgers; return the bytes written to entry logs.
 
         The entry logs are written and synced first, then the index in one synced batch with the checkpoint's number.
+
+        Args:
+            kept: runs in kept journal files, which are durable; they get rows only.
 
         Raises:
             BookieStorageError: nothing of it counts. Call again with the same arguments, without ledgers deleted
@@ -61,11 +72,11 @@ class DataDirectory:
             batch.runs = [run for run in self._unindexed[1] if run.ledger_id not in gone]  # I14
             self._live_bytes = None  # the rows may exist already: count again
         else:
-            batch.runs = self.append(entries)
+            batch.runs = [*self.append(entries), *kept]
             self._unindexed = checkpoint, batch.runs
         self.commit(batch)
         self._unindexed = None
-        return sum(sum(run.sizes) for run in batch.runs)
+        return sum(sum(run.sizes) for run in batch.runs if not run.is_kept)
 
     def commit(self, batch: IndexBatch) -> None:
         """Change the index durably. All runs in the batch must be synced.
@@ -125,16 +136,16 @@ class DataDirectory:
         size, entry_id = 0, first
         while entry_id <= last and (size < bytes_wanted or not found):
             try:
-                records = self._read_run(ledger_id, entry_id, last, bytes_wanted - size, take)
+                pieces = self._read_run(ledger_id, entry_id, last, bytes_wanted - size, take)
             except (BookieStorageError, EntryDamagedError):
                 if found:
                     break
                 raise
-            if records is None or (found and size + records[0][0] > bytes_wanted):
+            if not pieces or (found and size + pieces[0][0][0] > bytes_wanted):
                 break
-            found.append(records)
-            size += len(records[1])
-            entry_id += len(records[0])
+            found += pieces
+            size += sum([len(data) for _, data in pieces])
+            entry_id += sum([len(sizes) for sizes, _ in pieces])
         return found
 
     def delete_ledgers(self, ledger_ids: Iterable[int]) -> None:
@@ -190,12 +201,14 @@ class DataDirectory:
         self._disk.remove(log_path(self.path, log_id))
         self.reader.forget(
             log_id
-        )  # last: no read can open it any more, so its space is freed when the running reads end
+        )  # after that: no read can open it any more, so its space is freed when the running reads end
+        self.kept.removed(log_id)
         return True
 
     def _logs_in_use(self) -> set[int]:
         runs = self._unindexed[1] if self._unindexed is not None else []
-        return {self.writer.log_id, *(run.log_id for run in runs)}  # I1: the rows of these runs are not written yet
+        # I1: the rows of these runs are not written yet, and later checkpoints point into the kept ones.
+        return {self.writer.log_id, *(run.log_id for run in runs), *self.kept.in_use}
 
     def _live(self) -> Counter[int]:
         if self._live_bytes is None:
@@ -229,7 +242,7 @@ class DataDirectory:
 
     def _read_run(
         self, ledger_id: int, entry_id: int, last: int, bytes_wanted: int, take: Callable[[int], memoryview]
-    ) -> Records | None:
+    ) -> list[Records]:
         for attempt in (1, 2):
             failure: BookieStorageError | EntryDamagedError | None = None
             try:
@@ -246,7 +259,7 @@ class DataDirectory:
                 continue
             if failure is not None:
                 raise failure
-            return None
+            return []
         raise AssertionError("unreachable")
 
 

@@ -5,6 +5,8 @@ ledger has. An entry carries its ids and its checksum, so every read is verified
 READ_BATCH answer, byte for byte.
 
 The data of one sync is padded with zeros to a block boundary, so no later write touches a block that holds it.
+
+A journal file can serve as a log too (``kept_log.py``). Its records lie apart. Its id is KEPT_ID_LEAST or above.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import contextlib
 import re
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 
@@ -25,13 +27,14 @@ from heliograph.actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
 from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer, own_memory, up_to_block
 from heliograph.actors.bookie.disk.disk import Disk, DiskFile
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError
-from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES, check_entry, entry_head
+from heliograph.actors.wire.entry import check_entry
 
 ENTRY_LOG_VERSION = 2
 _VERSIONS_READ = (1, 2)  # version 1 had no zeros between records
 HEADER_BYTES = 32
 RUN_ENTRIES_MAX = 256  # entries of one row of the index
-_LOG_NAME = re.compile(r"[0-9a-f]{8}\.log")
+KEPT_ID_LEAST = 1 << 31  # ids of journal files that serve as logs
+_LOG_NAME = re.compile(r"[0-7][0-9a-f]{7}\.log|[89a-f][0-9a-f]{7}\.kept")
 _MAGIC = b"HELIOELG"
 _HEADER = struct.Struct(">8sIIQ8x")  # magic, version, CRC32C of magic, version and id, id
 _CHECKED = struct.Struct(">8sIQ")
@@ -41,23 +44,41 @@ _MAP_HEAD = struct.Struct(">8sII")  # magic, count, CRC32C of the pairs
 _MAP_PAIR = struct.Struct(">qQ")
 _MAP_TAIL = struct.Struct(">Q8s")  # offset of the map, magic
 _MAP_END = b"HELIOEND"
+_JOURNALED = b"\x01\0\0\0"  # the end of a journal record's header, in the place of the length: an ENTRY, three zeros
+_GAP_BYTES_MAX = 64 << 10  # between two records of a journal file that one read fetches together
 _WRITE_BYTES = 1 << 20  # size of one write, which a journal on the same disk may have to wait for
 _SMALL_BYTES = 4 << 10  # entries up to this size are joined before they are copied into the buffer
-_SCAN_BYTES = 4 << 20
 _DIRECT_BYTES_MIN = 128 << 10  # smaller reads go through the page cache, which then holds the neighbouring entries
 
 assert int.from_bytes(_MAP_MAGIC[:4], "big") > ENTRY_BYTES_MAX, "a map cannot be taken for a record"
 
 
+Records = tuple[tuple[int, ...], memoryview]  # the sizes of records, and the records one after another
+
+
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Entries with consecutive ids, stored one after another. ``sizes`` are those of their records, length included."""
+    """Entries with consecutive ids, stored one after another. ``sizes`` are those of their records, length included.
+
+    ``gaps`` are the bytes before each record that belong to others, the first one 0; empty if there are none. Only runs
+    in kept journal files have gaps.
+    """
 
     ledger_id: int
     first_entry_id: int
     log_id: int
     offset: int
     sizes: tuple[int, ...]
+    gaps: tuple[int, ...] = ()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the log is a journal file."""
+        return self.log_id >= KEPT_ID_LEAST
+
+    def offset_of(self, number: int) -> int:
+        """Return the offset of a record, counted from 0."""
+        return self.offset + sum(self.sizes[:number]) + sum(self.gaps[: number + 1])
 
 
 class EntryLogWriter:
@@ -147,12 +168,7 @@ class EntryLogWriter:
 
     def _seal(self) -> None:
         assert self._file is not None, "there is a log to seal"
-        offset = self._offset + self._buffered
-        pairs = b"".join(_MAP_PAIR.pack(*pair) for pair in sorted(self._usage.items()))
-        self._put(_MAP_HEAD.pack(_MAP_MAGIC, len(self._usage), crc32c.crc32c(pairs)))
-        self._put(pairs)
-        self._fill_block(_MAP_TAIL.size)
-        self._put(_MAP_TAIL.pack(offset, _MAP_END))
+        self._put(encode_map(self._usage, self._offset + self._buffered))
         self._write_out()
         self._file.sync()
         self._file.close()
@@ -164,9 +180,9 @@ class EntryLogWriter:
         self._buffer.memory[start:end] = data
         self._buffered = end
 
-    def _fill_block(self, left: int = 0) -> None:
-        """Append zeros up to ``left`` bytes before a block boundary."""
-        self._put(bytes(-(self._buffered + left) % BLOCK_BYTES))
+    def _fill_block(self) -> None:
+        """Append zeros up to a block boundary."""
+        self._put(bytes(-self._buffered % BLOCK_BYTES))
 
     def _write_out(self) -> None:
         """Write the whole blocks of the buffer and keep the rest in it."""
@@ -191,16 +207,15 @@ class EntryLogReader:
 
     def read(self, run: EntryRun, first: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
         """Return copies of the records that ``read_into`` reads, each with its entry id. Raises what it raises."""
-        sizes, data = self.read_into(run, first, bytes_wanted, own_memory)
-        ends = list(accumulate(sizes))
-        return [
-            (entry_id, bytes(data[end - size : end]))
-            for entry_id, size, end in zip(count(first), sizes, ends, strict=False)
-        ]
+        found: list[tuple[int, bytes]] = []
+        for sizes, data in self.read_into(run, first, bytes_wanted, own_memory):
+            for size, end in zip(sizes, accumulate(sizes), strict=True):
+                found.append((first + len(found), bytes(data[end - size : end])))
+        return found
 
     def read_into(
         self, run: EntryRun, first: int, bytes_wanted: int, take: Callable[[int], memoryview], last: int = 1 << 63
-    ) -> tuple[tuple[int, ...], memoryview]:
+    ) -> list[Records]:
         """Read and verify the records (u32 length and entry) of a run from entry ``first`` on.
 
         Args:
@@ -209,7 +224,7 @@ class EntryLogReader:
             last: last entry to read.
 
         Returns:
-            The sizes of the records, and the records one after another.
+            The records in their order, in one piece or several.
 
         Raises:
             BookieStorageError: the log cannot be read.
@@ -218,8 +233,14 @@ class EntryLogReader:
         """
         skip = first - run.first_entry_id
         assert 0 <= skip < len(run.sizes), "the run holds the entry"
-        offset = run.offset + sum(run.sizes[:skip])
         sizes = _fitting(run.sizes[skip : max(skip, last - run.first_entry_id) + 1], bytes_wanted)
+        if run.is_kept:
+            return self._read_kept(run, skip, len(sizes), take)
+        return [self._read_row(run, skip, sizes, take)]
+
+    def _read_row(self, run: EntryRun, skip: int, sizes: tuple[int, ...], take: Callable[[int], memoryview]) -> Records:
+        """Read records that lie one behind the other."""
+        offset, first = run.offset_of(skip), run.first_entry_id + skip
         data = self._bytes(run.log_id, offset, sum(sizes), take)
         start = 0
         for done, size in enumerate(sizes):
@@ -232,6 +253,30 @@ class EntryLogReader:
                 raise EntryDamagedError(f"{path} at offset {offset}: {error}") from error
             start += size
         return sizes, data[:start]
+
+    def _read_kept(self, run: EntryRun, skip: int, count: int, take: Callable[[int], memoryview]) -> list[Records]:
+        """Read records of a journal file: those that are near to each other at once."""
+        found: list[Records] = []
+        number, end = skip, skip + count
+        while number < end:
+            after = number + 1
+            while after < end and run.gaps[after] <= _GAP_BYTES_MAX:
+                after += 1
+            start = run.offset_of(number)
+            data = self._bytes(run.log_id, start, run.offset_of(after - 1) + run.sizes[after - 1] - start, take)
+            while number < after:
+                at, size = run.offset_of(number) - start, run.sizes[number]
+                try:
+                    record = _as_record(data[at : at + size], size)
+                    _verify(record, size, run.ledger_id, run.first_entry_id + number)
+                except EntryDamagedError as error:
+                    if found:
+                        return found
+                    path = log_path(self._directory, run.log_id)
+                    raise EntryDamagedError(f"{path} at offset {start + at}: {error}") from error
+                found.append(((size,), record))
+                number += 1
+        return found
 
     def forget(self, log_id: int) -> None:
         """Close a log that is to be removed. Reads that are running end well."""
@@ -281,26 +326,20 @@ class EntryLogReader:
 
 def log_path(directory: Path, log_id: int) -> Path:
     """Return the path of a log."""
-    return directory / f"{log_id:08x}.log"
+    return directory / f"{log_id:08x}.{'kept' if log_id >= KEPT_ID_LEAST else 'log'}"
 
 
 def log_ids(disk: Disk, directory: Path) -> list[int]:
     """Return the ids of the logs in a directory, ascending. Other files are ignored."""
-    return sorted(int(name[:-4], 16) for name in disk.names(directory) if _LOG_NAME.fullmatch(name))
+    return sorted(int(name.partition(".")[0], 16) for name in disk.names(directory) if _LOG_NAME.fullmatch(name))
 
 
-def read_usage(disk: Disk, directory: Path, log_id: int) -> dict[int, int]:
-    """Return the bytes of each ledger in a log: from its map, or from a scan if it has none.
-
-    Raises:
-        BookieStorageError: the log cannot be read.
-    """
-    usage = read_map(disk, directory, log_id)
-    if usage is None:
-        usage = {}
-        for _, ledger_id, _, record in scan_log(disk, directory, log_id):
-            usage[ledger_id] = usage.get(ledger_id, 0) + len(record)
-    return usage
+def encode_map(usage: Mapping[int, int], offset: int) -> bytes:
+    """Encode the map of a log, from ``offset`` of its file to a block boundary: the bytes of each ledger."""
+    pairs = b"".join(_MAP_PAIR.pack(*pair) for pair in sorted(usage.items()))
+    body = _MAP_HEAD.pack(_MAP_MAGIC, len(usage), crc32c.crc32c(pairs)) + pairs
+    zeros = bytes(-(offset + len(body) + _MAP_TAIL.size) % BLOCK_BYTES)
+    return body + zeros + _MAP_TAIL.pack(offset, _MAP_END)
 
 
 def read_map(disk: Disk, directory: Path, log_id: int) -> dict[int, int] | None:
@@ -312,36 +351,6 @@ def read_map(disk: Disk, directory: Path, log_id: int) -> dict[int, int] | None:
     file = disk.open(log_path(directory, log_id))
     try:
         return _read_map(file)
-    finally:
-        file.close()
-
-
-def scan_log(disk: Disk, directory: Path, log_id: int) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield offset, ledger id, entry id and record of each entry, up to the first damaged one.
-
-    Raises:
-        BookieStorageError: the log has no sound header, or cannot be read.
-    """
-    path = log_path(directory, log_id)
-    file = disk.open(path)
-    try:
-        version = _check_header(file.read_at(0, HEADER_BYTES), log_id, path)
-        offset, chunk, chunk_start = HEADER_BYTES, b"", 0
-        while True:
-            head = offset - chunk_start
-            if head + _SIZE.size > len(chunk) or head + _SIZE.size + _length(chunk, head) > len(chunk):
-                wanted = _SIZE.size + ENTRY_BYTES_MAX
-                chunk, chunk_start, head = file.read_at(offset, max(_SCAN_BYTES, wanted)), offset, 0
-            record = _sound_record(chunk, head)
-            if record is not None:
-                ledger_id, entry_id, _ = entry_head(memoryview(record)[_SIZE.size :])
-                yield offset, ledger_id, entry_id, record
-                offset += len(record)
-                continue
-            filled = up_to_block(offset) - offset
-            if version == 1 or not filled or chunk[head : head + filled] != bytes(filled):
-                return
-            offset += filled
     finally:
         file.close()
 
@@ -367,34 +376,29 @@ def _fitting(sizes: tuple[int, ...], bytes_wanted: int) -> tuple[int, ...]:
     return sizes
 
 
+def _as_record(data: memoryview, size: int) -> memoryview:
+    """Turn an entry of a journal file, and the end of the header before it, into the record of a log, in its memory."""
+    if len(data) != size or bytes(data[: _SIZE.size]) != _JOURNALED:
+        raise EntryDamagedError("no record of a journal ends its header here")
+    _SIZE.pack_into(data, 0, size - _SIZE.size)
+    return data
+
+
 def _verify(record: memoryview, size: int, ledger_id: int, entry_id: int) -> None:
-    if len(record) != size or _length(record, 0) != size - _SIZE.size:
+    if len(record) != size or record_length(record, 0) != size - _SIZE.size:
         raise EntryDamagedError(f"a record of {size} bytes was expected")
     found_ledger_id, found_entry_id, _ = check_entry(record[_SIZE.size :])
     if found_ledger_id != ledger_id or found_entry_id != entry_id:
         raise EntryDamagedError(f"expected entry {ledger_id}:{entry_id}, found {found_ledger_id}:{found_entry_id}")
 
 
-def _length(chunk: bytes | memoryview, offset: int) -> int:
+def record_length(chunk: bytes | memoryview, offset: int) -> int:
+    """Return the length of the entry in the record at ``offset``."""
     (length,) = _SIZE.unpack_from(chunk, offset)
     return int(length)
 
 
-def _sound_record(chunk: bytes, offset: int) -> bytes | None:
-    if offset + _SIZE.size > len(chunk):
-        return None
-    length = _length(chunk, offset)
-    end = offset + _SIZE.size + length
-    if not ENTRY_HEADER_BYTES <= length <= ENTRY_BYTES_MAX or end > len(chunk):
-        return None
-    try:
-        check_entry(memoryview(chunk)[offset + _SIZE.size : end])
-    except EntryDamagedError:
-        return None
-    return chunk[offset:end]
-
-
-def _check_header(data: bytes, log_id: int, path: Path) -> int:
+def check_header(data: bytes, log_id: int, path: Path) -> int:
     """Return the version in the header, which must be sound."""
     if len(data) < HEADER_BYTES:
         raise BookieStorageError(f"{path} is shorter than its header")

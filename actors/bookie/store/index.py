@@ -18,7 +18,7 @@ from typing import Any
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
 
-from heliograph.actors.bookie.store.entry_log import RUN_ENTRIES_MAX, EntryRun
+from heliograph.actors.bookie.store.entry_log import KEPT_ID_LEAST, RUN_ENTRIES_MAX, EntryRun
 from heliograph.actors.errors import BookieStorageError
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class LocationIndex:
         for run in batch.runs:
             assert 0 < len(run.sizes) <= RUN_ENTRIES_MAX, "a row holds a bounded run"
             key = _run_key(run.ledger_id, run.first_entry_id, run.log_id, run.offset)
-            changes.put(key, struct.pack(f">{len(run.sizes)}I", *run.sizes))
+            changes.put(key, _run_value(run))
         for ledger in batch.ledgers:
             changes.put(_LEDGER_KEY.pack(b"L", ledger.ledger_id), _ledger_value(ledger))
         if batch.checkpoint is not None:
@@ -282,7 +282,18 @@ def _run_key(ledger_id: int, first_entry_id: int, log_id: int, offset: int) -> b
 
 def _decode_run(key: bytes, value: bytes) -> EntryRun:
     _, ledger_id, first_entry_id, log_id, offset = _RUN_KEY.unpack(key)
-    return EntryRun(ledger_id, first_entry_id, log_id, offset, struct.unpack(f">{len(value) // 4}I", value))
+    numbers = struct.unpack(f">{len(value) // 4}I", value)
+    if log_id < KEPT_ID_LEAST:
+        return EntryRun(ledger_id, first_entry_id, log_id, offset, numbers)
+    return EntryRun(ledger_id, first_entry_id, log_id, offset, numbers[1::2], numbers[::2])
+
+
+def _run_value(run: EntryRun) -> bytes:
+    """Encode the sizes; in a kept journal file each behind the gap before its record."""
+    numbers = (
+        [number for pair in zip(run.gaps, run.sizes, strict=True) for number in pair] if run.is_kept else run.sizes
+    )
+    return struct.pack(f">{len(numbers)}I", *numbers)
 
 
 def _ledger_value(ledger: LedgerRecord) -> bytes:

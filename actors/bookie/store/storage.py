@@ -10,25 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from heliograph.actors.bookie.config import JOURNAL_QUEUE_BYTES_MAX, BookieConfig
 from heliograph.actors.bookie.disk.disk import Disk
+from heliograph.actors.bookie.journal.files import file_id_of, used_path
 from heliograph.actors.bookie.journal.format import Kind, encode_fence, encode_lac
 from heliograph.actors.bookie.journal.journal import Journal
-from heliograph.actors.bookie.store.checkpoint import Checkpoint, Mark, write_mark
-from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES, DataDirectory, Records
+from heliograph.actors.bookie.store.checkpoint import KEPT_VERSION, PLAIN_VERSION, Checkpoint, Mark, write_mark
+from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES, DataDirectory
+from heliograph.actors.bookie.store.entry_log import EntryRun, Records
 from heliograph.actors.bookie.store.fencing import FenceEffect
 from heliograph.actors.bookie.store.index import IndexBatch, merge_runs
+from heliograph.actors.bookie.store.kept_log import kept_runs
 from heliograph.actors.bookie.store.ledgers import LedgerTable, StoredLedger
 from heliograph.actors.bookie.store.payloads import ReadBuffer
 from heliograph.actors.bookie.store.read_cache import ReadCache
-from heliograph.actors.bookie.store.write_cache import WriteCache
+from heliograph.actors.bookie.store.write_cache import CacheHalf, WriteCache
 from heliograph.actors.errors import BookieStorageError
+from heliograph.actors.wire.entry import entry_head
 from heliograph.actors.wire.messages import LIST_RUNS_MAX, Status
 
 ENTRY_ID_MAX = (1 << 63) - 1
+KEPT_SHARE_LEAST = 0.5  # of the flushed bytes of a journal, for which its files are kept
+PLACES_WAIT_SECONDS_MAX = 1.0  # of a checkpoint, until journals have written what was queued
 
 Routes = tuple[tuple[int, int], ...]  # from a ledger id on: how many data directories the ledgers are spread over
 
@@ -57,6 +65,8 @@ class BookieStorage:
         self.disk_reads = 0  # that wait for a thread or run on one
         self._checkpoint: Checkpoint | None = None
         self._flushed_directories: set[int] = set()
+        self._mark: Mark | None = None  # the one that every directory has, once this process has written it
+        self.bytes_kept = 0  # of entries that stay in journal files, since the start
         for directory in directories:
             self.ledgers.load(directory.index.ledgers())
             self.ledgers.doubtful_to = max(self.ledgers.doubtful_to, directory.index.doubtful_to())
@@ -276,18 +286,37 @@ class BookieStorage:
     @property
     def has_changes(self) -> bool:
         """Whether a checkpoint has anything to write."""
-        return self._checkpoint is not None or self.write_cache.entries > 0 or self.ledgers.has_changes
+        if self._checkpoint is not None or self.write_cache.entries > 0 or self.ledgers.has_changes:
+            return True
+        return self._mark is not None and self._mark.version != self._mark_version
 
     def begin_checkpoint(self) -> Checkpoint:
         """Start a checkpoint with the positions, entries and records of this moment; or return the one that failed."""
         if self._checkpoint is None:
             positions = tuple(journal.position for journal in self.journals)  # before the swap
+            self._note_places()  # after the positions: so all large entries before them have their places
             self.checkpoint_number += 1
             mark = Mark(self.checkpoint_number, positions)
             self._flushed_directories.clear()
             changed, dropped = self.ledgers.take_changed(), self.ledgers.take_dropped()
             self._checkpoint = Checkpoint(mark, self.write_cache.swap(), changed, dropped)
         return self._checkpoint
+
+    async def place_entries(self) -> None:
+        """Wait until the large entries of the running checkpoint are durable in their journals, and note where.
+
+        Entries of which that is not known after ``PLACES_WAIT_SECONDS_MAX`` are copied.
+        """
+        if not self.config.single_write_bytes:
+            return
+        await asyncio.wait([journal.caught_up() for journal in self.journals], timeout=PLACES_WAIT_SECONDS_MAX)
+        self._note_places()
+
+    def _note_places(self) -> None:
+        for journal in self.journals:
+            for note in journal.take_notes():
+                ledger_id, entry_id, _ = entry_head(note.payload)
+                self.write_cache.note_place(ledger_id, entry_id, note)
 
     def gone_in(self, checkpoint: Checkpoint) -> frozenset[int]:
         """Return the deleted ledgers that the checkpoint concerns. Called right before the flush goes to its thread."""
@@ -306,19 +335,71 @@ class BookieStorage:
             if number in self._flushed_directories:
                 continue
             wanted = [n for n in checkpoint.half.ledgers if place_of(n) == number and n not in gone]
-            mine = checkpoint.half.sorted(wanted)
+            kept = self._keep(checkpoint.half, wanted, number)
+            runs = [run for its_runs in kept.values() for run in its_runs]
+            mine = checkpoint.half.sorted(wanted, _entries_of(runs))
             records = [r for r in checkpoint.ledgers if place_of(r.ledger_id) == number and r.ledger_id not in gone]
             deleted = [n for n in gone if place_of(n) == number]  # I4: the mark may pass the record of a fence
-            written += directory.flush(mine, records, checkpoint.mark.checkpoint, deleted)
+            written += directory.flush(mine, records, checkpoint.mark.checkpoint, deleted, runs)
+            for path, its_runs in kept.items():
+                directory.kept.note(path, its_runs)
+            self.bytes_kept += sum([sum(run.sizes) for run in runs])
             self._flushed_directories.add(number)
         if moves_mark:  # last: every directory now holds what the journals hold before the mark (I1)
-            write_mark(self.disk, [directory.path for directory in self.directories], checkpoint.mark)
+            self._write_mark(replace(checkpoint.mark, version=self._mark_version))
         return written
 
+    def _keep(self, half: CacheHalf, ledger_ids: Sequence[int], number: int) -> dict[Path, list[EntryRun]]:
+        """Decide which entries stay in journal files, and make those logs of a directory. Return runs by file. Blocks.
+
+        Each journal has one directory that keeps its files. None is kept for less than half of what is flushed, since
+        the rest of the file would be garbage.
+        """
+        if not half.places:
+            return {}
+        directory, kept = self.directories[number], dict[Path, list[EntryRun]]()
+        for journal_number, journal in enumerate(self.journals):
+            ids = [n for n in ledger_ids if n % len(self.journals) == journal_number]
+            if journal_number % len(self.directories) != number or not ids:
+                continue
+            found = kept_runs(half, ids)
+            if sum(sum(run.sizes) for runs in found.values() for run in runs) < KEPT_SHARE_LEAST * half.bytes_of(ids):
+                continue
+            for file_id, runs in found.items():
+                path = used_path(journal.directory, file_id)
+                log_id = directory.kept.keep(path)
+                if log_id is not None:
+                    kept[path] = [replace(run, log_id=log_id) for run in runs]
+        if kept:
+            assert self._mark is not None, "a start writes a mark before it serves"
+            if self._mark.version != KEPT_VERSION:  # before there is a row that an older release would lose
+                self._write_mark(replace(self._mark, version=KEPT_VERSION))
+        return kept
+
+    @property
+    def _mark_version(self) -> int:
+        return KEPT_VERSION if self.kept_logs else PLAIN_VERSION
+
+    @property
+    def kept_logs(self) -> int:
+        """The number of journal files that serve as entry logs."""
+        return sum([len(directory.kept) for directory in self.directories])
+
+    def _write_mark(self, mark: Mark) -> None:
+        write_mark(self.disk, [directory.path for directory in self.directories], mark)
+        self._mark = mark
+
     def recycle_journals(self, mark: Mark) -> None:
-        """Recycle the journal files before a durable mark. Blocks."""
+        """Recycle the journal files before a durable mark; those that directories keep are logs from now on. Blocks."""
         for journal, position in zip(self.journals, mark.positions, strict=True):
-            journal.recycle(position)
+            done: set[int] = set()
+            for directory in self.directories:
+                for path in directory.kept.kept_of(journal.directory):
+                    file_id = file_id_of(path)
+                    if file_id < position.file_id:
+                        directory.kept.release(path, journal.end_of(file_id))
+                        done.add(file_id)
+            journal.recycle(position, done)
 
     def finish_checkpoint(self) -> None:
         """Note that the running checkpoint is durable, and drop its half of the write cache."""
@@ -344,6 +425,10 @@ class BookieStorage:
                 closing.callback(directory.close)
             for journal in self.journals:
                 closing.callback(journal.stop)
+
+
+def _entries_of(runs: Iterable[EntryRun]) -> set[tuple[int, int]]:
+    return {(run.ledger_id, run.first_entry_id + number) for run in runs for number in range(len(run.sizes))}
 
 
 class _FutureWaiter:

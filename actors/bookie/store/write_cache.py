@@ -1,11 +1,14 @@
 """The write cache: entries that are not in an entry log yet, in two halves. One takes adds while the other is flushed.
 
-Used on the event loop only, except for the flush, which reads the flushing half on a thread; that half does not change.
+Used on the event loop only, except for the flush, which reads the flushing half on a thread; that half does not change
+meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+
+from heliograph.actors.bookie.journal.journal import JournalNote
 
 ENTRY_OVERHEAD_BYTES = 200  # memory of Python objects around each cached entry, about
 _FLUSH_SHARE = 0.375  # of the cache, at which a flush should start
@@ -16,13 +19,16 @@ _CROWDED_SHARE = 0.9  # of the cache, at which sockets should not be read
 class CacheHalf:
     """Entries by ledger and entry id. ``size_bytes`` includes the overhead.
 
-    ``is_journaled``: each entry is in a journal or queued for one. False after a journal has refused entries.
+    Attributes:
+        is_journaled: each entry is in a journal or queued for one. False after a journal has refused entries.
+        places: of large entries, by ledger and entry id: where a journal holds them durably.
     """
 
-    __slots__ = ("entries", "is_journaled", "ledgers", "size_bytes")
+    __slots__ = ("entries", "is_journaled", "ledgers", "places", "size_bytes")
 
     def __init__(self) -> None:
         self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.places: dict[tuple[int, int], JournalNote] = {}
         self.is_journaled = True
         self.entries = 0
         self.size_bytes = 0
@@ -51,11 +57,27 @@ class CacheHalf:
             self.entries -= 1
             self.size_bytes -= len(data) + ENTRY_OVERHEAD_BYTES
 
-    def sorted(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-        """Yield these ledgers in ascending order, each with its entries in ascending order."""
+    def sorted(
+        self, ledger_ids: Iterable[int], left_out: Container[tuple[int, int]] = ()
+    ) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+        """Yield these ledgers in ascending order, each with its entries in ascending order, except for ``left_out``."""
         for ledger_id in sorted(ledger_ids):
             entries = self.ledgers[ledger_id]
-            yield ledger_id, [(entry_id, entries[entry_id]) for entry_id in sorted(entries)]
+            if left_out:
+                found = [(n, entries[n]) for n in sorted(entries) if (ledger_id, n) not in left_out]
+            else:
+                found = [(entry_id, entries[entry_id]) for entry_id in sorted(entries)]
+            if found:
+                yield ledger_id, found
+
+    def place_of(self, ledger_id: int, entry_id: int) -> JournalNote | None:
+        """Return where a journal holds the entry as it is here; None: unknown, as after a later copy."""
+        note = self.places.get((ledger_id, entry_id))
+        return note if note is not None and note.payload is self.get(ledger_id, entry_id) else None
+
+    def bytes_of(self, ledger_ids: Iterable[int]) -> int:
+        """Return the bytes of the entries of these ledgers."""
+        return sum([len(data) for ledger_id in ledger_ids for data in self.ledgers[ledger_id].values()])
 
 
 class WriteCache:
@@ -111,6 +133,13 @@ class WriteCache:
         if data is None and self.flushing is not None:
             data = self.flushing.get(ledger_id, entry_id)
         return data
+
+    def note_place(self, ledger_id: int, entry_id: int, note: JournalNote) -> None:
+        """Note where a journal holds an entry, if the cache has that copy of it."""
+        for half in (self.active, self.flushing):
+            if half is not None and half.get(ledger_id, entry_id) is note.payload:
+                half.places[ledger_id, entry_id] = note
+                return
 
     @property
     def is_journaled(self) -> bool:

@@ -93,8 +93,8 @@ class LocalSource:
         return [list(_files(directory)) for directory in self._directories]
 
     def finished(self) -> list[list[SourceFile]]:
-        """Return the entry logs of each directory, but for the newest one."""
-        return [sorted(_logs(directory), key=lambda file: file.path)[:-1] for directory in self._directories]
+        """Return the entry logs of each directory, but for the newest one and those that a journal needs."""
+        return [[*_logs(directory)] for directory in self._directories]
 
     def read(self, number: int, path: str, offset: int, size: int) -> bytes:
         """Return bytes of a file."""
@@ -255,10 +255,12 @@ def _files(directory: Path) -> Iterator[SourceFile]:
 
 
 def _logs(directory: Path) -> Iterator[SourceFile]:
-    for path in directory.glob("*.log"):
+    """Yield the logs that are not written any more. A journal that writes to one has another name of it."""
+    for path in (*sorted(directory.glob("*.log"))[:-1], *sorted(directory.glob("*.kept"))):
         with contextlib.suppress(FileNotFoundError):  # garbage collection has removed it
             found = path.stat()
-            yield SourceFile(path.name, found.st_size, found.st_mode & 0o777, found.st_mtime_ns)
+            if found.st_nlink == 1:
+                yield SourceFile(path.name, found.st_size, found.st_mode & 0o777, found.st_mtime_ns)
 
 
 def _copy_file(source: CopySource, number: int, file: SourceFile, target: Path) -> None:

@@ -22,8 +22,9 @@ from heliograph.actors.bookie.journal.scan import JournalRecord, scan
 from heliograph.actors.bookie.recovery.replay import ReplaySummary, replay_journal
 from heliograph.actors.bookie.store.checkpoint import Mark, newest_mark
 from heliograph.actors.bookie.store.data_directory import INDEX_NAME, LENGTH_BYTES
-from heliograph.actors.bookie.store.entry_log import EntryLogReader, log_ids, log_path, read_usage
+from heliograph.actors.bookie.store.entry_log import EntryLogReader, log_ids, log_path
 from heliograph.actors.bookie.store.index import LedgerRecord, LocationIndex, merge_runs
+from heliograph.actors.bookie.store.log_scan import read_usage
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError, JournalCorruptError
 from heliograph.actors.wire.entry import Entry, decode_entry, entry_head
 
@@ -120,6 +121,7 @@ def list_logs(data_directory: Path) -> dict[int, dict[int, int]]:
 
     Raises:
         BookieStorageError: a log cannot be read.
+        JournalCorruptError: a log that was a journal file is damaged.
     """
     disk = ReadOnlyDisk()
     return {log_id: read_usage(disk, data_directory, log_id) for log_id in log_ids(disk, data_directory)}

@@ -88,6 +88,7 @@ class Checkpointer:
         storage = self._storage
         started = time.perf_counter()
         checkpoint = storage.begin_checkpoint()
+        await storage.place_entries()
         gone = storage.gone_in(checkpoint)
         try:
             written = await loop.run_in_executor(self._thread, storage.flush_checkpoint, checkpoint, gone)

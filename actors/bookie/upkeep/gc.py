@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from heliograph.actors.bookie.store.data_directory import DataDirectory
+from heliograph.actors.bookie.store.entry_log import KEPT_ID_LEAST
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.upkeep import ledger_listing
 from heliograph.actors.bookie.upkeep.compaction import compact_log
@@ -117,9 +118,11 @@ class GarbageCollector:
         for directory in self._storage.directories:
             await self._remove_dead_logs(directory)
         live_share = self._live_share(asyncio.get_running_loop().time())
-        if live_share > 0:
+        # Once nothing is written once any more: a release that does not know kept journal files does not start on them.
+        rewrites_kept = not self._storage.config.single_write_bytes and self._storage.kept_logs > 0
+        if live_share > 0 or rewrites_kept:
             for directory in self._storage.directories:
-                await self._compact(directory, live_share)
+                await self._compact(directory, live_share, rewrites_kept=rewrites_kept)
         self.statistics.rounds += 1
 
     async def _run(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
@@ -196,9 +199,9 @@ class GarbageCollector:
             if live_bytes == 0:
                 self.statistics.logs_removed += await self._on_thread(directory.remove_log_if_dead, log_id)
 
-    async def _compact(self, directory: DataDirectory, live_share: float) -> None:
+    async def _compact(self, directory: DataDirectory, live_share: float, *, rewrites_kept: bool) -> None:
         config = self._storage.config
-        for log_id, live_bytes in await self._on_thread(_sparse_logs, directory, live_share):
+        for log_id, live_bytes in await self._on_thread(_sparse_logs, directory, live_share, rewrites_kept):
             free_bytes, _ = await self._on_thread(self._storage.disk.space, directory.path)
             if free_bytes - live_bytes < config.compaction_headroom_bytes:
                 self.statistics.logs_left_for_headroom += 1
@@ -214,8 +217,12 @@ class GarbageCollector:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
-def _sparse_logs(directory: DataDirectory, live_share: float) -> list[tuple[int, int]]:
-    """Return the logs with a smaller share of live bytes, the sparsest first, each with its live bytes. Blocks."""
+def _sparse_logs(directory: DataDirectory, live_share: float, rewrites_kept: bool) -> list[tuple[int, int]]:
+    """Return the logs with a smaller share of live bytes, the sparsest first, each with its live bytes. Blocks.
+
+    Args:
+        rewrites_kept: whether all kept journal files are among them.
+    """
     found: list[tuple[float, int, int]] = []
     for log_id, live_bytes in directory.old_logs().items():
         try:
@@ -225,7 +232,7 @@ def _sparse_logs(directory: DataDirectory, live_share: float) -> list[tuple[int,
         except BookieStorageError as error:
             log.error("compaction skips a log: %s", error)
             continue
-        if live_bytes and share < live_share:
+        if live_bytes and (share < live_share or (rewrites_kept and log_id >= KEPT_ID_LEAST)):
             found.append((share, log_id, live_bytes))
     found.sort()
     return [(log_id, live_bytes) for _, log_id, live_bytes in found]

@@ -47,8 +47,8 @@ def _damaged_in(directory: DataDirectory, run: EntryRun) -> list[int]:
     first, end = run.first_entry_id, run.first_entry_id + len(run.sizes)
     while first < end:
         try:
-            sizes, _ = directory.reader.read_into(run, first, STEP_BYTES, own_memory)
-            first += len(sizes)
+            pieces = directory.reader.read_into(run, first, STEP_BYTES, own_memory)
+            first += sum(len(sizes) for sizes, _ in pieces)
         except DiskPoisonedError:
             raise
         except (EntryDamagedError, BookieStorageError, FileNotFoundError):

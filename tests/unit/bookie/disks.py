@@ -48,6 +48,14 @@ class FaultyDisk(RealDisk):
         self._count("rename", source)
         super().raw_rename(source, target)
 
+    def raw_link(self, source: Path, target: Path) -> None:
+        self._count("link", source)
+        super().raw_link(source, target)
+
+    def raw_allocate(self, fd: int, path: Path, size: int) -> None:
+        self._count("allocate", path)
+        super().raw_allocate(fd, path, size)
+
     def raw_sync_directory(self, directory: Path) -> None:
         self._count("sync", directory)
         super().raw_sync_directory(directory)
@@ -115,6 +123,14 @@ class RecordingDisk(RealDisk):
         super().raw_rename(source, target)
         self.log.append(("rename", source, target))
 
+    def raw_link(self, source: Path, target: Path) -> None:
+        super().raw_link(source, target)
+        self.log.append(("link", source, target))
+
+    def raw_allocate(self, fd: int, path: Path, size: int) -> None:
+        super().raw_allocate(fd, path, size)
+        self.log.append(("write", self._node(fd), 0, bytes(size)))
+
     def raw_remove(self, path: Path) -> None:
         super().raw_remove(path)
         self.log.append(("remove", path))
@@ -153,9 +169,14 @@ class Image:
         """Make ``root``, where the log was recorded, hold the image."""
         shutil.rmtree(root)
         names = self._durable_names if self._mode == "lost" else self.names
+        made: dict[Any, Path] = {}
         for path, node_id in names.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self._content(self._nodes[node_id]))
+            if node_id in made:
+                path.hardlink_to(made[node_id])
+            else:
+                path.write_bytes(self._content(self._nodes[node_id]))
+                made[node_id] = path
 
     def _content(self, node: Node) -> bytes:
         content = bytearray(node.durable)
@@ -184,6 +205,8 @@ class Image:
             del node.durable[arguments[1] :]
         elif verb == "rename":
             self.names[arguments[1]] = self.names.pop(arguments[0])
+        elif verb == "link":
+            self.names[arguments[1]] = self.names[arguments[0]]
         elif verb == "remove":
             self.names.pop(arguments[0], None)
         elif verb == "sync directory":

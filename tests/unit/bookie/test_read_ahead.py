@@ -16,7 +16,7 @@ from heliograph.actors.bookie.disk.io_priority import READ_BYTES, IoPriority
 from heliograph.actors.bookie.server import read_ahead as read_ahead_module
 from heliograph.actors.bookie.server.read_ahead import RangeReadAhead, cut
 from heliograph.actors.bookie.server.response_writer import PIECES_MAX, ResponseWriter
-from heliograph.actors.bookie.store.data_directory import Records
+from heliograph.actors.bookie.store.entry_log import Records
 from heliograph.actors.bookie.store.payloads import ReadBuffer
 from heliograph.actors.errors import EntryDamagedError
 

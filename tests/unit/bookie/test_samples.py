@@ -14,7 +14,8 @@ from heliograph.actors.bookie.journal.format import Kind, decode_file_header
 from heliograph.actors.bookie.journal.scan import scan_bytes
 from heliograph.actors.bookie.recovery.opening import open_storage
 from heliograph.actors.bookie.store.checkpoint import decode_mark
-from heliograph.actors.bookie.store.entry_log import _read_map, log_path, read_usage
+from heliograph.actors.bookie.store.entry_log import _read_map, log_path
+from heliograph.actors.bookie.store.log_scan import read_usage
 from heliograph.actors.bookie.tools import inspect
 from heliograph.actors.bookie.tools.offline import find_folders
 from heliograph.actors.wire.entry import decode_entry

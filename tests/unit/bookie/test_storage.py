@@ -24,10 +24,9 @@ from heliograph.actors.bookie.store.entry_log import (
     EntryLogWriter,
     log_ids,
     log_path,
-    read_usage,
-    scan_log,
 )
 from heliograph.actors.bookie.store.index import LedgerRecord, LocationIndex
+from heliograph.actors.bookie.store.log_scan import read_usage, scan_log
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.tools import inspect
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError, JournalCorruptError
