@@ -18,11 +18,13 @@ from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
 
 FOLDER = Path(__file__).parent
-VERSION = 3  # raised with the version of any file; docs/formats-bookie.md, "Looking in", says which versions it has
+VERSION = 4  # raised with the version of any file; docs/formats-bookie.md, "Looking in", says which versions it has
 FLUSHED = 40  # entries of ledger 1 that are in entry logs, the first of which is full and has its map
 IN_JOURNAL = 5  # entries of ledger 1 behind them, only in the journal
 ENTRY_BYTES = 200
-FENCED, LIMBO, DELETED, EXPLICIT_LAC, FENCED_IN_JOURNAL = 2, 3, 4, 5, 6
+FENCED, LIMBO, DELETED, EXPLICIT_LAC, FENCED_IN_JOURNAL, WRITTEN_ONCE = 2, 3, 4, 5, 6, 7
+KEPT = 20  # entries of ledger WRITTEN_ONCE, which are in journal files that became entry logs
+KEPT_ENTRY_BYTES = 1_500
 SEAL_SECONDS = 0.2  # in which the journal is sealed
 LAC = 41  # of ledger EXPLICIT_LAC
 
@@ -30,6 +32,11 @@ LAC = 41  # of ledger EXPLICIT_LAC
 def payload(entry_id: int) -> bytes:
     """What ledger 1 holds."""
     return (b"sample entry %d " % entry_id * ENTRY_BYTES)[:ENTRY_BYTES]
+
+
+def kept_payload(entry_id: int) -> bytes:
+    """What ledger WRITTEN_ONCE holds."""
+    return (b"kept entry %d " % entry_id * KEPT_ENTRY_BYTES)[:KEPT_ENTRY_BYTES]
 
 
 def sample(version: int) -> Path:
@@ -42,6 +49,8 @@ async def work(bookie: Bookie, peer: BookiePeer) -> None:
     for entry_id in range(FLUSHED):
         answer, _ = await peer.add(1, entry_id, payload(entry_id))
         assert answer.status is Status.OK
+    for entry_id in range(KEPT):
+        await peer.add(WRITTEN_ONCE, entry_id, kept_payload(entry_id))
     await peer.add(DELETED, 0, b"gone")
     await peer.status(BookieOp.READ_LAC, FENCED, flags=Flag.FENCE)
     await peer.call(BookieOp.WRITE_LAC, EXPLICIT_LAC, LAC)
@@ -61,7 +70,13 @@ async def generate(target: Path) -> None:
     """Run a bookie, and pack its folder while it runs."""
     with tempfile.TemporaryDirectory(prefix="heliograph-sample-") as name:
         home, copy = Path(name) / "home", Path(name) / "copy"
-        config = small_config(home, journal_file_bytes=16 << 10, entry_log_bytes=4 << 10, journal_seal_ms=5)
+        config = small_config(
+            home,
+            journal_file_bytes=16 << 10,
+            entry_log_bytes=4 << 10,
+            journal_seal_ms=5,
+            single_write_bytes=KEPT_ENTRY_BYTES,
+        )
         async with serving(config) as (bookie, peer):
             await work(bookie, peer)
             await asyncio.sleep(SEAL_SECONDS)

@@ -12,24 +12,27 @@ import sys
 import time
 import traceback
 from collections import Counter
+from itertools import product
 
-from tests.cluster.bookie.damage.test_faults import fail_each
+from tests.cluster.bookie.damage.test_faults import WRITTEN_ONCE_BYTES, fail_each
 
 
 def main() -> int:
     """Run the command line."""
     logging.disable(logging.CRITICAL)  # every failure is injected
-    for number in (errno.EIO, errno.ENOSPC):
+    for number, single_write_bytes in product((errno.EIO, errno.ENOSPC), (0, WRITTEN_ONCE_BYTES)):
         started = time.monotonic()
         try:
-            failed = fail_each(number, 1)
+            failed = fail_each(number, 1, single_write_bytes)
         except AssertionError:
             traceback.print_exc()
             return 1
         kinds = ", ".join(f"{count} {verb}" for verb, count in Counter(what.split(" ")[0] for what in failed).items())
         took = time.monotonic() - started
+        how = "written once" if single_write_bytes else "copied"
         print(
-            f"{errno.errorcode[number]}: {len(failed)} operations failed in turn ({kinds}), nothing lost, {took:.0f} s"
+            f"{errno.errorcode[number]}, entries {how}: {len(failed)} operations failed in turn ({kinds}), "
+            f"nothing lost, {took:.0f} s"
         )
     return 0
 

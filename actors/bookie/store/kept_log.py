@@ -13,6 +13,7 @@ and all its entries are copied.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 from collections import Counter
 from collections.abc import Iterable
@@ -32,6 +33,7 @@ from heliograph.actors.bookie.store.entry_log import (
 from heliograph.actors.bookie.store.write_cache import CacheHalf
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE)  # errors of one link, not of all
 LENGTH_BYTES = 4  # size of the u32 before each entry of a record
 log = logging.getLogger(__name__)
 
@@ -123,7 +125,9 @@ class KeptLogs:
         except DiskPoisonedError:
             raise
         except BookieStorageError as error:
-            self._apart.add(journal_file.parent)
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in _PASSING:
+                self._apart.add(journal_file.parent)
             log.info("entries of %s are copied to %s: %s", journal_file.parent, self._directory, error)
             return None
         self._all.add(log_id)

@@ -213,6 +213,7 @@ async def _serve(home: Path, journal_file_bytes: int, directories: int) -> None:
         entry_log_bytes=4 << 20,
         flush_interval_ms=50,
         write_cache_bytes=24 << 20,
+        single_write_bytes=2_000,  # some checkpoints copy all entries, and others keep the larger ones in the journal
         journal_seal_ms=5,
     )
     bookie = Bookie(config, None, on_failure=lambda error: os._exit(74))

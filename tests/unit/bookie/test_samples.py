@@ -13,7 +13,7 @@ from heliograph.actors.bookie.journal.files import used_ids, used_path
 from heliograph.actors.bookie.journal.format import Kind, decode_file_header
 from heliograph.actors.bookie.journal.scan import scan_bytes
 from heliograph.actors.bookie.recovery.opening import open_storage
-from heliograph.actors.bookie.store.checkpoint import decode_mark
+from heliograph.actors.bookie.store.checkpoint import KEPT_VERSION, PLAIN_VERSION, decode_mark
 from heliograph.actors.bookie.store.entry_log import _read_map, log_path
 from heliograph.actors.bookie.store.log_scan import read_usage
 from heliograph.actors.bookie.tools import inspect
@@ -27,9 +27,12 @@ from tests.bookie_samples.generate import (
     FLUSHED,
     FOLDER,
     IN_JOURNAL,
+    KEPT,
     LAC,
     LIMBO,
     VERSION,
+    WRITTEN_ONCE,
+    kept_payload,
     payload,
     sample,
 )
@@ -57,8 +60,10 @@ def test_each_file_is_read_by_itself(home: Path, request: pytest.FixtureRequest)
     assert folders.cookie is not None
     layout = 2 if request.node.callspec.params["home"] > 2 else 1
     assert (folders.cookie.bookie_id, folders.cookie.layout_version, folders.damage) == ("b1", layout, [])
+    has_kept = request.node.callspec.params["home"] > 3
     mark = decode_mark((home / "data" / "mark").read_bytes(), "mark")
-    assert mark.checkpoint == 2
+    assert (mark.checkpoint, mark.version) == (2, KEPT_VERSION if has_kept else PLAIN_VERSION)
+    assert bool(list((home / "data").glob("*.kept"))) == has_kept
     kinds: set[Kind] = set()
     seals = 0
     for file_id in used_ids(disk, home / "journal"):
@@ -83,7 +88,7 @@ def test_each_file_is_read_by_itself(home: Path, request: pytest.FixtureRequest)
     assert inspect.verify(folders.data, folders.journals).is_sound
 
 
-def test_the_whole_is_replayed_and_read(home: Path) -> None:  # I1, I4
+def test_the_whole_is_replayed_and_read(home: Path, request: pytest.FixtureRequest) -> None:  # I1, I4
     shutil.copytree(home, home / "copy")
     opened = open_storage(RealDisk(), small_config(home / "copy"), [])
     try:
@@ -92,6 +97,8 @@ def test_the_whole_is_replayed_and_read(home: Path) -> None:  # I1, I4
         for entry_id in range(FLUSHED + IN_JOURNAL):
             data = storage.cached(1, entry_id) or storage.read_disk(1, entry_id)[0][1]
             assert decode_entry(data).payload == payload(entry_id)
+        for entry_id in range(KEPT if request.node.callspec.params["home"] > 3 else 0):
+            assert decode_entry(storage.read_disk(WRITTEN_ONCE, entry_id)[0][1]).payload == kept_payload(entry_id)
         for ledger_id in (FENCED, FENCED_IN_JOURNAL, LIMBO):
             state = storage.ledgers.get(ledger_id)
             assert state is not None

@@ -15,7 +15,7 @@ import msgpack
 import pytest
 
 from heliograph.actors.bookie.bookie import Bookie
-from heliograph.actors.bookie.config import READ_BATCH_BYTES_MAX
+from heliograph.actors.bookie.config import READ_BATCH_BYTES_MAX, BookieConfig
 from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.store.data_directory import DataDirectory
 from heliograph.actors.bookie.store.entry_log import log_ids
@@ -31,6 +31,7 @@ from tests.unit.bookie.disks import FaultyDisk
 
 STEPS = 12
 LEDGERS = (1, 2, 3)
+WRITTEN_ONCE_BYTES = 1_000  # entries of this size stay in their journal file
 EVERY = 2  # the others, and every one of them with each error: python -m tests.chaos.bookie_faults
 
 
@@ -53,9 +54,9 @@ async def add_all(run: Run, peer: BookiePeer, entry_id: int) -> None:
             run.acknowledged.add((ledger_id, entry_id))
 
 
-async def work(run: Run, home: Path, disk: FaultyDisk) -> Bookie | None:
+async def work(run: Run, home: Path, disk: FaultyDisk, single_write_bytes: int = 0) -> Bookie | None:
     """Adds, fences and checkpoints until the end or the failure, whichever is first."""
-    bookie = Bookie(small_config(home, journal_file_bytes=16 << 10, entry_log_bytes=8 << 10), None, disk=disk)
+    bookie = Bookie(config_for(home, single_write_bytes), None, disk=disk)
     try:
         await bookie.start()
     except BookieStorageError:
@@ -84,9 +85,14 @@ async def work(run: Run, home: Path, disk: FaultyDisk) -> Bookie | None:
     return bookie
 
 
-async def check(run: Run, home: Path) -> None:
-    config = small_config(home, journal_file_bytes=16 << 10, entry_log_bytes=8 << 10)
-    async with serving(config, disk=RealDisk()) as (_, peer):
+def config_for(home: Path, single_write_bytes: int = 0) -> BookieConfig:
+    return small_config(
+        home, journal_file_bytes=16 << 10, entry_log_bytes=8 << 10, single_write_bytes=single_write_bytes
+    )
+
+
+async def check(run: Run, home: Path, single_write_bytes: int = 0) -> None:
+    async with serving(config_for(home, single_write_bytes), disk=RealDisk()) as (_, peer):
         for ledger_id, entry_id in run.acknowledged:
             answer, body = await peer.call(BookieOp.READ, ledger_id, entry_id)
             assert answer.status is Status.OK  # I1
@@ -97,13 +103,13 @@ async def check(run: Run, home: Path) -> None:
         assert (1, 1000) in run.acknowledged, "it serves again"
 
 
-def operations(home: Path) -> int:
+def operations(home: Path, single_write_bytes: int) -> int:
     disk = FaultyDisk(1 << 30)
-    asyncio.run(work(Run(), home, disk))
+    asyncio.run(work(Run(), home, disk, single_write_bytes))
     return (1 << 30) - disk.countdown
 
 
-def fail_each(number: int, every: int) -> list[str]:
+def fail_each(number: int, every: int, single_write_bytes: int = 0) -> list[str]:
     """Play the run again and again, each time with another operation failing; returns which failed.
 
     Raises:
@@ -111,14 +117,14 @@ def fail_each(number: int, every: int) -> list[str]:
     """
     failed: list[str] = []
     with quick_folder() as folder:
-        total = operations(folder / "count")
+        total = operations(folder / "count", single_write_bytes)
         for countdown in range(1, total + 1, every):
             home = folder / str(countdown)
             run, disk = Run(), FaultyDisk(countdown, number)
-            asyncio.run(work(run, home, disk))
+            asyncio.run(work(run, home, disk, single_write_bytes))
             failed.append(disk.failed)
             try:
-                asyncio.run(check(run, home))
+                asyncio.run(check(run, home, single_write_bytes))
             except AssertionError as error:
                 error.add_note(f"operation {countdown} failed: {disk.failed}, {errno.errorcode[number]}")
                 raise
@@ -132,6 +138,12 @@ def test_one_failed_operation_loses_nothing(number: int) -> None:
     failed = fail_each(number, EVERY)
     assert len(failed) > 60 // EVERY
     assert {what.split(" ")[0] for what in failed} >= {"write", "sync", "create", "rename"}
+
+
+@pytest.mark.timeout(600)
+def test_one_failed_operation_loses_nothing_that_is_written_once() -> None:
+    failed = fail_each(errno.EIO, 2 * EVERY, WRITTEN_ONCE_BYTES)
+    assert "link" in {what.split(" ")[0] for what in failed}
 
 
 def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path) -> None:  # D6

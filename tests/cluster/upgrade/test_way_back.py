@@ -1,0 +1,80 @@
+"""The way back to the previous release, of a bookie that wrote entries once: refused, until they are in entry logs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.wire.messages import Status
+from tests.cluster.support.bookie_peer import serving
+from tests.previous_release import unpack_previous
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ENTRIES = 40
+ENTRY_BYTES = 40 << 10  # above the default of the setting
+END_SECONDS = 120.0
+OLD = """
+import asyncio, sys
+from pathlib import Path
+from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.tools import inspect
+
+async def main(home):
+    bookie = Bookie(BookieConfig("b1", (home / "journal",), (home / "data",)), None)
+    await bookie.start()
+    await bookie.stop()
+    print([entry.entry_id for entry in inspect.read_entries([home / "data"], 1, 0, 1 << 40)])
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def config_for(home: Path, **changes: int) -> BookieConfig:
+    return BookieConfig("b1", (home / "journal",), (home / "data",), **changes)  # type: ignore[arg-type]
+
+
+def old_start(code: Path, home: Path) -> subprocess.CompletedProcess[str]:
+    """Start and stop the previous release's bookie on the directories, and list the entries that it has."""
+    return subprocess.run(
+        [sys.executable, "-c", OLD, str(home)],
+        env={**os.environ, "PYTHONPATH": str(code)}, cwd=home,
+        capture_output=True, text=True, timeout=END_SECONDS, check=False,
+    )  # fmt: skip
+
+
+def test_the_previous_release_is_refused_until_kept_files_are_rewritten(tmp_path: Path) -> None:  # I1, I6
+    old, home = unpack_previous(tmp_path / "code"), tmp_path / "home"
+    home.mkdir()
+
+    async def written_once() -> None:
+        async with serving(config_for(home)) as (bookie, peer):
+            adds = [peer.add(1, entry_id, bytes(ENTRY_BYTES)) for entry_id in range(ENTRIES)]
+            assert {answer.status for answer, _ in await asyncio.gather(*adds)} == {Status.OK}
+            await bookie.checkpoint()
+            assert bookie.statistics()["kept_logs"] == 1
+
+    async def rewritten() -> None:
+        async with serving(config_for(home, single_write_bytes=0, compaction_headroom_bytes=0)) as (bookie, _):
+            await bookie.collect_garbage()
+            assert bookie.statistics()["kept_logs"] == 0
+
+    asyncio.run(written_once())
+    (kept,) = (home / "data").glob("*.kept")
+    before = kept.read_bytes()
+    refused = old_start(old, home)
+    assert refused.returncode == 1
+    assert "mark format 2, this program reads 1" in refused.stderr
+    assert kept.read_bytes() == before
+    asyncio.run(rewritten())
+    found = old_start(old, home)
+    assert found.returncode == 0, found.stderr[-3000:]
+    assert found.stdout.strip() == str(list(range(ENTRIES)))
+    asyncio.run(written_once())
