@@ -214,7 +214,7 @@ class Journal:
     def take_notes(self) -> list[JournalNote]:
         """Return the places of large payloads that became durable, each once.
 
-        Whoever reads ``position`` first gets the notes of everything before it.
+        A caller that has read ``position`` before gets the notes of everything before that.
         """
         notes: list[JournalNote] = []
         while self._notes:

@@ -196,7 +196,7 @@ Sabotage = Callable[[], AbstractContextManager[None]]
 @contextmanager
 def index_before_the_sync() -> Iterator[None]:
     """Places are known before the batch is durable: rows point to what a power cut takes (I1)."""
-    encode, note, caught_up = Journal._encode, Journal._note_places, Journal.caught_up
+    encode, note = Journal._encode, Journal._note_places
 
     def early(self: Journal, items: list[JournalItem], size: int) -> tuple[int, int]:
         found = encode(self, items, size)
@@ -205,9 +205,9 @@ def index_before_the_sync() -> Iterator[None]:
         return found
 
     def at_once(self: Journal) -> asyncio.Future[None]:
-        future = caught_up(self)
-        if not future.done():
-            asyncio.get_running_loop().call_later(0.001, lambda: future.done() or future.set_result(None))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        loop.call_later(0.001, future.set_result, None)
         return future
 
     with (
@@ -234,11 +234,11 @@ def recycle_what_rows_point_to() -> Iterator[None]:
 @contextmanager
 def forget_a_ledger() -> Iterator[None]:
     """The flush leaves a ledger in the journal file and writes no rows for it (I1)."""
-    flush = DataDirectory.flush
+    flush: Any = DataDirectory.flush
 
     def forgetful(self: DataDirectory, *arguments: Any) -> int:
         *others, kept = arguments
-        return flush(self, *others, [run for run in kept if run.ledger_id != 3])
+        return int(flush(self, *others, [run for run in kept if run.ledger_id != 3]))
 
     with patch.object(DataDirectory, "flush", forgetful):
         yield
