@@ -155,7 +155,7 @@ class SimulatedBookie(Process):
 
     def finish_checkpoint(self, records: list[Record], mark: int, limbo: set[int]) -> None:
         """Trim the journal up to the mark: the flush is on disk."""
-        self.disk.absorb(records)
+        self.disk.absorb_journal(records, mark - len(records))
         self.disk.limbo &= limbo
         self.disk.move_mark(mark)
 

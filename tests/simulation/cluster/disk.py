@@ -1,9 +1,13 @@
-"""The disk of a simulated bookie: an index, and the journal since the mark."""
+"""The disk of a simulated bookie: an index, and the journal since the mark.
+
+Every other entry is a large one, which is written once: the index points to its place in the journal, and that place is
+not used again while it does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,11 @@ class Record:
     lac: int = -1
 
 
+def is_large(record: Record) -> bool:
+    """Whether the entry of a record is written once."""
+    return (record.ledger_id + record.entry_id) % 2 == 0
+
+
 @dataclass
 class Image:
     """An index and a journal. A running bookie has another one in memory, with what is not synced yet."""
@@ -38,6 +47,8 @@ class Image:
     journal: list[Record] = field(default_factory=list)
     mark: int = 0  # how many records were ever trimmed off the journal
     journaled: dict[tuple[int, int], list[Copy]] = field(default_factory=dict)  # the entries in ``journal``
+    kept: dict[tuple[int, int], int] = field(default_factory=dict)  # places that the index points to, from 0 on
+    places: dict[int, Record] = field(default_factory=dict)  # what is at places of large entries
 
     def absorb(self, records: Iterable[Record]) -> None:
         """Put records into the index."""
@@ -47,6 +58,7 @@ class Image:
                 old = self.index.get(key)
                 if old is None or old.is_damaged:
                     self.index[key] = record.copy
+                    self.kept.pop(key, None)
             elif record.is_fence:
                 self.fences.add(record.ledger_id)
             else:
@@ -58,6 +70,34 @@ class Image:
             self.journal.append(record)
             if record.copy is not None:
                 self.journaled.setdefault((record.ledger_id, record.entry_id), []).append(record.copy)
+
+    def absorb_journal(self, records: Sequence[Record], first: int) -> None:
+        """Put records of the journal into the index, which points to the large ones among them.
+
+        Args:
+            first: place of the first record in the journal.
+        """
+        for place, record in enumerate(records, first):
+            key = (record.ledger_id, record.entry_id)
+            old = self.index.get(key)
+            self.absorb([record])
+            if record.copy is not None and is_large(record) and (old is None or old.is_damaged):
+                self.kept[key] = place
+                self.places[place] = record
+
+    def recycle(self, mark: int) -> None:
+        """Use the places before ``mark`` again that the index does not point to."""
+        pointed_to = set(self.kept.values())
+        for place in [place for place in self.places if place < mark and place not in pointed_to]:
+            del self.places[place]
+
+    def read_places(self) -> None:
+        """Read the large entries from where the index points to: one that is not there is damaged."""
+        for key, place in self.kept.items():
+            record, copy = self.places.get(place), self.index[key]
+            is_there = record is not None and (record.ledger_id, record.entry_id) == key
+            if not is_there and not copy.is_damaged:
+                self.index[key] = replace(copy, is_damaged=True)
 
     def move_mark(self, mark: int) -> None:
         """Trim the journal up to ``mark``, which never goes back."""
@@ -71,6 +111,8 @@ class Image:
                     del self.journaled[record.ledger_id, record.entry_id]
         self.journal = self.journal[mark - self.mark :]
         self.mark = mark
+        self.recycle(mark)
+        self.read_places()
 
     def abandon_journal(self) -> None:
         """Lose what was not flushed."""
@@ -89,6 +131,7 @@ class Image:
         gone = set(ledger_ids)
         for key in [key for key in self.index if key[0] in gone]:
             del self.index[key]
+            self.kept.pop(key, None)
         for ledger_id in gone:
             self.lacs.pop(ledger_id, None)
             self.limbo.discard(ledger_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +16,7 @@ from tests.simulation.checkers.checkers import Checkers
 from tests.simulation.cluster import bookie
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.broker import SimulatedBroker
-from tests.simulation.cluster.disk import Image, Record
+from tests.simulation.cluster.disk import Image, Record, is_large
 from tests.simulation.cluster.runner import Cluster
 from tests.simulation.mutants.mutant import mutant
 from tests.simulation.workload.deletion import Trimmer, finish_round
@@ -85,6 +85,50 @@ def move_the_mark_early() -> Iterator[None]:
         self.disk.move_mark(mark)
 
     with patch.object(SimulatedBookie, "checkpoint", hasty):
+        yield
+
+
+@mutant()
+def recycle_what_the_index_points_to() -> Iterator[None]:
+    """A place in the journal is used again while the index points to the only copy of an entry in it (I1)."""
+
+    def careless(self: Image, mark: int) -> None:
+        for place in [place for place in self.places if place < mark]:
+            del self.places[place]
+
+    with patch.object(Image, "recycle", careless):
+        yield
+
+
+@mutant()
+def forget_a_ledger_of_the_journal() -> Iterator[None]:
+    """A checkpoint leaves large entries of a ledger in the journal and does not put them into the index (I1)."""
+    real = Image.absorb_journal
+
+    def forgetful(self: Image, records: Sequence[Record], first: int) -> None:
+        large = [record for record in records if record.copy is not None and is_large(record)]
+        forgotten = large[0].ledger_id if large else -1
+        for place, record in enumerate(records, first):
+            if record not in large or record.ledger_id != forgotten:
+                real(self, [record], place)
+
+    with patch.object(Image, "absorb_journal", forgetful):
+        yield
+
+
+@mutant()
+def point_to_a_wrong_place() -> Iterator[None]:
+    """The index points to the record behind the one of a large entry (I1)."""
+    real = Image.absorb_journal
+
+    def astray(self: Image, records: Sequence[Record], first: int) -> None:
+        real(self, records, first)
+        for key, place in self.kept.items():
+            if first <= place < first + len(records) - 1:
+                self.places[place] = records[place - first + 1]
+                assert self.kept[key] == place, "only what is there differs"
+
+    with patch.object(Image, "absorb_journal", astray):
         yield
 
 
