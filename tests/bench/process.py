@@ -130,6 +130,12 @@ def cpu_time(*pids: int) -> CpuTime:
     return CpuTime(user / _TICKS_PER_SECOND, kernel / _TICKS_PER_SECOND)
 
 
+def bytes_written(pid: int) -> int:
+    """Return the bytes that a process had written to disks since its start: files and journals, without the cache."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
+
+
 def memory_bytes(pid: int, field: str = "RssAnon") -> int:
     """Return a line of /proc/<pid>/status in bytes: ``RssAnon`` (allocated memory of the process), ``VmHWM``."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -15,7 +15,7 @@ from tests.bench.bench import Bench
 from tests.bench.bookie.host import config_for
 from tests.bench.bookie.load import AddLoad, ask, connected, statistics
 from tests.bench.figure import Limit, at_least, at_most, ratio_at_least, ratio_at_most
-from tests.bench.process import Child, cpu_time, memory_bytes
+from tests.bench.process import Child, bytes_written, cpu_time, memory_bytes
 
 SECTION = "bookie"
 KIB, MIB = 1 << 10, 1 << 20
@@ -26,6 +26,7 @@ BACKLOG_BYTES = 2 << 30
 TAIL_ADDS = 5_000  # each read back as soon as it was acknowledged
 BEYOND_CACHES_BYTES = 150 * MIB  # memory without the caches
 REPLAYS = ((KIB, 512 * MIB), (64 * KIB, 1024 * MIB))  # entries of a size, and how much of them
+STAT_BLOCK_BYTES = 512  # the unit of st_blocks
 ADD_SECONDS_MAX = 60.0  # for loads with a number instead of a time
 
 
@@ -63,9 +64,10 @@ async def _measure_loads(bench: Bench, server: Child, address: str, connection: 
 
 
 async def _measure_rate(bench: Bench, server: Child, connection: BookieConnection, load: AddLoad, window: int) -> None:
-    before, cpu_before = await statistics(connection), cpu_time(server.pid)
+    before, cpu_before, written_before = await statistics(connection), cpu_time(server.pid), bytes_written(server.pid)
     run = await load.run(window, bench.seconds(3.0))
     after, cpu = await statistics(connection), cpu_time(server.pid) - cpu_before
+    written = (bytes_written(server.pid) - written_before) / run.bytes
     size = run.bytes // run.messages
     peer = bench.peer
     syncs = after["journal_syncs"] - before["journal_syncs"]
@@ -97,6 +99,9 @@ async def _measure_rate(bench: Bench, server: Child, connection: BookieConnectio
         flushed = after["bytes_flushed"] - before["bytes_flushed"]
         both = (journal_bytes + flushed) / run.seconds / 1e6
         bench.add(SECTION, f"journal and entry logs meanwhile, {name}", both, "MB/s", limit)
+        once = Limit(1.0, "each byte once")
+        name = f"bytes written to the disk for each byte, one copy, {name}"
+        bench.add(SECTION, name, written, "bytes", once, aim=at_most(1.27), three_copies=3 * written)
 
 
 async def _measure_latency(bench: Bench, load: AddLoad) -> float:
@@ -161,7 +166,8 @@ async def _report_index(bench: Bench, connection: BookieConnection, directory: P
     """Measure the index's bytes on disk per added entry."""
     entries = (await statistics(connection))["entries_added"]
     size = sum(path.stat().st_size for path in (directory / "data" / "index").iterdir())
-    stored = sum(path.stat().st_size for path in (directory / "data").glob("*.log"))
+    logs = [path for kind in ("log", "kept") for path in (directory / "data").glob(f"*.{kind}")]
+    stored = sum(path.stat().st_blocks * STAT_BLOCK_BYTES for path in logs)
     bench.add(
         SECTION,
         "index, bytes on the disk for each entry",
