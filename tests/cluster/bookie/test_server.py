@@ -360,7 +360,13 @@ def test_a_disk_that_takes_no_flush_refuses_adds_and_serves_reads(tmp_path: Path
 
     async def scenario() -> None:
         disk = FullDisk()
-        config = small_config(tmp_path, write_cache_bytes=22 << 20, journal_file_bytes=4 << 20, flush_interval_ms=20)
+        config = small_config(
+            tmp_path,
+            write_cache_bytes=22 << 20,
+            journal_file_bytes=4 << 20,
+            flush_interval_ms=20,
+            single_write_bytes=0,  # what stays in its journal file needs no flush
+        )
         async with serving(config, disk=disk) as (bookie, peer):
             disk.is_full = True
             number = 0
