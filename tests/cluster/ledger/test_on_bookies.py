@@ -10,6 +10,7 @@ from pathlib import Path
 
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.errors import LedgerFencedError
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import LedgerState
@@ -86,6 +87,30 @@ def test_lost_bookie_fence_recovery_and_repair(tmp_path: Path) -> None:
             assert all(lost not in segment.bookies for segment in record.segments)
             assert await other.check(writer.ledger_id) == ()
             await other.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_fenced_ledger_fails_alone_among_those_whose_adds_travel_together(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with real_cluster(tmp_path, 3) as (cluster, client):
+            fenced = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            other = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            await asyncio.gather(fenced.add(b"first"), other.add(b"0"))
+
+            rival = await LedgerClient.start(await connect_store(cluster.url), quick())
+            assert (await rival.recover(fenced.ledger_id)).last_entry_id == 0  # I5
+            late, kept = [], []
+            for n in range(1, 100):  # each of them in a frame with the other's
+                late.append(fenced.add(b"late"))
+                kept.append(other.add(b"%d" % n))
+            assert await asyncio.gather(*kept) == list(range(1, 100))  # I1 I2
+            for outcome in await asyncio.gather(*late, return_exceptions=True):
+                assert isinstance(outcome, LedgerFencedError)  # I4
+            await other.close()
+            assert await contents(rival, fenced.ledger_id) == [b"first"]
+            assert await contents(rival, other.ledger_id) == [b"%d" % n for n in range(100)]
+            await rival.close()
 
     asyncio.run(scenario())
 
