@@ -15,7 +15,7 @@ ROUNDS ?= 200
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers lint test test-clients test-spark4 check bench compat sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
+.PHONY: help setup demo up down servers lint test test-clients test-spark4 check bench bench-peers compat sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -114,6 +114,12 @@ chaos: $(READY) ## lose machines, disks and networks of a cluster of four: MINUT
 
 bench: $(READY) ## measure; prints a table and writes bench-results/
 	@$(BIN)/python -m tests.bench
+
+bench-peers: $(READY) ## measure Redis, NATS JetStream and Kafka beside Heliograph, each with one synced copy
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then for package in redis-server nats-server; do \
+	  command -v $$package >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	  $$package >/dev/null 2>&1 || echo "$$package cannot be installed here, and is skipped"; done; fi
+	@$(BIN)/python -m tests.bench --only foreign
 
 # Generated code runs on the protobuf that it was made for and on later ones: hence the compiler of protobuf 4.25.
 proto: ## generate the Pulsar protocol module again, with a compiler of its own in .venv-proto

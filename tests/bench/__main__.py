@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.bench import against, machine, report
 from tests.bench.bench import Bench
 from tests.bench.process import end_by_exception
-from tests.bench.sections import SECTIONS
+from tests.bench.sections import SECTIONS, USUAL
 
 RESULTS = machine.ROOT / "bench-results"
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     begun = time.monotonic()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # Ray logs each killed actor
         try:
-            failures = _run(bench, options.only or list(SECTIONS))
+            failures = _run(bench, options.only or USUAL)
             yardsticks = bench.yardsticks()
         finally:
             bench.close()
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _against(options: argparse.Namespace, directory: Path) -> int:
     """Measure an older revision and the present code in turns; print and write how they compare."""
-    names = options.only or list(SECTIONS)
+    names = options.only or USUAL
     try:
         found = against.compare(
             options.against,

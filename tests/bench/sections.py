@@ -17,6 +17,7 @@ from tests.bench.broker import (
     subscriptions,
     writer_core,
 )
+from tests.bench.foreign import foreign
 from tests.bench.metadata import store as metadata_store
 from tests.bench.minutes import minutes
 from tests.bench.peers import peer
@@ -41,4 +42,8 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "streaming": streaming.report,
     "minutes": minutes.report,
     "rest": rest.report,
+    "foreign": foreign.report,
 }
+
+BY_NAME_ONLY = ("foreign",)  # they need servers that are not ours: `make bench-peers`
+USUAL = tuple(name for name in SECTIONS if name not in BY_NAME_ONLY)

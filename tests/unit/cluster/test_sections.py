@@ -19,6 +19,7 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.deployment import _class_and_arguments
 from heliograph.cluster.parts import Part
 from heliograph.cluster.settings import declared
+from heliograph.cluster.settings.cores import default_brokers, usable_cores
 from heliograph.cluster.settings.file import FILE_NAME
 from heliograph.cluster.settings.sections import PARTS, SECTIONS, SHARED, decided_in
 from heliograph.gateway.actor import GatewayActor
@@ -196,7 +197,7 @@ def test_the_usual_file_lies_below_the_home_of_the_namespace(tmp_path: Path) -> 
     usual.mkdir(parents=True)
     (usual / FILE_NAME).write_text("brokers = 4\n")
     assert ClusterConfig(namespace="mine").brokers == 4
-    assert ClusterConfig().brokers == 2
+    assert ClusterConfig().brokers == default_brokers(usable_cores())
 
 
 def test_switches_and_sections_of_one_name_do_not_collide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from heliograph.cli.app import app
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.lifecycle import keep_settings
 from heliograph.cluster.setting_report import given, report_of
+from heliograph.cluster.settings.cores import default_brokers, usable_cores
 from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
 from heliograph.cluster.settings.nodes import on_node
 
@@ -90,7 +91,7 @@ def test_set_keeps_what_the_owner_wrote(home: Path) -> None:
     assert (made.brokers, made.bookies) == (3, 4)
     assert made.broker_config("b").connections_max == 10
     helio("unset", "brokers")
-    assert ClusterConfig(home=home).brokers == 2
+    assert ClusterConfig(home=home).brokers == default_brokers(usable_cores())
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_mistyped_variable_is_refused_with_the_nearest_name(variable: str, mon
 )
 def test_variables_of_others_are_not_ours(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, value)
-    assert ClusterConfig().brokers == 2
+    assert ClusterConfig().brokers == default_brokers(usable_cores())
 
 
 def bookie(name: str = "bookie-1") -> BookieConfig:
