@@ -23,13 +23,24 @@ column names, against two brokers, three bookies and a gateway.
 - **partly**, **no**: below the table is what is missing.
 - empty: no test of that client uses the feature, or the client does not have it.
 """
+_NOT_OFFERED = {  # of Pulsar, and what a client gets
+    "transactions": "an error that says so: `PulsarClient.build()` with `enableTransaction(true)` fails. Deduplication "
+    "by sequence ids gives exactly-once publishing to one topic",
+    "replication between clusters": "registering another cluster is refused (501), so are policies that name one (412)",
+    "replicated subscriptions": "`replicateSubscriptionState` is taken and has no effect: there is no other cluster",
+    "functions, connectors, packages": "501 with the reason: run a program with a consumer and a producer",
+    "offloading to object storage": "501: all ledgers of a topic stay on bookies",
+    "scalable topics": "the broker does not announce them; a topic grows by partitions",
+}
 _WORDS = {"works": "yes", "refused": "refused", "partly": "partly", "missing": "no"}
 
 
 def clients_page() -> str:
     """Return the page."""
     notes = load()
-    text = [_HEAD]
+    text = [_HEAD, "## Not offered", "", "| of Pulsar | what a client gets |", "|---|---|"]
+    text += [f"| {what} | {answer} |" for what, answer in _NOT_OFFERED.items()]
+    text.append("")
     for table in TABLES:
         text += _table(table, [note for note in notes if note.feature in table.features])
     return "\n".join(text)

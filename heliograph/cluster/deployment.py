@@ -63,6 +63,8 @@ NODE_POLL_SECONDS = 0.5
 ADDRESS_SHARE = 0.001  # of a node's resource for its address; each of up to 1,000 actors holds as much
 REPAIR_NICENESS = "10"  # of the processes of auditor and replication workers, for the machine's scheduler
 CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
+# Of Ray's resource "memory", for each actor: an autoscaler removes nodes whose resources are all free.
+HELD_MEMORY_BYTES = 1 << 20
 
 Progress = Callable[[str], None]
 
@@ -351,6 +353,7 @@ def _create(
             max_task_retries=0,
             max_concurrency=CALLS_AT_ONCE_MAX,
             num_cpus=config.actor_cpus,
+            memory=HELD_MEMORY_BYTES,
             scheduling_strategy="SPREAD" if part.kind == "broker" else None,  # else all on one node, which may be lost
             label_selector=dict(part.place.selector) or None,
             resources={f"{ADDRESS_RESOURCE}{part.place.address}": ADDRESS_SHARE} if part.place.address else None,

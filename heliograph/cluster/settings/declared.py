@@ -214,10 +214,11 @@ class ClusterSettings(ClusterLocation):
         default=True, description="place actors only on nodes that have `heliograph.io/` labels"
     )
     actor_cpus: float = Field(
-        default=0.1,
-        gt=0,
+        default=0,
+        ge=0,
         le=64,
-        description="CPUs that each actor holds; with 0 the autoscaler would remove its node as idle",
+        description="CPUs of Ray's that each actor holds, which tasks then lack; an autoscaler leaves its node alone "
+        "in any case, because it holds a mebibyte of Ray's resource `memory`, too",
     )
     ray_cpus: int = Field(
         default_factory=lambda: max(8, os.cpu_count() or 1),

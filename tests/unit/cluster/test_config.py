@@ -53,7 +53,7 @@ def test_every_setting_says_what_it_is() -> None:
         ({"max_message_bytes": 6 << 20}, InvalidConfigError, "max_message_bytes"),
         ({"namespace": "no spaces"}, InvalidConfigError, "namespace"),
         ({"metadata_url": "mysql://x"}, InvalidConfigError, "metadata_url"),
-        ({"actor_cpus": 0}, InvalidConfigError, "actor_cpus"),
+        ({"actor_cpus": -1}, InvalidConfigError, "actor_cpus"),
         ({"colour": "red"}, InvalidConfigError, "colour"),
         ({"tls_key_file": "k.pem"}, InvalidConfigError, "tls_certificate_file,tls_key_file"),
         ({"gateway_tls": True}, InvalidConfigError, "tls_certificate_file"),
