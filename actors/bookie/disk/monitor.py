@@ -2,6 +2,8 @@
 
 A disk is full when its used share reaches ``full_share`` and less than ``headroom_bytes`` are free, or when less than
 the reserve is free: a journal file and a flush of the write cache, which a bookie needs to go on with what it accepted.
+Entries that stay in their journal file need no room in a flush, and their files do not come back: the reserve holds the
+next one, and while only fences and LACs are written, no file is kept and two are used in turn.
 It is usable again when its used share falls below ``writable_share`` or ``headroom_bytes`` are free, and a quarter more
 than the reserve is free; two thresholds keep a bookie from flapping. One full disk makes the bookie read-only, and it
 becomes writable when all disks are usable. Adds of recoveries are taken while every disk has

@@ -146,6 +146,48 @@ def test_nothing_is_kept_where_the_journal_is_on_another_file_system(tmp_path: P
     asyncio.run(scenario())
 
 
+def test_each_journal_has_one_data_directory_that_keeps_its_files(tmp_path: Path) -> None:  # I1
+    async def scenario() -> None:
+        config = small_config(
+            tmp_path,
+            journal_directories=(tmp_path / "j0", tmp_path / "j1"),
+            data_directories=(tmp_path / "d0", tmp_path / "d1", tmp_path / "d2"),
+            **SETTINGS,
+        )
+        ledgers = tuple(range(1, 7))  # of which 1 and 6 are of a journal and its directory
+        async with serving(config) as (bookie, peer):
+            await fill(bookie, peer, ledgers)
+            directories = storage_of(bookie).directories
+            kept = {run.ledger_id for directory in directories for run in directory.index.all_runs() if run.is_kept}
+            assert kept == {1, 6}
+            assert not directories[2].kept
+            for ledger_id in ledgers:
+                await check(peer, ledger_id)
+            bookie.fail(RuntimeError("as a crash"))
+        async with serving(config) as (bookie, peer):
+            await fill(bookie, peer, (7,))
+            for ledger_id in ledgers:
+                await check(peer, ledger_id)
+
+    asyncio.run(scenario())
+
+
+def test_a_scrub_reads_kept_files(tmp_path: Path) -> None:  # I6
+    async def scenario() -> None:
+        async with serving(small_config(tmp_path, scrub_bytes_per_second=1 << 30, **SETTINGS)) as (bookie, peer):
+            await fill(bookie, peer, (1,))
+            assert await bookie.scrub() == 0
+            assert figure(bookie, "scrub_entries") == ENTRIES
+            path = log_path(tmp_path / "data", kept_in(tmp_path)[0])
+            with path.open("r+b") as file:
+                file.seek(10_000)
+                file.write(b"damage")
+            await bookie.scrub()
+            assert figure(bookie, "scrub_damaged_entries") == 1
+
+    asyncio.run(scenario())
+
+
 def test_entries_that_the_journal_did_not_place_in_time_are_copied(tmp_path: Path) -> None:  # I1
     async def scenario() -> None:
         async with serving(small_config(tmp_path, **SETTINGS)) as (bookie, peer):
