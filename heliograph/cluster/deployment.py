@@ -309,7 +309,8 @@ async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nod
 
 def _fewer_than_configured(config: ClusterConfig, roster: Roster) -> list[str]:
     return [
-        f"{kind}s = {count}, of which some left since: {wanted} are wanted; helio scale {kind}s {count} has more"
+        f"{kind}s = {count} in the settings, and {wanted} are wanted since some left: helio scale {kind}s {count} "
+        "has more"
         for kind, count in (("bookie", config.bookies), ("broker", config.brokers))
         if (wanted := rosters.wanted(roster, kind)) < count
     ]

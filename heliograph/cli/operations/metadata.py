@@ -257,12 +257,13 @@ def members(
         if outcome.done:
             _keep_count(home, count)
             # A new operator, and what finds the members: this machine's record and the card for those that join.
-            up(of_last_start(context.namespace, home).model_copy(update={"metadata_members": None}), timer.progress)
+            up(of_last_start(context.namespace, home).model_copy(update={"metadata_members": None}))
     context.output.result(asdict(outcome))
     if not outcome.done:
         context.output.warn(f"{len(outcome.members)} members for now; run this again to go on")
         raise typer.Exit(EXIT_FAILED)
-    context.output.done(f"{', '.join(outcome.members)} serve; parts that run know of new ones after a restart")
+    hint = "; parts that run know of the new ones after helio restart --rolling" if outcome.joined else ""
+    context.output.done(f"the cluster has {len(outcome.members)} members, {', '.join(outcome.members)}{hint}")
 
 
 def _keep_count(home: ClusterHome, count: int) -> None:

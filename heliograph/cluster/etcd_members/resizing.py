@@ -49,12 +49,14 @@ class ResizeOutcome:
     """The members, and what is left of those that went.
 
     Attributes:
+        joined: those that are new.
         done: whether there are as many as wanted, and all serve; otherwise another call goes on.
         leftover: directories that could not be deleted, by member, with the reasons.
     """
 
     members: tuple[str, ...]
     done: bool
+    joined: tuple[str, ...]
     leftover: dict[str, str]
 
 
@@ -85,7 +87,7 @@ class MemberResize:
             ConflictError: a majority would be lost, or there is no node for a new member; nothing was done.
             ServiceNotReadyError: a majority is lost, or etcd refuses for too long; repeat the call.
         """
-        membership = known_members(self._home)
+        before = membership = known_members(self._home)
         check_wanted(membership, self._serving(membership), wanted)
         missing = wanted - len(membership.members) - len(self._candidates(membership))
         if missing > 0:
@@ -97,11 +99,16 @@ class MemberResize:
         while (change := self._next(membership, wanted)) is not None:
             done = self._join(membership, change) if change.joins else self._leave(membership, change)
             if done is None:
-                return ResizeOutcome(_names(membership), done=False, leftover=self._leftover)
+                return self._outcome(membership, before, done=False)
             membership = done
             if not self._until_all_serve(membership):
-                return ResizeOutcome(_names(membership), done=False, leftover=self._leftover)
-        return ResizeOutcome(_names(membership), done=True, leftover=self._leftover)
+                return self._outcome(membership, before, done=False)
+        return self._outcome(membership, before, done=True)
+
+    def _outcome(self, membership: EtcdMembership, before: EtcdMembership, *, done: bool) -> ResizeOutcome:
+        names = tuple(member.name for member in membership.members)
+        joined = tuple(member.name for member in membership.members if member not in before.members)
+        return ResizeOutcome(names, done, joined, self._leftover)
 
     def _next(self, membership: EtcdMembership, wanted: int) -> MemberChange | None:
         found = self._survey(membership)
@@ -282,7 +289,3 @@ def _told(handle: Any, *, is_retiring: bool) -> None:
         ray.get(handle.retire.remote(is_retiring), timeout=ANSWER_SECONDS)
     except (ray.exceptions.RayError, HeliographError, TimeoutError, AttributeError):
         return
-
-
-def _names(membership: EtcdMembership) -> tuple[str, ...]:
-    return tuple(member.name for member in membership.members)
