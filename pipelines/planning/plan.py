@@ -155,7 +155,7 @@ async def _plan(
         check_losses(await _holdings(admin, names, acknowledged, start), start, on_data_loss)
         spans = [span for span in acknowledged if _is_wanted(span, start, end) and _may_match(span, where)]
         try:
-            return _of_messages(cut(await _ranges(admin, spans), start, end), where)
+            return _of_messages(cut(await _with_those_before(admin, acknowledged, spans), start, end), where)
         except TopicNotFoundError:
             raise
         except NotFoundError:  # a ledger was trimmed since its broker answered; the next answer does not name it
@@ -251,6 +251,23 @@ def _is_wanted(span: _Span, start: Mapping[int, Position] | None, end: Mapping[i
     return not is_before and not is_behind
 
 
+async def _with_those_before(admin: Admin, acknowledged: Sequence[_Span], spans: Sequence[_Span]) -> list[LedgerRange]:
+    """Return the ranges of ``spans``, each with the end of the ledger before it: messages in chunks may begin there."""
+    pairs = zip([None, *acknowledged], acknowledged, strict=False)
+    previous = {span: one for one, span in pairs if one is not None and one.topic == span.topic}
+    beside = [previous[span] for span in spans if span in previous and previous[span] not in spans]
+    ranges = await _ranges(admin, spans)
+    by_span = dict(zip(spans, ranges, strict=True))
+    try:
+        by_span |= zip(beside, await _ranges(admin, beside), strict=True)
+    except TopicNotFoundError:
+        raise
+    except NotFoundError:
+        log.info("a ledger of %s, before those that are read, is gone", spans[0].topic)
+    tails = {span: by_span[one].tail() for span, one in previous.items() if span in by_span and one in by_span}
+    return [replace(piece, before=tails.get(span)) for span, piece in zip(spans, ranges, strict=True)]
+
+
 def _may_match(span: _Span, where: Where | None) -> bool:
     """Return whether a ledger may hold rows that are wanted."""
     if where is None:
@@ -305,10 +322,26 @@ async def _refresh(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRa
     ]
     fresh = await _ranges(admin, spans)
     fresh = [replace(new, compacted=old.compacted) for old, new in zip(ranges, fresh, strict=True)]
+    befores = await _refreshed_befores(admin, ranges)
+    fresh = [replace(new, before=befores.get(old.ledger_id)) for old, new in zip(ranges, fresh, strict=True)]
     for old, new in zip(ranges, fresh, strict=True):
         told = replace(new, segments=old.segments, addresses=old.addresses, grant=old.grant, authority=old.authority)
         assert told == old, "only bookies, addresses, grants and the authority may differ"
     return fresh
+
+
+async def _refreshed_befores(admin: Admin, ranges: Sequence[LedgerRange]) -> dict[int, LedgerRange]:
+    """Return the ledgers before those of ranges, by the ids of those; nothing of a ledger that is gone."""
+    known = {piece.ledger_id: piece.before for piece in ranges if piece.before is not None}
+    found: dict[int, LedgerRange] = {}
+    for ledger_id, before in known.items():
+        try:
+            (found[ledger_id],) = await _refresh(admin, [before])
+        except TopicNotFoundError:
+            raise
+        except NotFoundError:
+            log.info("ledger %d of %s, before a planned range, is gone", before.ledger_id, before.topic)
+    return found
 
 
 async def _refresh_what_is_left(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRange]:

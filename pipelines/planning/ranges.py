@@ -22,8 +22,9 @@ TASK_BYTES_MAX = 128 << 20
 TASK_ENTRIES_MAX = 65_536
 TASK_BYTES_MIN = 8 << 20  # below it, starting a task costs more than reading
 ENTRY_BYTES_GUESS = 64 << 10  # an entry of many small messages, where the plan does not know sizes
-_FORMAT = 4
-_FORMATS_READ = (1, 2, 3, 4)  # 1 had no grant, 2 no compacted ledgers, 3 no sizes
+BACK_ENTRIES_MAX = 10_000  # before an entry, that are looked through for the first chunk of its message (I15)
+_FORMAT = 5
+_FORMATS_READ = (1, 2, 3, 4, 5)  # 1 had no grant, 2 no compacted ledgers, 3 no sizes, 4 no ledger before
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class LedgerRange:
     their bookies when the range was planned, without the bookies that were not registered. ``grant`` is the right to
     read the ledger from bookies that ask for one, good for any holder until it ends. A ``compacted`` ledger holds
     entries of the topic that compaction kept, each after its original position. ``size`` is that of the entries in
-    bytes, as if all of their ledger had the same; 0: not known.
+    bytes, as if all of their ledger had the same; 0: not known. A message in chunks that ends in the range may begin in
+    ``before``, the end of the ledger before this one.
     """
 
     topic: str
@@ -51,6 +53,7 @@ class LedgerRange:
     authority: str = field(default="", repr=False)  # who signs the certificates of bookies, in PEM
     compacted: bool = False
     size: int = 0
+    before: LedgerRange | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert 0 <= self.first_entry_id <= self.last_entry_id, "a range holds at least one entry"
@@ -85,7 +88,14 @@ class LedgerRange:
 
     def without_grant(self) -> LedgerRange:
         """Return the range as it may be stored."""
-        return replace(self, grant="")
+        return replace(self, grant="", before=self.before.without_grant() if self.before else None)
+
+    def tail(self) -> LedgerRange:
+        """Return the entries at the end of the range that may be those before a message's last chunk."""
+        return replace(
+            narrow(self, max(self.first_entry_id, self.last_entry_id - BACK_ENTRIES_MAX), self.last_entry_id),
+            before=None,
+        )
 
     def to_json(self) -> str:
         """Return the range as a text that ``range_from_json`` reads; a Spark row carries it to an executor."""
@@ -105,6 +115,7 @@ class LedgerRange:
                 "authority": self.authority,
                 "compacted": self.compacted,
                 "size": self.size,
+                "before": self.before.to_json() if self.before else "",
             }
         )
 
@@ -121,7 +132,9 @@ def range_from_json(text: str) -> LedgerRange:
             raise BadRequestError("this ledger range was planned by another version of Heliograph", field="range")
         segments = tuple(Segment(first, tuple(bookies)) for first, bookies in fields.pop("segments"))
         addresses = tuple(sorted(fields.pop("addresses").items()))
-        return LedgerRange(segments=segments, addresses=addresses, **fields)
+        before = fields.pop("before", "")
+        previous = range_from_json(before) if before else None
+        return LedgerRange(segments=segments, addresses=addresses, before=previous, **fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadRequestError(f"not a ledger range: {text:.200}", field="range") from error
 
@@ -206,6 +219,7 @@ def narrow(piece: LedgerRange, first_entry_id: int, last_entry_id: int) -> Ledge
         segments=segments,
         addresses=tuple(pair for pair in piece.addresses if pair[0] in bookies),
         size=piece.size * (last_entry_id - first_entry_id + 1) // piece.entries,
+        before=piece.before if first_entry_id < BACK_ENTRIES_MAX else None,
     )
 
 

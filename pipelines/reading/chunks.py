@@ -1,7 +1,7 @@
 """Messages in chunks, joined for tables. No I/O.
 
 A producer splits a message that is too large for one entry. The row of such a message stands where its last chunk is,
-whichever task reads that; its earlier chunks may stand before the range of the task, in the same ledger.
+whichever task reads that; its earlier chunks may stand before the range of the task.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from heliograph.protocol.pulsar_pb2 import MessageMetadata
 PARTIAL_MAX = 16  # incomplete messages; a further one drops the oldest, which is then looked for backwards  # I15
 PARTIAL_BYTES_MAX = 256 << 20  # of all their chunks  # I15
 
-Earlier = Callable[[int], Iterable[tuple[int, bytes | memoryview]]]  # entries of the ledger before one, newest first
+# The entries before one, newest first, each after its ledger id and entry id.
+Earlier = Callable[[int], Iterable[tuple[tuple[int, int], bytes | memoryview]]]
 
 
-def nothing_earlier(entry_id: int) -> Iterable[tuple[int, bytes | memoryview]]:
+def nothing_earlier(entry_id: int) -> Iterable[tuple[tuple[int, int], bytes | memoryview]]:
     """Return no entries: all that may be looked at was added."""
     return ()
 
@@ -52,10 +53,10 @@ class ChunkJoiner:
         """Add a chunk. Return the whole message if this was its last one.
 
         Args:
-            earlier: returns the entries of the ledger before one, for a message that began before the range.
+            earlier: returns the entries before one, for a message that began before the range.
 
         Raises:
-            UnsupportedError: the last chunk came, and an earlier one is nowhere in its ledger.
+            UnsupportedError: the last chunk came, and an earlier one is nowhere before it.
         """
         uuid, chunk = metadata.uuid, metadata.chunk_id
         is_last = chunk == metadata.num_chunks_from_msg - 1
@@ -67,7 +68,7 @@ class ChunkJoiner:
             if not is_last:
                 return None  # the last one looks for what is missing
             self._drop(uuid)
-            partial = self._found_before(ledger_id, entry_id, metadata, earlier)
+            partial = self._found_before(entry_id, metadata, earlier)
         if chunk < len(partial.parts):
             return None  # sent twice
         partial.parts.append(bytes(payload))
@@ -86,9 +87,9 @@ class ChunkJoiner:
             self._bytes -= partial.size if counted is None else counted
         assert self._bytes >= 0, "no more bytes are freed than were held"
 
-    def _found_before(self, ledger_id: int, entry_id: int, last: MessageMetadata, earlier: Earlier) -> _Partial:
+    def _found_before(self, entry_id: int, last: MessageMetadata, earlier: Earlier) -> _Partial:
         parts: dict[int, bytes] = {}
-        size = first = 0
+        size, first = 0, (0, 0)
         for at, section in earlier(entry_id):
             metadata, payload = topic_entry.split(section)
             if metadata.uuid != last.uuid or metadata.num_chunks_from_msg < 2:
@@ -99,5 +100,5 @@ class ChunkJoiner:
                 first = at
                 break
         if sorted(parts) != list(range(last.chunk_id)):
-            raise UnsupportedError("the earlier chunks of its message are not in the same ledger")
-        return _Partial((ledger_id, first), [parts[index] for index in range(last.chunk_id)], size)
+            raise UnsupportedError("the earlier chunks of its message are gone, or too far before it")
+        return _Partial(first, [parts[index] for index in range(last.chunk_id)], size)

@@ -134,7 +134,7 @@ class Rows:
         """Add the messages of one entry. Markers, which brokers write for themselves, are skipped.
 
         Args:
-            earlier: returns the entries of the ledger before one, newest first.
+            earlier: returns the entries before one, newest first.
 
         Raises:
             ProtocolError, ChecksumError: the entry is damaged, although the ledger's own checksum is right.

@@ -22,7 +22,7 @@ from heliograph.base.backoff import Backoff
 from heliograph.base.errors import Advice, HeliographError
 from heliograph.base.loop_thread import LoopThread
 from heliograph.pipelines.planning.conditions import PUBLISH_TIME, Where
-from heliograph.pipelines.planning.ranges import LedgerRange
+from heliograph.pipelines.planning.ranges import BACK_ENTRIES_MAX, LedgerRange
 from heliograph.pipelines.reading.chunks import Earlier
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, OnUnreadable, Rows
 from heliograph.pipelines.reading.counting import RowCounter
@@ -39,7 +39,6 @@ READ_BYTES_FULL = READ_BYTES_MAX // 8 * 7  # which a read is made for, so that f
 ENTRY_BYTES_BESIDE = 64  # of an entry in an answer beside its payload
 READS_AHEAD = 2  # answers that are on their way, or wait for the caller, besides the one that it has (I15)
 READ_ATTEMPTS_MAX = 6  # with their pauses, enough time for Ray to restart a bookie
-BACK_ENTRIES_MAX = 10_000  # of a ledger that are looked through for the first chunk of a message (I15)
 BACK_STEP_ENTRIES = 16  # of one step back; chunks are as large as entries can be
 PAUSE_MS = 250  # after the first failed attempt; doubles with each
 PAUSE_MS_MAX = 4_000
@@ -146,7 +145,7 @@ def _entries(
         for entry in entries:
             if piece.compacted:
                 ledger_id, entry_id, section = decode_kept(entry.payload)
-                yield piece, ledger_id, entry_id, section, partial(_read_kept_back, piece, entry.entry_id, ledger_id)
+                yield piece, ledger_id, entry_id, section, partial(_read_kept_back, piece, entry.entry_id)
             else:
                 yield piece, piece.ledger_id, entry.entry_id, entry.payload, earlier
 
@@ -163,30 +162,29 @@ def _read_ahead(ranges: Sequence[LedgerRange]) -> Iterator[tuple[LedgerRange, Se
             thread.run(fetcher.close())
 
 
-def _read_back(piece: LedgerRange, entry_id: int) -> Iterator[tuple[int, bytes | memoryview]]:
-    """Yield the entries of a ledger before one of ``piece``, newest first, at most ``BACK_ENTRIES_MAX``."""
+def _read_back(piece: LedgerRange, entry_id: int) -> Iterator[tuple[tuple[int, int], bytes | memoryview]]:
+    """Yield the entries before one of ``piece``, newest first, at most ``BACK_ENTRIES_MAX`` of each of two ledgers."""
     oldest = max(0, entry_id - BACK_ENTRIES_MAX)
     for last in range(entry_id - 1, oldest - 1, -BACK_STEP_ENTRIES):
         step = replace(piece, first_entry_id=max(oldest, last - BACK_STEP_ENTRIES + 1), last_entry_id=last)
         read = [entry for _, entries in _read_ahead([step]) for entry in entries]
         for entry in reversed(read):
-            yield entry.entry_id, entry.payload
+            yield (piece.ledger_id, entry.entry_id), entry.payload
+    if oldest == 0 and piece.before is not None:
+        yield from _read_back(piece.before, piece.before.last_entry_id + 1)
 
 
 def _read_kept_back(
-    piece: LedgerRange, kept_id: int, ledger_id: int, entry_id: int
-) -> Iterator[tuple[int, bytes | memoryview]]:
-    """Yield what ``_read_back`` does, of the entries that compaction kept of one ledger.
+    piece: LedgerRange, kept_id: int, entry_id: int
+) -> Iterator[tuple[tuple[int, int], bytes | memoryview]]:
+    """Yield what ``_read_back`` does, of the entries that compaction kept.
 
     Args:
         kept_id: the entry of the compacted ledger that keeps ``entry_id``.
     """
     for _, record in _read_back(piece, kept_id):
-        its_ledger, original, section = decode_kept(record)
-        if its_ledger != ledger_id:
-            return
-        assert original < entry_id, "a compacted ledger keeps the order of the topic"
-        yield original, section
+        ledger_id, original, section = decode_kept(record)
+        yield (ledger_id, original), section
 
 
 async def _open(ranges: Sequence[LedgerRange]) -> Fetcher:

@@ -17,14 +17,15 @@ from ray.data.expressions import Expr, col, lit
 from heliograph.actors.errors import EntryDamagedError, NoSuchEntryError, QuorumLostError
 from heliograph.actors.ledger.driver import DetachedReader
 from heliograph.actors.wire.messages import BookieOp
-from heliograph.base.errors import AlreadyClosedError
+from heliograph.base.errors import AlreadyClosedError, UnsupportedError
 from heliograph.metadata.model import LedgerMetadata, Segment
-from heliograph.pipelines.planning.ranges import LedgerRange, narrow, range_of
+from heliograph.pipelines.planning.ranges import LedgerRange, narrow, range_from_json, range_of
 from heliograph.pipelines.ray_data.source import COUNTED, TableRead, TopicDatasource
 from heliograph.pipelines.reading import range_reader
 from heliograph.pipelines.reading.nearby import nearby_bookies
-from heliograph.pipelines.reading.range_reader import read_ranges
+from heliograph.pipelines.reading.range_reader import count_ranges, read_ranges
 from heliograph.protocol.batch import encode_entry_of
+from heliograph.protocol.pulsar_pb2 import MessageIdData
 from tests.cluster.support.fake_bookie import FakeBookie
 from tests.cluster.support.threaded_bookies import give, threaded_bookies
 from tests.unit.pipelines.reading.test_special_entries import chunks_of
@@ -272,3 +273,33 @@ def test_a_filter_that_is_not_understood_stays_with_ray_data(predicate: Expr) ->
     with a_ledger(1, 1) as (_, whole):
         source = TopicDatasource([whole], TableRead(("value", "__key")))
         assert source.apply_predicate(predicate) is source
+
+
+def test_a_message_in_chunks_may_begin_in_the_ledger_before() -> None:
+    body = b"".join(b"%05d" % number for number in range(20))
+    chunks = chunks_of(body=body, count=20)
+    with a_ledger(3, 2) as (bookies, whole):
+        second = replace(whole, ledger_id=LEDGER + 1, last_entry_id=9, before=whole.tail())
+        for place, chunk in enumerate(chunks):
+            ledger_id, entry_id = (LEDGER, ENTRIES - 12 + place) if place < 12 else (LEDGER + 1, place - 12)
+            for step in range(2):
+                give(bookies[(entry_id + step) % 3], ledger_id, entry_id, chunk)
+        for entry_id in (8, 9):
+            for step in range(2):
+                give(
+                    bookies[(entry_id + step) % 3],
+                    LEDGER + 1,
+                    entry_id,
+                    encode_entry_of("p", 0, 1, values_of(entry_id)),
+                )
+        wanted = [body, *expected(8, 9)]
+        assert read(whole) == expected(0, ENTRIES - 13), "the message belongs to the task of its last chunk"
+        assert read(second) == wanted
+        assert read(range_from_json(second.to_json())) == wanted
+        assert read(narrow(second, 5, 9)) == wanted
+        assert count_ranges([second]) == len(wanted)
+        (row, *_) = [row for batch in read_ranges([second], ("__messageId",)) for row in batch.to_pylist()]
+        first = MessageIdData.FromString(row["__messageId"]).first_chunk_message_id
+        assert (first.ledger_id, first.entry_id) == (LEDGER, ENTRIES - 12)
+        with pytest.raises(UnsupportedError, match="earlier chunks"):
+            read(replace(second, before=None))

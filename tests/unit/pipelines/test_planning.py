@@ -89,8 +89,9 @@ def test_a_ledger_that_its_topic_names_and_nobody_has_is_told(monkeypatch: pytes
 
 
 def test_ledgers_that_are_not_wanted_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = Topic(monkeypatch, 5, 6, 7, 8, recorded=(6, 7))
+    topic = Topic(monkeypatch, 4, 5, 6, 7, 8, recorded=(6, 7))
     found = topic.planned(start={-1: (6, 4)}, end={-1: (7, 2)})
+    assert [piece.before and piece.before.ledger_id for piece in found] == [None, 6]  # 5 is gone, which is no matter
     assert entries_of(found) == [*((-1, 6, entry) for entry in range(4, 10)), (-1, 7, 0), (-1, 7, 1)]
     assert topic.answers == 1
 

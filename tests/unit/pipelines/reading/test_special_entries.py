@@ -41,8 +41,8 @@ def values_of(entries: Sequence[bytes], first: int = 0, on_unreadable: OnUnreada
     """Return the values of a task that reads ``entries`` from ``first`` on."""
     rows = Rows(("value",), on_unreadable)
 
-    def earlier(entry_id: int) -> Iterator[tuple[int, bytes]]:
-        return ((index, entries[index]) for index in range(entry_id - 1, -1, -1))
+    def earlier(entry_id: int) -> Iterator[tuple[tuple[int, int], bytes]]:
+        return (((LEDGER, index), entries[index]) for index in range(entry_id - 1, -1, -1))
 
     for entry_id in range(first, len(entries)):
         rows.add_entry(TOPIC, 2, LEDGER, entry_id, entries[entry_id], earlier)
