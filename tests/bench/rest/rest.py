@@ -1,4 +1,4 @@
-"""Clusters at rest: the default of ``helio up``, a lean one, and a lean one whose parts share a process."""
+"""Clusters at rest: the default of ``helio up``, a lean one, and one of a single process without Ray."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ SECTION = "rest"
 SETTLE_SECONDS = 30.0  # what a start leaves to be done is over by then
 MEASURED_SECONDS = 60.0
 UP_SECONDS_MAX = 300
+HELIO = (sys.executable, "-c", "from heliograph.cli import main; main()")
 LARGEST = 3  # kinds of process that are named beside a sum
 # Options of `helio up`, and the aims: MB, cores and seconds until it is up.
 CLUSTERS: Mapping[str, tuple[tuple[str, ...], tuple[float, float, float]]] = {
     "helio up": ((), (900, 0.05, 10)),
     "helio up --lean": (("--lean",), (500, 0.03, 10)),
 }
+DEV, DEV_AIMS = "helio dev", (100, 0.005, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,10 @@ class Rest:
 
 def report(bench: Bench) -> None:
     """Measure each kind of cluster."""
-    measured = {name: _cluster(bench, number, name) for number, name in enumerate(CLUSTERS)}
-    first = next(iter(measured.values()))
-    for name, rest in measured.items():
-        memory, cores, up = CLUSTERS[name][1]
+    measured = {name: (_cluster(bench, number, name), CLUSTERS[name][1]) for number, name in enumerate(CLUSTERS)}
+    measured[DEV] = _one_process(bench), DEV_AIMS
+    first = next(iter(measured.values()))[0]
+    for name, (rest, (memory, cores, up)) in measured.items():
         bench.add(
             SECTION,
             f"memory at rest: {name}",
@@ -87,14 +89,34 @@ def _cluster(bench: Bench, number: int, name: str) -> Rest:
     _helio("up", *options, *free, *CLUSTERS[name][0])
     up_seconds = time.perf_counter() - begun
     try:
-        session = int(json.loads((home / "cluster.json").read_text())["ray_pid"])
         bench.say(f"{name}: up in {up_seconds:.1f} s")
-        time.sleep(bench.seconds(SETTLE_SECONDS))
-        before, begun = sample(session), time.perf_counter()
-        time.sleep(bench.seconds(MEASURED_SECONDS))
-        after, seconds = sample(session), time.perf_counter() - begun
+        return _left_alone(bench, int(json.loads((home / "cluster.json").read_text())["ray_pid"]), up_seconds)
     finally:
         _helio("down", *options, "--delete-data")
+
+
+def _one_process(bench: Bench) -> Rest:
+    """Start `helio dev`, leave it alone, measure it and stop it."""
+    command = [*HELIO, "dev", f"--home={bench.directory / 'rest-dev'}", "--port=0", "--http-port=0", "--json"]
+    begun = time.perf_counter()
+    with subprocess.Popen(
+        command, env=_environment(), cwd=Path.home(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None, "its output is a pipe"
+            if not process.stdout.readline():
+                raise RuntimeError("helio dev did not start")
+            return _left_alone(bench, process.pid, time.perf_counter() - begun)
+        finally:
+            process.terminate()
+
+
+def _left_alone(bench: Bench, session: int, up_seconds: float) -> Rest:
+    """Measure the processes of a session after a while in which nothing is asked of them."""
+    time.sleep(bench.seconds(SETTLE_SECONDS))
+    before, begun = sample(session), time.perf_counter()
+    time.sleep(bench.seconds(MEASURED_SECONDS))
+    after, seconds = sample(session), time.perf_counter() - begun
     return between(before, after, seconds, up_seconds)
 
 
@@ -126,10 +148,9 @@ def _helio(*arguments: str) -> None:
     Raises:
         RuntimeError: it failed; with what it said.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
     ran = subprocess.run(
-        [sys.executable, "-c", "from heliograph.cli import main; main()", *arguments],
-        env={**kept, "PYTHONPATH": str(ROOT)},
+        [*HELIO, *arguments],
+        env=_environment(),
         cwd=Path.home(),
         capture_output=True,
         text=True,
@@ -138,3 +159,8 @@ def _helio(*arguments: str) -> None:
     )
     if ran.returncode:
         raise RuntimeError(f"helio {arguments[0]} ended with {ran.returncode}: {ran.stderr[-2_000:]}")
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
+    return {**kept, "PYTHONPATH": str(ROOT)}
