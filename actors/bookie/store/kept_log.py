@@ -34,6 +34,7 @@ from heliograph.actors.bookie.store.write_cache import CacheHalf
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE)  # errors of one link, not of all
+_GAP_BYTES_END = 1 << 32  # between two entries of a run, which its row has to hold
 LENGTH_BYTES = 4  # size of the u32 before each entry of a record
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def _follows(row: list[tuple[int, JournalNote]], entry_id: int, note: JournalNot
     return (
         entry_id == last_id + 1
         and note.file_id == last.file_id
-        and note.offset > last.offset
+        and 0 < note.offset - last.offset < _GAP_BYTES_END
         and len(row) < RUN_ENTRIES_MAX
     )
 
