@@ -8,7 +8,6 @@ restart begins from nothing: a half-started bookie would still hold its director
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import inspect
 import logging
@@ -17,9 +16,10 @@ import platform
 import resource
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import ray.cloudpickle
 from ray.util.metrics import Gauge
 
 from heliograph.base.clock import wall_ms
@@ -137,45 +137,68 @@ def hosted(
         logs: where its log goes; None: the actor has none but Ray's.
     """
 
-    kept_logs = portable(logs)
+    # A process of another release loads this class from its pickle when it gets the handle of the actor. So all that
+    # the class holds is in the release before this one, too; the rest is in bytes, which the actor's own process reads.
+    kept = ray.cloudpickle.dumps((prepare, portable(logs)))  # type: ignore[no-untyped-call]
 
     class Hosted(_HostedPart, actor_class):  # type: ignore[misc]  # its base is known at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
-            assert __debug__, "invariants are checked by assert: do not run with python -O"
-            # Methods read these, not the closure: a process that gets the handle of another actor whose class has this
-            # name loads that class, and from then on Ray calls that class's functions with this actor as ``self``.
-            self._hosted_part = part
-            logs: LogsConfig | None = restored(kept_logs)
-            self._hosted_logs = logs
-            self._hosted_history = None if logs is None else StartHistory(logs.directory, part)
-            pause = 0.0 if self._hosted_history is None else self._hosted_history.begin(wall_ms())
-            if logs is not None:
-                start_log(part, logs)
-                log.info("process %d starts, version %s", os.getpid(), heliograph_version())
-            try:
-                prepared = list(map(prepare, arguments))
-            except HeliographError as error:
-                self._hosted_failed(error)
-                time.sleep(pause)  # the actor has no loop yet
-                raise
-            super().__init__(*prepared, **options)
-            if (watchdog := watchdog_of_environment()) is not None:
-                watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
-            # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle
-            # would work for the first start only: Ray drops such a call when it restarts the actor.
-            own: Any = super(_HostedPart, self)  # of the actor's class: the mixin's methods have the same names
-            self._hosted_stop = own.stop
-            self._hosted_start = asyncio.get_running_loop().create_task(_after(pause, own.start))
-            self._hosted_start.add_done_callback(self._hosted_started)
+            from heliograph.cluster.hosting import begin_hosting
+
+            begin_hosting(self, super().__init__, part, kept, arguments, options)
 
     ungated = {*_UNGATED, ENDED_METHOD, *getattr(actor_class, "ungated", ())}
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in ungated:
-            setattr(Hosted, name, _gated(method))
+            setattr(Hosted, name, _gated(actor_class, name, inspect.signature(method)))
     Hosted.__name__ = Hosted.__qualname__ = actor_class.__name__
     Hosted.__doc__ = actor_class.__doc__
     return Hosted
+
+
+def begin_hosting(
+    actor: Any,
+    make: Callable[..., None],
+    part: str,
+    kept: bytes,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Make the actor of a hosted class, in its process, and start it.
+
+    Args:
+        make: the constructor of the actor's own class.
+        kept: what ``hosted`` keeps for this.
+        arguments, options: of the constructor.
+    """
+    os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
+    assert __debug__, "invariants are checked by assert: do not run with python -O"
+    prepare, kept_logs = ray.cloudpickle.loads(kept)
+    logs: LogsConfig | None = restored(kept_logs)
+    # Methods read these, not a closure: a process that gets the handle of another actor whose class has this name loads
+    # that class, and from then on Ray calls that class's functions with this actor as ``self``.
+    actor._hosted_part = part
+    actor._hosted_logs = logs
+    actor._hosted_history = None if logs is None else StartHistory(logs.directory, part)
+    pause = 0.0 if actor._hosted_history is None else actor._hosted_history.begin(wall_ms())
+    if logs is not None:
+        start_log(part, logs)
+        log.info("process %d starts, version %s", os.getpid(), heliograph_version())
+    try:
+        prepared = list(map(prepare, arguments))
+    except HeliographError as error:
+        actor._hosted_failed(error)
+        time.sleep(pause)  # the actor has no loop yet
+        raise
+    make(*prepared, **options)
+    if (watchdog := watchdog_of_environment()) is not None:
+        watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
+    # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle would work
+    # for the first start only: Ray drops such a call when it restarts the actor.
+    own: Any = super(_HostedPart, actor)  # of the actor's class: the mixin's methods have the same names
+    actor._hosted_stop = own.stop
+    actor._hosted_start = asyncio.get_running_loop().create_task(_after(pause, own.start))
+    actor._hosted_start.add_done_callback(actor._hosted_started)
 
 
 def own_facts() -> dict[str, Any]:
@@ -198,16 +221,19 @@ def _export_build(part: str) -> None:
     )
 
 
-def _gated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    @functools.wraps(method)
+def _gated(actor_class: type[Any], name: str, signature: inspect.Signature) -> Callable[..., Awaitable[Any]]:
+    """Return the method of that name, which waits for the start first. It is found when it is called."""
+
     async def when_started(self: Any, *arguments: Any, **options: Any) -> Any:
         if not self._hosted_start.done():
             try:
                 await asyncio.wait_for(self.start(), READY_WAIT_SECONDS)
             except TimeoutError:
                 raise ServiceNotReadyError(f"{self!r} is still starting: try again") from None
-        return await method(self, *arguments, **options)
+        return await getattr(actor_class, name)(self, *arguments, **options)
 
+    when_started.__name__ = when_started.__qualname__ = name
+    when_started.__signature__ = signature  # type: ignore[attr-defined]  # by which callers' arguments are checked
     return when_started
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ from ray import cloudpickle
 
 from heliograph.cluster import deployment
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.operator.actor import OperatorActor
 from heliograph.cluster.parts import Part
+from tests.previous_release import unpack_previous
 
 # What an actor's worker does with the class that it is sent, and which of our modules are there then.
 LOAD = """
@@ -28,6 +31,7 @@ OWNERS = {
     "heliograph.actors.bookie.bookie": "bookie",
     "heliograph.actors.auditor.auditor": "auditor",
 }
+KINDS = ("metadata", "bookie", "broker", "auditor", "gateway", "operator")
 
 
 @pytest.mark.parametrize("kind", ["metadata", "broker"])
@@ -40,3 +44,28 @@ def test_an_actor_loads_the_code_of_its_own_part(kind: str, tmp_path: Path) -> N
     loaded = set(json.loads(run.stdout))
     assert "heliograph.cluster.hosting" in loaded
     assert not {name for name, owner in OWNERS.items() if owner != kind and name in loaded}
+
+
+def test_the_previous_release_loads_the_classes_of_all_actors(tmp_path: Path) -> None:
+    """It does when it gets their handles, as after a way back; their arguments are checked by what it loads then."""
+    old, config = unpack_previous(tmp_path / "old"), ClusterConfig(home=tmp_path)
+    for kind in KINDS:
+        part = Part(f"{kind}-1", kind, directory=tmp_path)
+        actor_class = OperatorActor
+        if kind != "operator":
+            actor_class, _ = deployment._class_and_arguments(part, config, "", "")
+        sent = cloudpickle.dumps(deployment._hosted(actor_class, part, config))  # type: ignore[no-untyped-call]
+        (tmp_path / kind).write_bytes(sent)
+    program = f"""
+import inspect
+from pathlib import Path
+from ray import cloudpickle
+found = {{kind: cloudpickle.loads((Path({str(tmp_path)!r}) / kind).read_bytes()) for kind in {KINDS!r}}}
+print(inspect.signature(found["broker"].asked), inspect.signature(found["broker"].stop))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(old)}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=old, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.split(") ")[0].startswith("(self, method: 'str', arguments"), run.stdout
