@@ -25,6 +25,10 @@ GROUPS = {
         "partition_growth", "regex", "compaction", "table_view", "chunking", "codec_lz4", "codec_zlib", "codec_zstd",
         "codec_snappy", "reader", "seek_id", "seek_time", "partitions", "access_modes", "deduplication",
     ),
+    "Frameworks": (
+        "batch_receive", "listener", "backoff", "key_ranges", "subscription_properties", "several_topics",
+        "end_of_topic", "no_receiver_queue", "non_persistent", "encryption",
+    ),
     "Schemas": (
         "schema_bytes", "schema_string", "schema_primitives", "schema_json", "schema_avro", "schema_protobuf",
         "schema_key_value", "schema_auto", "schema_evolution", "schema_incompatible",
