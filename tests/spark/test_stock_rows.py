@@ -64,4 +64,6 @@ def test_a_frame_has_the_rows_of_a_stock_reader(cell: Cell, spark: SparkSession,
     assert topic_count(spark, topic) == sum(map(len, wanted.values()))
     keyed = [row for rows in wanted.values() for row in rows if row.key == "key \N{SNOWMAN} 3".encode()]
     chosen = topic_dataframe(spark, topic, where=[("__key", "==", "key \N{SNOWMAN} 3")], columns=("value",))
-    assert sorted(str(row[0] and bytes(row[0])) for row in chosen.collect()) == sorted(str(row.value) for row in keyed)
+    assert sorted(str(None if row[0] is None else bytes(row[0])) for row in chosen.collect()) == sorted(
+        str(row.value) for row in keyed
+    )
