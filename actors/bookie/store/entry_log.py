@@ -45,6 +45,7 @@ _MAP_PAIR = struct.Struct(">qQ")
 _MAP_TAIL = struct.Struct(">Q8s")  # offset of the map, magic
 _MAP_END = b"HELIOEND"
 _JOURNALED = b"\x01\0\0\0"  # the end of a journal record's header, in the place of the length: an ENTRY, three zeros
+_SPAN_BYTES_MAX = 1 << 20  # of such a read, unless one record is larger
 _GAP_BYTES_MAX = 64 << 10  # between two records of a journal file that one read fetches together
 _WRITE_BYTES = 1 << 20  # size of one write, which a journal on the same disk may have to wait for
 _SMALL_BYTES = 4 << 10  # entries up to this size are joined before they are copied into the buffer
@@ -259,11 +260,13 @@ class EntryLogReader:
         found: list[Records] = []
         number, end = skip, skip + count
         while number < end:
-            after = number + 1
+            after, start, span = number + 1, run.offset_of(number), run.sizes[number]
             while after < end and run.gaps[after] <= _GAP_BYTES_MAX:
+                if span + run.gaps[after] + run.sizes[after] > _SPAN_BYTES_MAX:
+                    break
+                span += run.gaps[after] + run.sizes[after]
                 after += 1
-            start = run.offset_of(number)
-            data = self._bytes(run.log_id, start, run.offset_of(after - 1) + run.sizes[after - 1] - start, take)
+            data = self._bytes(run.log_id, start, span, take)
             while number < after:
                 at, size = run.offset_of(number) - start, run.sizes[number]
                 try:
