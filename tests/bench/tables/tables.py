@@ -73,7 +73,7 @@ def report(bench: Bench) -> None:
 
 def _written(bench: Bench, cluster: PrivateCluster, size: int, rows: int) -> None:
     waiting, found = (_write(cluster, size, rows, in_flight) for in_flight in (0, IN_FLIGHT_BYTES_MAX))
-    limit = Limit(waiting["rows"] / waiting["seconds"], "waiting for each 1,000")
+    limit = Limit(waiting["rows"] / waiting["seconds"], "1,000 rows on their way")
     bench.add(
         SECTION,
         f"written by one task, keys, {size} bytes",

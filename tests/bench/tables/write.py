@@ -1,7 +1,7 @@
 """Tables into topics by one task in a process of its own.
 
 ``python -m tests.bench.tables.write <address> <topic> <rows> <bytes of a value> <bytes in flight>`` prints rows,
-seconds and seconds of processor time as JSON. With 0 bytes in flight each part of 1,000 rows is waited for.
+seconds and seconds of processor time as JSON. With 0 bytes in flight, 1,000 rows are on their way at once.
 """
 
 from __future__ import annotations
