@@ -197,7 +197,9 @@ def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tupl
         roster = rosters.with_bookie(roster, place, rack)
     for _ in range(roster.wanted_brokers - len(rosters.staying(roster, "broker"))):
         roster = rosters.with_broker(roster, Place({labels.BROKER: labels.ANY} if rules.require_labels else {}))
-    if rules.require_labels and not any(node.labels.get(labels.BROKER) == labels.ANY for node in nodes):
+    # On one node without labels, no broker asks for one.
+    is_asked_for = any(labels.BROKER in part.selector for part in rosters.staying(roster, "broker"))
+    if is_asked_for and not any(node.labels.get(labels.BROKER) == labels.ANY for node in nodes):
         notes.append(f"no node is labelled {labels.BROKER}={labels.ANY}: start one with helio join --label")
     return roster, notes
 

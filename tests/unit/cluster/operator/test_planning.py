@@ -44,6 +44,13 @@ def test_nodes_that_are_there_at_the_start_get_no_more_parts() -> None:
     assert (found.roster.wanted_bookies, found.roster.wanted_brokers) == (2, 2)
 
 
+def test_one_node_without_labels_is_not_asked_for_any() -> None:
+    nodes = [Node("10.0.0.1", {})]
+    parts = [Part("metadata", "metadata"), Part("bookie-1", "bookie", Place()), Part("broker-1", "broker", Place())]
+    found = seen(rosters.first_roster(parts, nodes), nodes)
+    assert not found.notes
+
+
 def test_a_joining_node_gets_the_parts_of_its_labels_and_keeps_them() -> None:
     found = seen(first(THREE), NODES[:4])
     assert found.create == ("bookie-4", "broker-3")
