@@ -28,17 +28,19 @@ class Family:
 
     def __init__(self) -> None:
         self.leader: subprocess.Popen[bytes] | None = None
+        self._name: ProcessName | None = None
 
     def start(self, *commands: str) -> subprocess.Popen[bytes]:
         self.leader = subprocess.Popen(
             [sys.executable, "-c", LEADER, children.__file__, *commands], start_new_session=True
         )
+        self._name = ProcessName.of(self.leader.pid)
         return self.leader
 
     def end(self) -> None:
         if self.leader is not None:
-            name = ProcessName.of(self.leader.pid)
-            assert name is None or end_session(name)
+            assert self._name is not None, "a child has a name until it is waited for"
+            assert end_session(self._name)  # also where the leader has ended before its children
             self.leader.wait()
 
 
