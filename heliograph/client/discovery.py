@@ -212,7 +212,7 @@ def _ask_all(names: list[str], namespace: str, method: str) -> list[str]:
     answers = []
     for call in done:
         with contextlib.suppress(ray.exceptions.RayError, HeliographError):  # restarting, or not ready yet
-            answers.append(str(ray.get(call)))
+            answers.append(str(call.future().result()))  # in an async actor, ``ray.get`` would warn, on any thread
     for call in late:
         ray.cancel(call)
     return [answer for answer in answers if answer]

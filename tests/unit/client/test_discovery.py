@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,15 +48,25 @@ class FakeRay:
             raise ValueError(f"no actor {name}") from None
 
     def wait(self, calls: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        return [call for call in calls if call is not None], [call for call in calls if call is None]
-
-    def get(self, call: Any) -> Any:
-        if isinstance(call, BaseException):
-            raise call
-        return call
+        return [Answer(call) for call in calls if call is not None], [call for call in calls if call is None]
 
     def cancel(self, call: Any) -> None:
         assert call is None
+
+
+class Answer:
+    """The reference of a call that has ended; ``ray.get`` is not used, because it warns in async actors."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def future(self) -> Future[Any]:
+        found: Future[Any] = Future()
+        if isinstance(self._value, BaseException):
+            found.set_exception(self._value)
+        else:
+            found.set_result(self._value)
+        return found
 
 
 def broker(answer: Any) -> Any:
