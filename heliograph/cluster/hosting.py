@@ -35,7 +35,6 @@ from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition
 from heliograph.cluster.logs.setup import start_log
 from heliograph.cluster.logs.start_history import StartHistory, Starts
 from heliograph.cluster.versions.formats import spoken_formats
-from heliograph.cluster.versions.installed import installed_here
 
 START_METHOD = "start"
 ENDED_METHOD = "ended"  # of a part that may end by itself: returns why when it has
@@ -76,9 +75,6 @@ class _HostedPart:
         own = await asyncio.to_thread(own_facts)
         return {**own, "starts": len(starts.times_ms), "failure": starts.failure}
 
-    async def installed_version(self) -> str:
-        return await asyncio.to_thread(installed_here)
-
     async def log_chunk(
         self, after: LogPosition | Mapping[str, int] | None, bytes_max: int = CHUNK_BYTES_MAX
     ) -> LogChunk:
@@ -96,17 +92,9 @@ class _HostedPart:
             if self._hosted_history is not None:
                 self._hosted_history.served()
             if (ended := getattr(self, ENDED_METHOD, None)) is not None:
-                self._hosted_end = asyncio.get_running_loop().create_task(self._hosted_until(ended()))
+                self._hosted_end = asyncio.get_running_loop().create_task(_until_ended(self, ended()))
         _started(start)
         _export_build(self._hosted_part)
-
-    async def _hosted_until(self, ended: Awaitable[str]) -> None:
-        """End this process when the part has ended by itself, so that Ray starts both again."""
-        why = await ended
-        log.error("the part has ended: %s", why)
-        if self._hosted_history is not None:
-            self._hosted_history.failed(why)
-        os._exit(1)
 
     def _hosted_failed(self, error: BaseException) -> None:
         if self._hosted_history is not None:
@@ -147,6 +135,12 @@ def hosted(
 
             begin_hosting(self, super().__init__, part, kept, arguments, options)
 
+    async def installed_version(self: Any) -> str:  # release 0.1.0 has none: its class would have no such function
+        from heliograph.cluster.versions.installed import installed_here
+
+        return await asyncio.to_thread(installed_here)
+
+    Hosted.installed_version = installed_version
     ungated = {*_UNGATED, ENDED_METHOD, *getattr(actor_class, "ungated", ())}
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in ungated:
@@ -235,6 +229,15 @@ def _gated(actor_class: type[Any], name: str, signature: inspect.Signature) -> C
     when_started.__name__ = when_started.__qualname__ = name
     when_started.__signature__ = signature  # type: ignore[attr-defined]  # by which callers' arguments are checked
     return when_started
+
+
+async def _until_ended(actor: _HostedPart, ended: Awaitable[str]) -> None:
+    """End this process when the part has ended by itself, so that Ray starts both again."""
+    why = await ended
+    log.error("the part has ended: %s", why)
+    if actor._hosted_history is not None:
+        actor._hosted_history.failed(why)
+    os._exit(1)
 
 
 async def _after(pause: float, start: Callable[[], Awaitable[Any]]) -> Any:

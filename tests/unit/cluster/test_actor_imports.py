@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 from ray import cloudpickle
 
 from heliograph.cluster import deployment
@@ -54,8 +56,9 @@ def test_the_previous_release_loads_the_classes_of_all_actors(tmp_path: Path) ->
         actor_class = OperatorActor
         if kind != "operator":
             actor_class, _ = deployment._class_and_arguments(part, config, "", "")
-        sent = cloudpickle.dumps(deployment._hosted(actor_class, part, config))  # type: ignore[no-untyped-call]
-        (tmp_path / kind).write_bytes(sent)
+        made: Any = ray.remote(deployment._hosted(actor_class, part, config))
+        sent = made.__ray_metadata__.modified_class  # with all inherited methods, as Ray sends it
+        (tmp_path / kind).write_bytes(cloudpickle.dumps(sent))  # type: ignore[no-untyped-call]
     program = f"""
 import inspect
 from pathlib import Path
