@@ -64,7 +64,8 @@ class _Rows:
 
     def read(self, partition: RangesPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        ranges = [range_from_json(text) for text in partition.pieces]
+        # Where there is no work at all, Spark makes up a partition of its own.
+        ranges = [range_from_json(text) for text in getattr(partition, "pieces", ())]
         options = self._options
         yield from read_table(ranges, options.columns, options.on_unreadable, self._schemas, self._where)
 
