@@ -38,7 +38,8 @@ Kill = Callable[[int, subprocess.Popen[bytes]], None]  # of the process that wai
 
 
 @pytest.fixture
-def live(cluster: ClusterConfig) -> LiveCluster:
+def live(cluster: ClusterConfig, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
+    monkeypatch.setenv("HELIOGRAPH_HOME", str(cluster.home_directory))  # where drivers find the cluster
     state = ClusterHome(cluster.home_directory).load()
     assert state is not None, "the cluster runs"
     return LiveCluster(cluster, state)
