@@ -27,8 +27,13 @@ ABSENT = {
     )),
     "topic:subscription_types_enabled",
 }  # fmt: skip
+# What the program does not try: the Java and Python clients do.
+UNTRIED = {
+    "key_ranges", "batch_receive", "listener", "no_receiver_queue", "several_topics", "subscription_properties",
+    "backoff", "end_of_topic", "non_persistent", "encryption",
+}  # fmt: skip
 SCENARIOS = {
-    "Go client": [name for name in PULSAR.features if name not in ABSENT],
+    "Go client": [name for name in PULSAR.features if name not in ABSENT | UNTRIED],
     "Go admin library": [
         name
         for table in (ADMINISTRATION, NAMESPACE_POLICIES, TOPIC_POLICIES)

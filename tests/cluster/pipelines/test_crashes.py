@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import pytest
 
 import heliograph
-from heliograph.client.admin.admin import AdminSync
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.reading.range_reader import read_ranges
@@ -37,6 +36,8 @@ class Host:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._ports = ["0", "0"]
+        self.service_url = ""
+        self.access = ClusterAccess()  # by its gateway: the process of the tests may have joined a Ray
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -47,6 +48,7 @@ class Host:
         urls = self._process.stdout.readline().split()
         assert len(urls) == 2, "the cluster serves"
         self._ports = [str(urlsplit(url).port) for url in urls]
+        self.service_url, self.access = urls[0], ClusterAccess(gateway=urls[1])
 
     def kill(self) -> None:
         assert self._process is not None, "it was started"
@@ -69,16 +71,16 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
             running.kill()
 
 
-def published(origin: str, copy: str) -> list[bytes]:
+def published(host: Host, origin: str, copy: str) -> list[bytes]:
     """Make both topics; return the rows of the first."""
-    admin = AdminSync()
+    admin = host.access.admin_sync()
     for name in (origin, copy):
         admin.create_topic(name)
     admin.namespaces.set_topic_policies(copy, {"deduplication": True})
     while admin.topic_stats(copy)["deduplicationStatus"] != "Enabled":
         time.sleep(0.01)  # ends by the time-out of the test at the latest
     rows = [b"%06d" % row for row in range(ENTRIES * len(STEPS) * ENTRY_ROWS)]
-    with heliograph.connect() as client, client.producer(origin) as producer:
+    with heliograph.connect(host.service_url) as client, client.producer(origin) as producer:
         for first in range(0, len(rows), ENTRY_ROWS):
             values = rows[first : first + ENTRY_ROWS]
             producer.send_many(values, keys=[f"k{int(value) % 7}" for value in values])
@@ -98,9 +100,11 @@ def driver(directory: Path, origin: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def copied(directory: Path, origin: str, kill: Callable[[int, int], None], *, ends_driver: bool = False) -> None:
+def copied(
+    host: Host, directory: Path, origin: str, kill: Callable[[int, int], None], *, ends_driver: bool = False
+) -> None:
     """Copy a topic; in each micro-batch ``kill`` is called at its step, with the waiting process and the driver."""
-    rows = published(origin, f"{origin}-copy")
+    rows = published(host, origin, f"{origin}-copy")
     waiting = [directory / f"{number}-{step}" for number, step in enumerate(STEPS)]
     ended = directory / "ended"
     while not ended.exists():
@@ -121,12 +125,12 @@ def copied(directory: Path, origin: str, kill: Callable[[int, int], None], *, en
                 if ends_driver:
                     break
     assert not waiting, "every step was reached"
-    batches = read_ranges(plan_topic(f"{origin}-copy", access=ClusterAccess()), ("value",))
+    batches = read_ranges(plan_topic(f"{origin}-copy", access=host.access), ("value",))
     assert sorted(value for batch in batches for value in batch.column("value").to_pylist()) == rows
 
 
 def test_the_driver_is_killed_at_each_step(host: Host, tmp_path: Path) -> None:
-    copied(tmp_path, "driver-killed", lambda pid, driver: os.killpg(driver, signal.SIGKILL), ends_driver=True)
+    copied(host, tmp_path, "driver-killed", lambda pid, driver: os.killpg(driver, signal.SIGKILL), ends_driver=True)
 
 
 @pytest.mark.full
@@ -135,7 +139,7 @@ def test_the_task_is_killed_while_it_reads_and_writes(host: Host, tmp_path: Path
         if pid != driver:
             os.kill(pid, signal.SIGKILL)
 
-    copied(tmp_path, "task-killed", kill)
+    copied(host, tmp_path, "task-killed", kill)
 
 
 @pytest.mark.full
@@ -144,4 +148,4 @@ def test_broker_and_bookie_are_killed_at_each_step(host: Host, tmp_path: Path) -
         host.kill()
         host.start()
 
-    copied(tmp_path, "cluster-killed", kill)
+    copied(host, tmp_path, "cluster-killed", kill)
