@@ -1,25 +1,21 @@
 """The driver of a stream that copies a topic, which waits at one step of each micro-batch until a test lets it go on.
 
-``python -m tests.spark.micro_batches <directory> <origin> <copy>``. Micro-batch n waits at the n-th of ``STEPS``: it
-makes the file ``<n>-<step>`` with the id of the process, and goes on when ``<n>-<step>.passed`` is there.
+``python -m tests.spark.micro_batches <directory> <origin> <copy>``. The steps are those of ``awaited_steps``.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-STEPS = ("planned", "reading", "writing", "written", "committed")
-ENTRIES = 4  # of a micro-batch
+from tests.cluster.support.awaited_steps import ENTRIES, reach
 
 
-def main(directory: str, origin: str, copy: str) -> None:
+def main(directory: Path, origin: str, copy: str) -> None:
     """Copy everything, and make the file ``ended``."""
     from pyspark.sql import SparkSession
 
@@ -57,13 +53,13 @@ def main(directory: str, origin: str, copy: str) -> None:
     }.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    checkpoint = Path(directory) / "checkpoint"
+    checkpoint = directory / "checkpoint"
     stream(session, origin, handle, checkpoint=checkpoint, entries_per_batch=ENTRIES, until_caught_up=True)
-    (Path(directory) / "ended").touch()
+    (directory / "ended").touch()
     session.stop()
 
 
-def gate(batches: Iterable[pa.RecordBatch], directory: str, batch_id: int) -> Iterator[pa.RecordBatch]:
+def gate(batches: Iterable[pa.RecordBatch], directory: Path, batch_id: int) -> Iterator[pa.RecordBatch]:
     """Wait before the first rows of a task are written, and after some of them were sent."""
     for number, batch in enumerate(batches):
         if number == 0:
@@ -73,19 +69,5 @@ def gate(batches: Iterable[pa.RecordBatch], directory: str, batch_id: int) -> It
         yield batch
 
 
-def reach(directory: str, batch_id: int, step: str) -> None:
-    """Wait here if it is the step of the micro-batch."""
-    if batch_id >= len(STEPS) or STEPS[batch_id] != step:
-        return
-    file = Path(directory) / f"{batch_id}-{step}"
-    passed = file.with_name(f"{file.name}.passed")
-    if not passed.exists():
-        new = file.with_name(f".{file.name}.{os.getpid()}")
-        new.write_text(str(os.getpid()))
-        new.replace(file)
-    while not passed.exists():  # the test ends the process, or lets it go on
-        time.sleep(0.02)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -20,8 +20,8 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.reading.range_reader import read_ranges
 from heliograph.pipelines.spark.java import java_environment
+from tests.cluster.support.awaited_steps import ENTRIES, STEPS
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
-from tests.spark.micro_batches import ENTRIES, STEPS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

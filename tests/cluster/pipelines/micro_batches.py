@@ -1,15 +1,12 @@
 """A driver that copies a topic in micro-batches, as a stream does, each by one task in a process of its own.
 
-``python -m ... <directory> <origin> <copy>``. Micro-batch n waits at the n-th of ``STEPS``: it makes the file
-``<n>-<step>`` with the id of the process, and goes on when ``<n>-<step>.passed`` is there.
+``python -m ... <directory> <origin> <copy>``. Each micro-batch waits at one step (``awaited_steps``).
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,9 +22,8 @@ from heliograph.pipelines.streaming.patience import Patience
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import WriteIdentity
 from heliograph.pipelines.writing.table_writer import TableWriter
+from tests.cluster.support.awaited_steps import ENTRIES, reach
 
-STEPS = ("planned", "reading", "writing", "written", "committed")
-ENTRIES = 4  # of a micro-batch
 ATTEMPTS_MAX = 8  # of a task
 ACCESS = ClusterAccess()
 
@@ -86,20 +82,6 @@ def gate(batches: Iterable[pa.RecordBatch], directory: Path, batch_id: int) -> I
         yield batch.slice(0, middle)
         reach(directory, batch_id, "writing")
         yield batch.slice(middle)
-
-
-def reach(directory: Path, batch_id: int, step: str) -> None:
-    """Wait here if it is the step of the micro-batch."""
-    if batch_id >= len(STEPS) or STEPS[batch_id] != step:
-        return
-    file = directory / f"{batch_id}-{step}"
-    passed = file.with_name(f"{file.name}.passed")
-    if not passed.exists():
-        new = file.with_name(f".{file.name}.{os.getpid()}")
-        new.write_text(str(os.getpid()))
-        new.replace(file)
-    while not passed.exists():  # the test ends the process, or lets it go on
-        time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import heliograph
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.reading.range_reader import read_ranges
-from tests.cluster.pipelines.micro_batches import ENTRIES, STEPS
+from tests.cluster.support.awaited_steps import ENTRIES, STEPS
 from tests.cluster.support.live_cluster import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -82,9 +85,9 @@ def config_for(home: Path, journals: int) -> BookieConfig:
     return small_config(home, journal_directories=tuple(home / name for name in names), journal_seal_ms=2)
 
 
-def record(config: BookieConfig, home: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """Run the workload; RocksDB's own files are copied after each of its synced batches."""
-    recording = Recording(RecordingDisk())
+@contextmanager
+def index_copied(recording: Recording, home: Path, snapshots: Path) -> Iterator[None]:
+    """Copy RocksDB's own files after each of its synced batches."""
     commit = LocationIndex.commit
 
     def commit_and_copy(index: LocationIndex, batch: IndexBatch) -> None:
@@ -93,13 +96,20 @@ def record(config: BookieConfig, home: Path, snapshots: Path, monkeypatch: pytes
         shutil.copytree(home / "data" / "index", copy)
         recording.disk.log.append(("index", copy))
 
+    with patch.object(LocationIndex, "commit", commit_and_copy):
+        yield
+
+
+def record(config: BookieConfig, home: Path, snapshots: Path) -> Recording:
+    """Run the workload."""
+    recording = Recording(RecordingDisk())
+
     async def run() -> None:
         async with serving(config, disk=recording.disk) as (bookie, peer):
             await workload(recording, peer, bookie, random.Random(SEED))
             recording.loop_syncs = sum(journal.statistics.loop_syncs for journal in journals_of(bookie))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(LocationIndex, "commit", commit_and_copy)
+    with index_copied(recording, home, snapshots):
         asyncio.run(run())
     return recording
 
@@ -146,9 +156,9 @@ def cut_points(log: list[tuple[object, ...]]) -> list[int]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("journals", [1, 2])
-def test_every_cut_keeps_what_was_acknowledged(journals: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cut_keeps_what_was_acknowledged(journals: int) -> None:
     with quick_folder() as folder:
-        cut_everywhere(journals, folder / "home", folder / "snapshots", monkeypatch)
+        cut_everywhere(journals, folder / "home", folder / "snapshots")
 
 
 def test_every_cut_of_a_journal_on_the_event_loop_keeps_what_was_acknowledged(  # I1
@@ -158,17 +168,13 @@ def test_every_cut_of_a_journal_on_the_event_loop_keeps_what_was_acknowledged(  
     monkeypatch.setattr(loop_commits, "LOOP_RECORDS_MAX", 100)
     monkeypatch.setattr(loop_commits, "LOOP_BYTES_MAX", 1 << 30)
     with quick_folder() as folder:
-        recording = cut_everywhere(
-            1, folder / "home", folder / "snapshots", monkeypatch, journal_loop_sync_us=1_000_000
-        )
+        recording = cut_everywhere(1, folder / "home", folder / "snapshots", journal_loop_sync_us=1_000_000)
     assert recording.loop_syncs
 
 
-def cut_everywhere(
-    journals: int, home: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
-) -> Recording:
+def cut_everywhere(journals: int, home: Path, snapshots: Path, **changes: Any) -> Recording:
     config = replace(config_for(home, journals), **changes)
-    recording = record(config, home, snapshots, monkeypatch)
+    recording = record(config, home, snapshots)
     log = recording.disk.log
     served_from = next(n for n, step in enumerate(log) if step[0] == "index")
     points = [n for n in cut_points(log) if n > served_from]

@@ -23,11 +23,10 @@ from heliograph.actors.bookie.journal.journal import Journal, JournalItem, Journ
 from heliograph.actors.bookie.recovery.opening import open_storage, start_journals
 from heliograph.actors.bookie.store import kept_log
 from heliograph.actors.bookie.store.data_directory import DataDirectory
-from heliograph.actors.bookie.store.index import IndexBatch, LocationIndex
 from heliograph.actors.bookie.store.kept_log import KeptLogs
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError
-from tests.cluster.bookie.damage.test_crash_images import Recording, check, cut_points
+from tests.cluster.bookie.damage.test_crash_images import Recording, check, cut_points, index_copied
 from tests.cluster.support.bookie_folders import quick_folder
 from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, serving, small_config
 from tests.unit.bookie.disks import Image, RecordingDisk
@@ -92,20 +91,13 @@ def record(config: BookieConfig, home: Path, snapshots: Path) -> Recording:
     """Run the workload; RocksDB's own files are copied after each of its synced batches."""
     NO_CHECKPOINT_BESIDE.set()
     recording = Recording(RecordingDisk())
-    commit = LocationIndex.commit
-
-    def commit_and_copy(index: LocationIndex, batch: IndexBatch) -> None:
-        commit(index, batch)
-        copy = snapshots / str(len(recording.disk.log))
-        shutil.copytree(home / "data" / "index", copy)
-        recording.disk.log.append(("index", copy))
 
     async def run() -> int:
         async with serving(config, disk=recording.disk) as (bookie, peer):
             await workload(recording, peer, bookie, random.Random(SEED))
             return int(str(bookie.statistics()["bytes_kept"]))
 
-    with patch.object(LocationIndex, "commit", commit_and_copy):
+    with index_copied(recording, home, snapshots):
         kept = asyncio.run(run())
     assert kept > 50_000, "most bytes were written once"
     return recording
