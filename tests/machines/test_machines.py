@@ -14,6 +14,7 @@ from tests.machines.scenarios import SCENARIOS
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 MESSAGES = 50
+SEED = 1
 SEED_SECONDS = 120.0
 
 
@@ -41,6 +42,12 @@ def test_what_one_machine_publishes_another_receives(machine_set: MachineCluster
             assert [reader.receive(60).value.decode() for _ in range(MESSAGES)] == sent
 
 
+def test_a_machine_is_lost_and_comes_back(machine_set: MachineCluster) -> None:  # I1, I2, I11, I12
+    """The share of the normal run: it is the same in each run."""
+    play(machine_set, "machine_lost", SEED, print)
+
+
+@pytest.mark.full
 def test_a_seed_of_two_minutes(machine_set: MachineCluster) -> None:  # I1, I2, I11, I12
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"to play it again: make chaos MINUTES={SEED_SECONDS / 60:g} SEED={seed}")  # shown when this fails

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,8 @@ def running(directory: Path, origin: str, copy: str) -> Iterator[subprocess.Pope
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # the test has ended all of them
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

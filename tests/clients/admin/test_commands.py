@@ -195,7 +195,7 @@ def test_messages(
     with matrix.noting(TOOL, VERSION, "messages"):
         admin("topics", "create-subscription", "-s", "s", topic)
         producer = client.create_producer(
-            topic, compression_type=compression, batching_enabled=True, batching_max_publish_delay_ms=200
+            topic, compression_type=compression, batching_enabled=True, batching_max_publish_delay_ms=60_000
         )
         ids: list[pulsar.MessageId] = []
         for number in range(3):

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from tests.clients.python.user import CLIENT, EARLIEST, WAIT_MS, User, numbered, texts
+from tests.clients.python.user import CLIENT, EARLIEST, LONG_MS, WAIT_MS, User, numbered, texts
 from tests.clients.support.report import ClientMatrix
 
 
@@ -63,7 +63,7 @@ def ack_timeout(user: User) -> None:
 def batch_index_ack(user: User) -> None:
     options = {"batch_index_ack_enabled": True}
     consumer = user.subscribe(pulsar.ConsumerType.Shared, **options)
-    producer = user.client.create_producer(user.topic, batching_enabled=True, batching_max_publish_delay_ms=500)
+    producer = user.client.create_producer(user.topic, batching_enabled=True, batching_max_publish_delay_ms=LONG_MS)
     for text in numbered(6):
         producer.send_async(text.encode(), None)
     producer.flush()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
-from tests.clients.python.user import CLIENT, WAIT_MS, User, numbered, texts
+from tests.clients.python.user import CLIENT, LONG_MS, WAIT_MS, User, numbered, texts
 from tests.clients.support.report import ClientMatrix
 from tests.cluster.support.broker_cluster import wait_for
 
@@ -33,7 +33,7 @@ def produce_consume(user: User) -> None:
 
 def batching(user: User) -> None:
     consumer = user.subscribe()
-    producer = user.client.create_producer(user.topic, batching_enabled=True, batching_max_publish_delay_ms=200)
+    producer = user.client.create_producer(user.topic, batching_enabled=True, batching_max_publish_delay_ms=LONG_MS)
     ids: list[pulsar.MessageId] = []
     for text in numbered(5):
         producer.send_async(text.encode(), lambda _, sent: ids.append(sent))
@@ -222,7 +222,9 @@ def schema_json(user: User) -> None:
 def survive(user: User, harm: Callable[[], object]) -> None:
     """Publish and consume while something happens to the topic, twice: nothing fails, is lost or changes its order."""
     consumer = user.subscribe(pulsar.ConsumerType.Failover)
-    producer = user.client.create_producer(user.topic, batching_enabled=True, block_if_queue_full=True)
+    producer = user.client.create_producer(
+        user.topic, batching_enabled=True, block_if_queue_full=True, send_timeout_millis=0
+    )
     failures: list[object] = []
     found: list[str] = []
     for number in range(MESSAGES):

@@ -17,7 +17,7 @@ from tests.clients.support.secured import NAMESPACE, OTHER_KEY, PUBLISHER, USER,
 from tests.cluster.support.broker_cluster import wait_for
 from tests.unit.auth.keys import token
 
-RENEWALS = 3
+RENEWALS = 2
 REFUSAL_SECONDS = 1
 UNTIL_TIME_OUT = "nothing is let in, but the client takes the refusal for a lost connection until its time-out"
 
@@ -72,7 +72,7 @@ def test_a_token_is_renewed_on_one_connection(secured: SecuredStack, topic: str,
     def supply() -> str:
         nonlocal supplied
         supplied += 1
-        return token(seconds=2).decode()
+        return token(seconds=3).decode()
 
     with (
         matrix.noting(CLIENT, pulsar.__version__, "token_renewed"),

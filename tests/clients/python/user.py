@@ -9,7 +9,8 @@ import pulsar
 from tests.clients.support.stack import ClientsStack
 
 CLIENT = "Python client"
-WAIT_MS = 20_000
+WAIT_MS = 60_000
+LONG_MS = 60_000  # of a batch, which is as large as its test makes it: the flush sends it
 EARLIEST = pulsar.InitialPosition.Earliest
 
 

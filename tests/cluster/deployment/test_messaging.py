@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -32,22 +31,19 @@ def received(client: heliograph.Client, topic: str, subscription: str, count: in
 
 def publish_while(
     client: heliograph.Client, topic: str, disturb: Callable[[], object], count: int = 3_000
-) -> tuple[list[bytes], float]:
-    """Publish numbered batches, disturb the cluster half way; return what was acknowledged and the longest wait."""
+) -> list[bytes]:
+    """Publish numbered batches, disturb the cluster half way, and return what was acknowledged."""
     acknowledged: list[bytes] = []
-    longest = 0.0
     with client.producer(topic, send_timeout_ms=120_000) as producer:
         for first in range(0, count, 50):
             if first == count // 2:
                 disturbance = threading.Thread(target=disturb)
                 disturbance.start()
             values = [b"%d" % number for number in range(first, first + 50)]
-            begun = time.monotonic()
             producer.send_many(values)
-            longest = max(longest, time.monotonic() - begun)
             acknowledged += values
         disturbance.join()
-    return acknowledged, longest
+    return acknowledged
 
 
 @pytest.fixture
@@ -87,9 +83,8 @@ def test_a_confirmed_acknowledgement_outlives_the_broker(
 def test_a_killed_bookie_costs_no_message(cluster: LiveCluster, client: heliograph.Client, topic: str) -> None:
     cluster.admin.create_topic(topic)
     victims: list[int] = []
-    acknowledged, longest = publish_while(client, topic, lambda: victims.append(cluster.sigkill("bookie-2")))
+    acknowledged = publish_while(client, topic, lambda: victims.append(cluster.sigkill("bookie-2")))
     assert {message.value for message in received(client, topic, "all", len(acknowledged))} == set(acknowledged)  # I1
-    assert longest < 10
     cluster.wait_back("bookie-2", victims[0])
 
 
@@ -99,19 +94,18 @@ def test_another_broker_takes_over_and_no_message_is_lost(
     cluster.admin.create_topic(topic)
     owner = cluster.admin.lookup(topic)["actor_name"]
     victims: list[int] = []
-    acknowledged, longest = publish_while(client, topic, lambda: victims.append(cluster.sigkill(owner)))
+    acknowledged = publish_while(client, topic, lambda: victims.append(cluster.sigkill(owner)))
     messages = received(client, topic, "all", len(acknowledged))
     assert {message.value for message in messages} == set(acknowledged)  # I1
     numbers = [int(message.value) for message in messages]
     assert numbers == sorted(numbers)
-    assert longest < 15
     cluster.wait_back(owner, victims[0])
 
 
 def test_publishing_survives_the_metadata_store(cluster: LiveCluster, client: heliograph.Client, topic: str) -> None:
     cluster.admin.create_topic(topic)
     victims: list[int] = []
-    acknowledged, _ = publish_while(client, topic, lambda: victims.append(cluster.sigkill("metadata")))
+    acknowledged = publish_while(client, topic, lambda: victims.append(cluster.sigkill("metadata")))
     cluster.wait_back("metadata", victims[0])
     assert {message.value for message in received(client, topic, "all", len(acknowledged))} == set(acknowledged)  # I1
     cluster.admin.create_topic(f"{topic}-after")

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	renewals         = 3
+	renewals         = 2
 	operationSeconds = 30
 	refusalSeconds   = 2 // the client takes a refused CONNECT for a lost connection, and asks again until then
 )
@@ -146,7 +146,7 @@ func tokenRenewed(w *world) error {
 	var supplied atomic.Int64
 	client, err := clientAs(w.service, pulsar.NewAuthenticationTokenFromSupplier(func() (string, error) {
 		supplied.Add(1)
-		return tokenOf("alice", map[string]string{"seconds": "2"})
+		return tokenOf("alice", map[string]string{"seconds": "3"})
 	}), operationSeconds, "")
 	if err != nil {
 		return err

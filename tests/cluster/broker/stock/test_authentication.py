@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import logging
 import pickle
@@ -19,11 +18,12 @@ import heliograph
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import AuthenticationError, HeliographError
 from heliograph.base.tls.contexts import TlsFiles
+from tests.cluster.support.broker_cluster import wait_for
 from tests.cluster.support.served_broker import ServedBroker
 from tests.unit.auth.keys import SECRET, token
 
 TOPIC = "persistent://public/default/work-0"  # owned from the start
-CHECK_SECONDS = 0.5
+CHECK_SECONDS = 2.0  # the time that a client has to show a new token, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +65,10 @@ def broker(files: Path) -> Iterator[ServedBroker]:
 def round_trip(client: pulsar.Client, subscription: str) -> None:
     consumer = client.subscribe(TOPIC, subscription)
     client.create_producer(TOPIC).send(b"hello")
-    assert consumer.receive(10_000).data() == b"hello"
+    assert consumer.receive(60_000).data() == b"hello"
 
 
-QUIET = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), "operation_timeout_seconds": 10}
+QUIET = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), "operation_timeout_seconds": 60}
 
 
 def test_the_right_token_produces_and_consumes(broker: ServedBroker) -> None:
@@ -144,40 +144,41 @@ def test_a_handle_that_lost_its_token_does_not_become_the_role_of_its_certificat
             copied.ping()
 
 
-def test_a_token_of_two_seconds_with_a_supplier_keeps_one_connection(broker: ServedBroker) -> None:
+def test_a_token_of_three_seconds_with_a_supplier_keeps_one_connection(broker: ServedBroker) -> None:
     """Both clients are asked again while they publish, and answer in time."""
     asked = {"stock": 0, "ours": 0}
 
     def supply(name: str) -> str:
         asked[name] += 1
-        return token(seconds=2).decode()
+        return token(seconds=3).decode()
 
     client = pulsar.Client(broker.url, pulsar.AuthenticationToken(lambda: supply("stock")), **QUIET)
     producer = client.create_producer(TOPIC)
     with heliograph.connect(broker.url, token=lambda: supply("ours")) as ours, ours.producer(TOPIC) as published:
         published.send(b"x")
-        before, end = broker.connections_total, time.monotonic() + 6
-        while time.monotonic() < end:
+        before = broker.connections_total
+        while min(asked.values()) < 3:
             producer.send(b"x")
             published.send(b"x")
             time.sleep(0.1)
     client.close()
     assert broker.connections_total == before
-    assert min(asked.values()) >= 3
 
 
 def test_a_token_that_is_not_renewed_ends_the_connection(
     broker: ServedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    once = token(seconds=2).decode()
-    with heliograph.connect(broker.url, token=once, operation_timeout_ms=2_000) as ours:
+    once = token(seconds=4).decode()
+    with heliograph.connect(broker.url, token=once) as ours:
         ours.ping()
-        time.sleep(2 + 3 * CHECK_SECONDS)
-        with pytest.raises(HeliographError, match="Failed to authenticate"):
-            asyncio.run(_use(ours))
+
+        def is_refused() -> bool:
+            try:
+                ours.partitions(TOPIC)
+            except HeliographError as error:
+                return "Failed to authenticate" in str(error)
+            return False
+
+        wait_for(is_refused, "the end of the connection")
     assert once not in caplog.text
-
-
-async def _use(client: heliograph.Client) -> None:
-    await asyncio.to_thread(client.partitions, TOPIC)

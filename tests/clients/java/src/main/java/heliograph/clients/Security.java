@@ -19,7 +19,7 @@ import org.apache.pulsar.common.policies.data.AuthAction;
 /** Tokens, rights and TLS. Properties name the addresses for TLS and the folder of the files. */
 final class Security extends Scenarios {
     private static final String NAMESPACE = "public/default";
-    private static final int RENEWALS = 3;
+    private static final int RENEWALS = 2;
     /** A client that took a refusal for a lost connection would ask again until its operations time out. */
     private static final int OPERATION_SECONDS = 30;
 
@@ -113,7 +113,7 @@ final class Security extends Scenarios {
         Authentication renewed = AuthenticationFactory.token(() -> {
             supplied.incrementAndGet();
             try {
-                return answer("token", "role", "alice", "seconds", "2");
+                return answer("token", "role", "alice", "seconds", "3");
             } catch (Exception error) {
                 throw new IllegalStateException(error);
             }
