@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from heliograph.base.tls.authority import CertificateAuthority
+from heliograph.base.home import replace_private
+from heliograph.base.tls.authority import CertificateAuthority, CertificateFacts, is_ending, key_bytes, request_of
 from tests.machines.network import Machine, network, wait_for
 from tests.patience import START_SECONDS, patience
 
@@ -32,6 +37,21 @@ taken.listen()
 print("taken", flush=True)
 time.sleep(900)
 """
+
+
+# Publishes until the file is there, and prints how many messages were confirmed.
+PUBLISH = """
+import pathlib, sys, time
+import heliograph
+with heliograph.connect() as client, client.producer("renewed", send_timeout_ms=300_000) as producer:
+    count = 0
+    while not pathlib.Path(sys.argv[1]).exists():
+        producer.send(b"%d" % count)
+        count += 1
+        time.sleep(0.05)
+print(count)
+"""
+SHORT_SECONDS = 150  # that a certificate is good for; parts look once a minute
 
 
 @dataclass
@@ -53,19 +73,22 @@ class Site:
 
     def run(self, on: int, *arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``helio`` on a machine as its user."""
+        command, variables = self.command(on, *HELIO, *arguments), self.environment(on) | environment
+        return subprocess.run(
+            command, env=variables, cwd=self.directory, input=given, capture_output=True, text=True,
+            timeout=2 * START_SECONDS, check=False,
+        )  # fmt: skip
+
+    def command(self, on: int, *command: str) -> list[str]:
+        """Return what runs a command on a machine, which sees its own disk."""
+        return self.machines[on].command([*self._own_disk(on), *command])
+
+    def environment(self, on: int) -> dict[str, str]:
+        """Return the environment of the user of a machine."""
         user = self.directory / f"user-{on}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
         mine = {"HOME": str(user), "PYTHONPATH": str(ROOT), "HELIOGRAPH_HOME": str(user / "home")}
-        return subprocess.run(
-            self.machines[on].command([*self._own_disk(on), *HELIO, *arguments]),
-            env=kept | mine | {"RAY_USAGE_STATS_ENABLED": "0"} | environment,
-            cwd=self.directory,
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=2 * START_SECONDS,
-            check=False,
-        )
+        return kept | mine | {"RAY_USAGE_STATS_ENABLED": "0"}
 
     def _own_disk(self, on: int) -> list[str]:
         mounted = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'  # each command has mounts of its own
@@ -85,6 +108,18 @@ class Site:
         print(done.stderr)
         return done.stderr
 
+    def up(self) -> None:
+        """Start the cluster on the first machine."""
+        self.helio(
+            0, "up", "--tls=auto", "--host=node", "--insecure", f"--ray-port={PORT}", "--bookies=2", "--brokers=1",
+            "--ensemble-size=2", "--write-quorum=2", "--ack-quorum=2", "--no-gateway", "--lean",
+        )  # fmt: skip
+
+    def parts_on(self, machine: Machine) -> dict[str, str]:
+        """Return the addresses of the parts that a machine has, by their names."""
+        found = {actor["name"]: str(actor["address"]) for actor in self.status()["actors"]}
+        return {name: address for name, address in found.items() if f"//{machine.address}:" in address}
+
     def status(self) -> dict[str, Any]:
         """Return what ``helio status`` shows on the first machine, healthy or not."""
         found: dict[str, Any] = json.loads(self.run(0, "status", "--json").stdout)
@@ -102,10 +137,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             token.parent.mkdir(parents=True)
             token.write_text(TOKEN)
         made.disk.mkdir(mode=0o700)
-        made.helio(
-            0, "up", "--tls=auto", "--host=node", "--insecure", f"--ray-port={PORT}", "--bookies=2", "--brokers=1",
-            "--ensemble-size=2", "--write-quorum=2", "--ack-quorum=2", "--no-gateway", "--lean",
-        )  # fmt: skip
+        made.up()
         yield made
 
 
@@ -168,13 +200,103 @@ def test_a_machine_goes_away_for_some_time_and_comes_back(site: Site) -> None:
     other = site.machines[1]
     at = f"{site.machines[0].address}:{PORT}"
     site.helio(1, "join", at, "--label", "bookie=true,broker=true")
+    (bookie,) = (name for name in site.parts_on(other) if name.startswith("bookie-"))
     site.helio(1, "leave", "--keep-data")
     assert not other._pids()
     site.helio(1, "join")
-    assert "bookie-4" in site.status()["bookies_available"]
+    assert bookie in site.status()["bookies_available"]
     site.helio(1, "down")
     assert not other._pids()
     assert "run helio join first" in site.refused(1, "leave")
     site.helio(1, "join")
     site.helio(1, "leave")
     assert "joined no cluster" in site.refused(1, "leave")
+
+
+def test_parts_that_left_do_not_come_back_with_the_cluster(site: Site) -> None:
+    head, other = site.machines
+    at = f"{head.address}:{PORT}"
+    sent = [f"line {number}" for number in range(100)]
+    site.helio(1, "join", at, "--label", "bookie=true,broker=true")
+    left = site.parts_on(other)
+    assert {name.rpartition("-")[0] for name in left} == {"bookie", "broker"}
+    site.helio(1, "produce", "kept", given="\n".join(sent))
+    site.helio(1, "leave")
+    site.helio(0, "down")
+    assert not head._pids(), "nothing runs any more"
+    site.up()
+    wait_for(lambda: bool(site.status()["healthy"]), "all serve again", START_SECONDS)
+    status = site.status()
+    assert left.keys().isdisjoint(actor["name"] for actor in status["actors"])
+    assert status["bookies_available"] == ["bookie-1", "bookie-2"]
+    assert status["bookies_readonly"] == []
+    assert site.helio(0, "consume", "kept", "--from", "earliest", "-n", "100").splitlines() == sent
+    site.helio(1, "join", at, "--label", "bookie=true,broker=true")
+    assert site.parts_on(other).keys().isdisjoint(left), "it is another node, with parts of its own"
+    site.helio(1, "leave")
+
+
+def test_the_certificate_of_a_joined_machine_is_renewed_while_it_serves(site: Site, tmp_path: Path) -> None:
+    other, stop = site.machines[1], tmp_path / "stop"
+    site.helio(1, "join", f"{site.machines[0].address}:{PORT}", "--label", "bookie=true,broker=true")
+    parts = site.parts_on(other)
+    command = site.command(1, sys.executable, "-c", PUBLISH, str(stop))
+    with subprocess.Popen(
+        command, env=site.environment(1), cwd=site.directory, stdout=subprocess.PIPE, text=True
+    ) as publishing:
+        try:
+            ends = give_short_certificate(site)
+            own = CertificateAuthority(site.disk / "certificates")
+            wait_for(lambda: not is_ending(facts(own)), "the certificate is renewed", START_SECONDS)
+            assert set(facts(own).names) >= {other.address, "localhost"}
+            wait_for(lambda: datetime.now(UTC) > ends, "the end of the first one", START_SECONDS)
+            listening = [address for address in parts.values() if address.startswith("tls://")]
+            assert listening
+            for address in listening:
+                assert shown_by(site, address) == facts(own).ends, address
+            assert publishing.poll() is None, "publishing goes on"
+        finally:
+            stop.touch()
+        said, _ = publishing.communicate(timeout=START_SECONDS)
+    assert publishing.returncode == 0
+    # Both machines' tools find a new way to all parts:
+    for number in range(2):
+        found = site.helio(number, "consume", "renewed", "--from", "earliest", "-n", said.strip()).splitlines()
+        assert found == [str(sent) for sent in range(int(said))]
+    assert site.parts_on(other) == parts
+    assert site.status()["healthy"]
+    site.helio(1, "leave")
+
+
+def facts(authority: CertificateAuthority) -> CertificateFacts:
+    found = authority.facts_of("parts.pem")
+    assert found is not None
+    return found
+
+
+def give_short_certificate(site: Site) -> datetime:
+    """Give the second machine a certificate that is about to end, and return when it does."""
+    own = site.disk / "certificates"
+    key = ec.generate_private_key(ec.SECP256R1())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heliograph.base.tls.authority.CERTIFICATE_DAYS", SHORT_SECONDS / 86_400)
+        authority = CertificateAuthority(site.head_home / "certificates")
+        short, _ = authority.sign(request_of(key, facts(CertificateAuthority(own)).names))
+    replace_private(own / "parts.key", key_bytes(key))
+    replace_private(own / "parts.pem", short)
+    return facts(CertificateAuthority(own)).ends
+
+
+def shown_by(site: Site, address: str) -> datetime:
+    """Return the end of the certificate that a listener shows to a new connection, which verifies it."""
+    certificates = site.head_home / "certificates"
+    context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    context.load_cert_chain(certificates / "parts.pem", certificates / "parts.key")
+    host, _, port = address.removeprefix("tls://").rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), START_SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname=host) as connected,
+    ):
+        shown = connected.getpeercert()
+    assert shown is not None
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)

@@ -147,7 +147,7 @@ func run(servers []string, name string, scenario func(*world)) (err error) {
 			l.Close()
 		}
 	}()
-	_, err = w.client(10*time.Second).Create(w.root, nil, 0, open)
+	_, err = w.client(session).Create(w.root, nil, 0, open)
 	must(err)
 	scenario(w)
 	return nil

@@ -24,7 +24,7 @@ var scenarios = map[string]func(*world){
 	"endpoint_death": endpointDeath,
 }
 
-const session = 10 * time.Second
+const session = 40 * time.Second // survives whatever a busy machine does to it
 
 func nodes(w *world) {
 	c := w.client(session)
@@ -248,7 +248,7 @@ func reconnect(w *world) {
 }
 
 func expiry(w *world) {
-	c, other := w.client(2*time.Second), w.client(session)
+	c, other := w.client(5*time.Second), w.client(session)
 	id := c.SessionID()
 	_, err := c.Create(w.root+"/e", nil, zk.FlagEphemeral, open)
 	must(err)

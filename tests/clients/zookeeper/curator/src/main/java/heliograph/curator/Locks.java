@@ -124,16 +124,16 @@ final class Locks {
         InterProcessReadWriteLock one = new InterProcessReadWriteLock(world.client(), "/lock");
         InterProcessReadWriteLock other = new InterProcessReadWriteLock(world.client(), "/lock");
         one.readLock().acquire();
-        World.check(other.readLock().acquire(10, TimeUnit.SECONDS), "readers share the lock");
+        World.check(other.readLock().acquire(World.DEADLINE_SECONDS, TimeUnit.SECONDS), "readers share the lock");
         World.check(!other.writeLock().acquire(200, TimeUnit.MILLISECONDS), "a reader does not become the writer");
         other.readLock().release();
         World.check(!other.writeLock().acquire(200, TimeUnit.MILLISECONDS), "the writer waits for the reader");
         one.readLock().release();
-        World.check(other.writeLock().acquire(10, TimeUnit.SECONDS), "the writer is alone");
+        World.check(other.writeLock().acquire(World.DEADLINE_SECONDS, TimeUnit.SECONDS), "the writer is alone");
         World.check(!one.readLock().acquire(200, TimeUnit.MILLISECONDS), "a reader waits for the writer");
-        World.check(other.readLock().acquire(10, TimeUnit.SECONDS), "the writer reads, too");
+        World.check(other.readLock().acquire(World.DEADLINE_SECONDS, TimeUnit.SECONDS), "the writer reads, too");
         other.writeLock().release(); // the lock is downgraded
-        World.check(one.readLock().acquire(10, TimeUnit.SECONDS), "readers share the lock again");
+        World.check(one.readLock().acquire(World.DEADLINE_SECONDS, TimeUnit.SECONDS), "readers share the lock again");
         one.readLock().release();
         other.readLock().release();
         contend(world, List.of(one.writeLock(), other.writeLock()));

@@ -55,11 +55,11 @@ final class Nodes {
 
     private static void persistentTtlNode(World world) throws Exception {
         CuratorFramework other = world.client();
-        PersistentTtlNode node = new PersistentTtlNode(world.client(), "/ttl", 2_000, "v".getBytes());
+        PersistentTtlNode node = new PersistentTtlNode(world.client(), "/ttl", 4_000, "v".getBytes());
         node.start();
         World.check(node.waitForInitialCreate(World.DEADLINE_SECONDS, TimeUnit.SECONDS), "the node is made");
         World.eventually("the node is touched", () -> other.checkExists().forPath("/ttl/touch") != null);
-        Thread.sleep(4_000);
+        Thread.sleep(6_000);
         Stat stat = other.checkExists().forPath("/ttl");
         World.check(stat != null, "a node that is touched stays beyond its time");
         node.close();

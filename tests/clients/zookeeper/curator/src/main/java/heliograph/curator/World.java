@@ -18,7 +18,7 @@ import org.apache.zookeeper.ZooKeeper;
 /** The clients and threads of one scenario. Every client works below the namespace of the scenario. */
 final class World implements AutoCloseable {
     static final int DEADLINE_SECONDS = 60;
-    static final int SESSION_MS = 10_000;
+    static final int SESSION_MS = 40_000; // survives whatever a busy machine does to it
 
     final String namespace;
     private final String connect;
