@@ -78,6 +78,11 @@ class AddPipeline:
         """Return the add to be confirmed next, if there is one."""
         return self._held.get(self.last_add_confirmed + 1)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no add is held, no bookie has failed, and there is no hole to report."""
+        return not (self._held or self.failed or self._holes)
+
     def add(self, payload: bytes | memoryview, now: int) -> SendAdd:
         """Take the next add, and give it its id and cumulative length."""
         return self.add_entry(payload, self.length + len(payload), now)

@@ -179,6 +179,9 @@ class WriterCore(MetadataCore):
 
     def tick(self, now: int) -> list[Effect]:
         """Act on the passing of time. Call at least every 100 ms while ``is_quiet`` is false."""
+        if self.state is WriterState.OPEN and self._pipeline.is_at_rest and not self._metadata.is_active:
+            self._broken_since = None  # most ticks end here: of a ledger whose LAC is not told yet
+            return self._tell_lac(now)
         effects: list[Effect] = []
         if self._metadata.is_active:
             effects = self._metadata.tick(now) + self._after_metadata(now)

@@ -19,6 +19,7 @@ from heliograph.actors.errors import BookieError, BookieUnavailableError, Bookie
 from heliograph.actors.wire.frame import decode_answer, encode_head, encode_request
 from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello, revision_in
+from heliograph.actors.wire.lacs import encode_lacs
 from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieOp, BookieRequest, Status
 from heliograph.actors.wire.ranges import AddListener, OpenRange, PendingAdds, decode_run, is_run
 from heliograph.actors.wire.receiving import AnswerReceiver
@@ -105,6 +106,8 @@ class BookieConnection:
         self._adds = PendingAdds()
         self._range = OpenRange()
         self._takes_ranges = False  # whether the bookie has said that it knows ADDS
+        self._takes_lacs = False  # the same of LACS
+        self._lacs: dict[int, int] = {}  # by ledger, that this loop iteration tells
         self._next_id = 1
         self._parts: list[Body] = []
         self._is_flush_due = False
@@ -188,6 +191,17 @@ class BookieConnection:
         if not self._range.put(request_id, packed):
             self._range.take(self._parts.append)
             self._range.put(request_id, packed)
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def tell_lac(self, ledger_id: int, last_add_confirmed: int, timeout_ms: int) -> None:
+        """Tell the bookie the LAC of a ledger, with others of this turn. Whether it was stored is not reported."""
+        if self._transport is None or not self._takes_lacs:
+            request = BookieRequest(BookieOp.WRITE_LAC, 0, ledger_id, last_add_confirmed)
+            self.request(request, b"", _ignore, None, timeout_ms)
+            return
+        self._lacs[ledger_id] = last_add_confirmed
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
@@ -287,7 +301,8 @@ class BookieConnection:
         assert link.transport is not None, "an answer came over it"
         check_answer(answer, self.bookie_id, self.address)
         if answer.status is Status.OK:
-            self._takes_ranges = revision_in(body) > 0
+            revision = revision_in(body)
+            self._takes_ranges, self._takes_lacs = revision >= 1, revision >= 2
         if self._greeting is None:
             return
         if answer.status is Status.CHALLENGE:
@@ -334,9 +349,17 @@ class BookieConnection:
             raise OSError("it speaks TLS, and this client has no certificates" if is_encrypted else "it has no TLS")
         return None if self._tls is None else self._tls.context
 
+    def _end_lacs(self) -> None:
+        lacs, self._lacs = self._lacs, {}
+        frames = encode_lacs(self._next_id, lacs)
+        self._next_id += len(frames)
+        self._parts += frames
+
     def _flush(self) -> None:
         self._is_flush_due = False
         self._range.take(self._parts.append)
+        if self._lacs:
+            self._end_lacs()
         parts = self._parts
         if not parts or self._transport is None:
             return
@@ -358,7 +381,8 @@ class BookieConnection:
         transport = link.transport if link is not None else None
         self._parts = []
         self._range.clear()
-        self._takes_ranges = False
+        self._lacs.clear()
+        self._takes_ranges = self._takes_lacs = False
         if transport is not None:
             transport.abort()
         waiting, self._pending = list(self._pending.values()), {}
@@ -435,3 +459,7 @@ class BookieClient:
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
+
+
+def _ignore(tag: Any, answer: Answer | BookieError, body: memoryview) -> None:
+    """Take an answer that nobody waits for."""

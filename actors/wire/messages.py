@@ -11,7 +11,8 @@ import enum
 from typing import NamedTuple
 
 PROTOCOL_VERSION = 1
-REVISION = 1  # what this end knows beyond the first release, which says none (0). 1: ADDS, and answers to runs of adds
+# What this end knows beyond the first release, which says none (0). 1: ADDS, and answers to runs of adds. 2: LACS
+REVISION = 2
 TLS_SCHEME = "tls://"  # before the address of a bookie that speaks TLS
 NUMBER_MAX = (1 << 63) - 1  # of a ledger id, a request id or a LAC
 LEDGER_ENTRIES_MAX = 1 << 48  # entry ids are below it: a ledger that gets a million a second for nine years
@@ -37,6 +38,7 @@ class BookieOp(enum.IntEnum):
     # request_id is that of the first entry, the others follow it; limit: how many; body: entries, each after its u32
     # length. Answers: as to an ADD for each, or one for a run of them
     ADDS = 9
+    LACS = 10  # explicit LACs; limit: how many; body: ledger id and LAC of each. It is not answered
 
 
 class Flag(enum.IntFlag):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Any, Protocol
 
 from heliograph.actors.errors import BookieError, FrameError
@@ -40,8 +41,9 @@ class AddListener(Protocol):
 class PendingAdds(dict[int, tuple[AddListener, Any, int]]):
     """The adds of one connection that have no answer, by request id: listener, tag, deadline in milliseconds.
 
-    Each leaves with its first answer: a repeated one finds nothing. The connection bounds their number (I15). This is a
-    dict, because an item is made for each copy of each message.
+    All adds of a client have the same timeout, so their deadlines rise with their ids. Each leaves with its first
+    answer: a repeated one finds nothing. The connection bounds their number (I15). This is a dict, because an item is
+    made for each copy of each message.
     """
 
     def take(self, request_id: int) -> tuple[AddListener, Any] | None:
@@ -64,9 +66,9 @@ class PendingAdds(dict[int, tuple[AddListener, Any, int]]):
         return found
 
     def take_expired(self, now: int) -> list[tuple[AddListener, Any]]:
-        """Return the adds whose deadline has passed."""
-        late = [request_id for request_id, (_, _, deadline_ms) in self.items() if deadline_ms <= now]
-        return [self.pop(request_id)[:2] for request_id in late]
+        """Return the adds whose deadline has passed. Only these are looked at: those of later adds are not earlier."""
+        late = takewhile(lambda item: item[1][2] <= now, self.items())
+        return [self.pop(request_id)[:2] for request_id in [request_id for request_id, _ in late]]
 
     def take_all(self) -> list[tuple[AddListener, Any]]:
         """Return all adds."""

@@ -37,6 +37,7 @@ from heliograph.actors.wire.frame import (
 )
 from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.greeting import Greeting, hello_fault, revision_of
+from heliograph.actors.wire.lacs import decode_lacs
 from heliograph.actors.wire.messages import (
     LEDGER_ENTRIES_MAX,
     NUMBER_MAX,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from heliograph.actors.bookie.server.server import BookieServer
 
 quiet = QuietLog(logging.getLogger(__name__))
-_ADD, _ADDS, _OK = int(BookieOp.ADD), int(BookieOp.ADDS), int(Status.OK)
+_ADD, _ADDS, _LACS, _OK = int(BookieOp.ADD), int(BookieOp.ADDS), int(BookieOp.LACS), int(Status.OK)
 _RECOVERY = int(Flag.RECOVERY)
 _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _ENTRY = int(Kind.ENTRY)
@@ -163,6 +164,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
                     self._add(header, body, pending)
                 elif op == _ADDS:
                     self._add_range(decode_request(header), body, pending)
+                elif op == _LACS:
+                    self._storage.take_lacs(decode_lacs(decode_request(header), body))
                 else:
                     self._request(decode_request(header), body)
         except FrameError as error:

@@ -19,7 +19,7 @@ from heliograph.actors.bookie.config import JOURNAL_QUEUE_BYTES_MAX, BookieConfi
 from heliograph.actors.bookie.disk.disk import Disk
 from heliograph.actors.bookie.journal.files import file_id_of, used_path
 from heliograph.actors.bookie.journal.format import Kind, encode_fence, encode_lac
-from heliograph.actors.bookie.journal.journal import Journal
+from heliograph.actors.bookie.journal.journal import Journal, JournalItem
 from heliograph.actors.bookie.store.checkpoint import KEPT_VERSION, PLAIN_VERSION, Checkpoint, Mark, write_mark
 from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES, DataDirectory
 from heliograph.actors.bookie.store.entry_log import EntryRun, Records
@@ -145,15 +145,33 @@ class BookieStorage:
         Raises:
             BookieStorageError: the LAC may not survive a crash.
         """
-        if ledger_id in self.ledgers.deleted:
+        if not self._raise_lac(ledger_id, last_add_confirmed):
             return Status.FENCED
-        state = self.ledgers.make(ledger_id)
-        if not state.fence.is_clear:
-            return Status.FENCED
-        state.raise_lac(last_add_confirmed)
-        self.ledgers.mark_changed(ledger_id)
         await self._journal_lac(ledger_id, last_add_confirmed)
         return Status.OK
+
+    def take_lacs(self, lacs: Iterable[tuple[int, int]]) -> None:
+        """Store explicit LACs of ledgers whose writers do not wait for that. Those of fenced ledgers are ignored, and
+        those that the journal's queue has no room for are not durable."""
+        queued: dict[Journal, list[JournalItem]] = {}
+        for ledger_id, last_add_confirmed in lacs:
+            journal = self.journal_of(ledger_id)
+            if self._raise_lac(ledger_id, last_add_confirmed) and journal.queued_bytes <= JOURNAL_QUEUE_BYTES_MAX:
+                item = (int(Kind.LAC), encode_lac(ledger_id, last_add_confirmed), _NOBODY, None)
+                queued.setdefault(journal, []).append(item)
+        for journal, items in queued.items():
+            journal.append(items, sum([len(payload) for _, payload, _, _ in items]))
+
+    def _raise_lac(self, ledger_id: int, last_add_confirmed: int) -> bool:
+        """Note an explicit LAC. Return False if the ledger is fenced or deleted."""
+        if ledger_id in self.ledgers.deleted:
+            return False
+        state = self.ledgers.make(ledger_id)
+        if not state.fence.is_clear:
+            return False
+        state.raise_lac(last_add_confirmed)
+        self.ledgers.mark_changed(ledger_id)
+        return True
 
     async def settle(self, ledger_id: int) -> None:
         """Wait until everything that was taken for the ledger before the call is durable.
@@ -439,6 +457,16 @@ class _FutureWaiter:
 
     def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
         _end(self.future, error)
+
+
+class _Nobody:
+    """Waits for records that nobody waits for."""
+
+    def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
+        """Do nothing: a journal that failed ends the bookie by itself."""
+
+
+_NOBODY = _Nobody()
 
 
 class _FenceWaiter:

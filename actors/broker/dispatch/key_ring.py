@@ -23,7 +23,8 @@ class KeyRing:
     def __init__(self, split: KeySplit | None = None) -> None:
         self._split = split
         self._ranges: list[tuple[int, int, ConsumerState]] = []  # fixed, both ends included, sorted
-        self._points: list[tuple[int, str, int]] = []  # hash, name, key; sorted
+        self._ends: list[int] = []  # the last hashes of the fixed ranges
+        self._points: list[int] = []  # hashes on the ring, sorted
         self._owners: list[ConsumerState] = []  # of the points
         self._consumers: list[ConsumerState] = []
 
@@ -53,7 +54,7 @@ class KeyRing:
     def owner(self, key_hash: int) -> ConsumerState | None:
         """Return the consumer that owns a hash, None if no consumer does."""
         if self._ranges:
-            at = bisect_left(self._ranges, key_hash, key=lambda one: one[1])
+            at = bisect_left(self._ends, key_hash)
             if at < len(self._ranges) and self._ranges[at][0] <= key_hash:
                 return self._ranges[at][2]
             return None
@@ -61,8 +62,8 @@ class KeyRing:
             return self._split.owner(key_hash)
         if not self._points:
             return None
-        at = bisect_left(self._points, key_hash, key=lambda point: point[0])
-        return self._owners[at % len(self._owners)]
+        at = bisect_left(self._points, key_hash)
+        return self._owners[at] if at < len(self._owners) else self._owners[0]
 
     def ranges(self, consumer: ConsumerState) -> list[tuple[int, int]]:
         """Return the ranges of hashes that a consumer owns, both ends included, in order."""
@@ -73,9 +74,9 @@ class KeyRing:
         found: list[tuple[int, int]] = []
         first = 0
         for point, owner in zip(self._points, self._owners, strict=True):
-            if owner is consumer and point[0] >= first:
-                found.append((first, point[0]))
-            first = max(first, point[0] + 1)
+            if owner is consumer and point >= first:
+                found.append((first, point))
+            first = max(first, point + 1)
         if self._owners and self._owners[0] is consumer and first < KEY_HASH_RANGE:
             found.append((first, KEY_HASH_RANGE - 1))  # after the last point the ring starts over
         return found
@@ -96,13 +97,14 @@ class KeyRing:
             ((first, last, one) for one in self._consumers for first, last in one.key_ranges or ()),
             key=lambda item: item[0],
         )
+        self._ends = [last for _, last, _ in self._ranges]
         points = sorted(
             (murmur3_hash(f"{one.name}-{one.key}-{n}") % KEY_HASH_RANGE, one.name, one.key, number)
             for number, one in enumerate(self._consumers)
             if one.key_ranges is None
             for n in range(POINTS_PER_CONSUMER)
         )
-        self._points = [point[:3] for point in points]
+        self._points = [point[0] for point in points]
         self._owners = [self._consumers[point[3]] for point in points]
         assert not (self._ranges and self._points), "either all consumers have fixed ranges or none"
         assert all(one[1] < other[0] for one, other in pairwise(self._ranges)), "fixed ranges do not overlap"  # I16

@@ -92,13 +92,16 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def next_wanted(self, end: int) -> int | None:
         if self._pending.is_blocked:
             return None
-        takers = [consumer for consumer in self.consumers if consumer.can_take]
-        if not takers:
-            return None
         if self._ready_at:  # most entries are delivered without having been parked
-            first = min((self._ready[one][0] for one in takers if self._ready[one]), default=None)
+            ready = self._ready
+            first = min((ready[one][0] for one in self.consumers if one.can_take and ready[one]), default=None)
             if first is not None:
                 return int(first)
+        for consumer in self.consumers:
+            if consumer.can_take:
+                break
+        else:
+            return None
         if self._parked_count >= min(PARKED_MAX, PARKED_PER_CONSUMER_MAX * len(self.consumers)):
             return None
         if self._due:
@@ -232,12 +235,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _refresh(self, key_hash: int) -> None:
         """Put the first parked entry of a hash into ``_ready`` if it only lacks its owner's permits, else remove it."""
-        before = self._ready_at.pop(key_hash, None)
-        if before is not None:
+        if self._ready_at and (before := self._ready_at.pop(key_hash, None)) is not None:
             self._ready[before[0]].discard(before[1])
         parked = self._parked.get(key_hash)
+        if not parked:
+            return
         owner = self._ring.owner(key_hash)
-        if parked and owner is not None and self._is_free_for(key_hash, owner):
+        if owner is not None and self._is_free_for(key_hash, owner):
             self._ready[owner].add(parked[0])
             self._ready_at[key_hash] = (owner, parked[0])
 

@@ -74,9 +74,11 @@ class EffectRunner:
         self.run(self.core.on_add_answer(*tag, reply, self.context.now()))
 
     def _send_lac(self, effect: SendLac) -> None:
-        request = BookieRequest(BookieOp.WRITE_LAC, 0, effect.ledger_id, effect.last_add_confirmed)
+        context = self.context
         for bookie_id in effect.bookies:
-            self.context.request(bookie_id, request, b"", _ignore, None)
+            connection = context.bookies.connection(bookie_id)
+            if connection is not None:
+                connection.tell_lac(effect.ledger_id, effect.last_add_confirmed, context.config.request_timeout_ms)
 
     def _send_copy(self, effect: SendCopy) -> None:
         entry = effect.entry
@@ -160,7 +162,3 @@ class EffectRunner:
         ReadBatch: _read_batch,
         ListEntries: _list_entries,
     }
-
-
-def _ignore(tag: Any, answer: Answer | BookieError, body: memoryview) -> None:
-    """Take an answer that the core does not wait for."""

@@ -145,11 +145,12 @@ class LedgerWriter(MetadataRunner):
 
     @override
     def tick(self) -> bool:
-        self.run(self.core.tick(self.context.now()))
-        self._send_queued()
-        self._progress.set()
+        effects = self.core.tick(self.context.now())
+        if effects:
+            self.run(effects)
+        self._on_progress()
         is_closing = self._closing is not None and not self._closing.done()
-        return not self.core.is_quiet or bool(self._queued) or is_closing
+        return is_closing or bool(self._queued) or not self.core.is_quiet
 
     def abort(self, error: HeliographError) -> None:
         """Stop at once: fail adds without an outcome with ``error``, and leave the ledger as it is."""

@@ -331,7 +331,7 @@ def test_requests_out_of_range_are_refused_and_do_no_harm(tmp_path: Path) -> Non
         calls = [
             peer.call(op, ledger_id, entry_id, flags=flags, limit=limit, last_entry_id=last)
             for op in BookieOp
-            if op not in {BookieOp.HELLO, BookieOp.ADD, BookieOp.ADDS}
+            if op not in {BookieOp.HELLO, BookieOp.ADD, BookieOp.ADDS, BookieOp.LACS}
             for ledger_id in edges
             for entry_id in edges
             for flags in (Flag.NONE, Flag.FENCE)

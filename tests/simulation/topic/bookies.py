@@ -96,6 +96,11 @@ class SimulatedLink:
 
         self.send(int(BookieOp.ADD), ledger_id, entry_id, 0, 0, -1, head, on_answer, tag, deadline_ms, payload)
 
+    def tell_lac(self, ledger_id: int, last_add_confirmed: int, timeout_ms: int) -> None:
+        """Tell the bookie the LAC of a ledger, by itself: the network may lose, repeat and reorder it."""
+        request = BookieRequest(BookieOp.WRITE_LAC, 0, ledger_id, last_add_confirmed)
+        self.request(request, b"", lambda tag, answer, body: None, None, timeout_ms)
+
     def _run(self, action: Action) -> None:
         with self._client.loop.running():
             action()

@@ -157,9 +157,10 @@ def test_each_add_is_answered_once() -> None:
     assert pending.take_run(1, 4) == {one: [1], other: [2, 4]}
     assert pending.take_run(1, 5) == {one: [5]}  # late and split answers
     assert pending.take(3) is None
+    pending[7] = (one, 7, 101)
     assert pending.take_expired(99) == []
     assert pending.take_expired(100) == [(other, 6)]
-    assert pending.take_all() == []
+    assert pending.take_all() == [(one, 7)]
 
 
 class Bookie:

@@ -13,6 +13,7 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.wire.entry import encode_entry_head
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_request
 from heliograph.actors.wire.greeting import hello, revision_in
+from heliograph.actors.wire.lacs import encode_lacs
 from heliograph.actors.wire.messages import REVISION, Answer, BookieOp, BookieRequest, Flag, Status
 from heliograph.actors.wire.ranges import decode_run, encode_adds, is_run, sized
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
@@ -164,3 +165,19 @@ def test_a_frame_whose_lengths_do_not_add_up_ends_the_connection_and_stores_noth
         assert await peer.status(BookieOp.READ, 5, 0) is Status.NO_LEDGER
 
     run(tmp_path, scenario)
+
+
+def test_lacs_of_several_ledgers_are_stored_and_those_of_fenced_ones_ignored(tmp_path: Path) -> None:
+    async def scenario(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+        ranges.write(encode_adds(1, [entry(ledger_id, 0) for ledger_id in (5, 6, 7)]))
+        assert await ranges.wait(1) == [(1, 3)]
+        assert await peer.status(BookieOp.READ_LAC, 6, flags=Flag.FENCE) is Status.OK
+        ranges.write(b"".join(encode_lacs(4, {5: 0, 6: 0, 7: 0})) + encode_adds(5, [entry(5, 1, lac=-1)]))
+        assert await ranges.wait(1) == [(5, 5)], "LACS is not answered"
+        assert [(await peer.call(BookieOp.READ_LAC, n, -1))[0].last_add_confirmed for n in (5, 6, 7)] == [0, -1, 0]
+
+    async def again(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+        assert [(await peer.call(BookieOp.READ_LAC, n, -1))[0].last_add_confirmed for n in (5, 6, 7)] == [0, -1, 0]
+
+    run(tmp_path, scenario)
+    run(tmp_path, again)
