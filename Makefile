@@ -69,15 +69,16 @@ lint: $(READY)
 check: lint servers ## the fast tests: format, lint, types, rules, unit, scripts, contracts, short fuzzing, a few simulator seeds
 	@$(PYTEST) -q $(FAST)
 
-# Clusters wait more than they work, so the rest and the foreign clients run beside them; their output follows theirs.
+# Clusters wait more than they work, so the rest, the foreign clients and kills of single processes run beside them;
+# their output follows theirs.
 test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, too
 	@export FULL=$(FULL); beside=$$(mktemp); \
 	( status=0; $(PYTEST) -q -p no:cacheprovider $(FAST) tests/simulation/test_mutants.py || status=1; \
 	  $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1 || status=1; \
 	  $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1 || status=1; \
-	  $(PYTEST) -q -p no:cacheprovider tests/clients || status=1; exit $$status ) >$$beside 2>&1 & pid=$$!; \
+	  $(PYTEST) -q -p no:cacheprovider tests/clients tests/chaos || status=1; exit $$status ) >$$beside 2>&1 & pid=$$!; \
 	trap 'trap - TERM; kill 0' INT TERM; \
-	$(PYTEST) -q tests/cluster tests/machines tests/chaos tests/spark; clusters=$$?; \
+	$(PYTEST) -q tests/cluster tests/machines tests/spark; clusters=$$?; \
 	wait $$pid; others=$$?; cat $$beside; rm -f $$beside; \
 	exit $$((clusters || others))
 

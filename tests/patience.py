@@ -21,6 +21,7 @@ LIMITS: dict[str, dict[str, float]] = {
     "heliograph.actors.wire": {"CONNECT_TIMEOUT_MS": LONG_SECONDS * 1_000},
     "heliograph.cluster": {
         "ANSWER_TIMEOUT_SECONDS": LONG_SECONDS,
+        "ELECTED_SECONDS": LONG_SECONDS,
         "START_TIMEOUT_SECONDS": START_SECONDS,
         "STATE_API_TIMEOUT_SECONDS": LONG_SECONDS,
         "STOP_TIMEOUT_SECONDS": LONG_SECONDS,

@@ -21,7 +21,7 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.lifecycle import down, up
 from tests.patience import START_SECONDS
 
-BACK_TIMEOUT_SECONDS = 120.0
+BACK_TIMEOUT_SECONDS = float(START_SECONDS)
 CALL_TIMEOUT_SECONDS = 60.0
 STARTS_MAX = 3
 _POLL_SECONDS = 0.05
