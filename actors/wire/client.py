@@ -2,15 +2,16 @@
 
 Every request is answered exactly once, by a call of its callback: with the bookie's answer, or with an error when the
 connection ends or no answer comes in time. After an error the outcome is unknown. The requests of one loop iteration
-are sent in one write, and its adds in one frame if the bookie knows that (``ranges.py``). There is no timer for each
-request: the owner calls ``expire`` regularly.
+are sent in one write, and its adds in one frame if the bookie knows that (``ranges.py``); but an add is written at once
+where no other waits for its answer. There is no timer for each request: the owner calls ``expire`` regularly.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from typing_extensions import override
@@ -21,7 +22,16 @@ from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello, revision_in
 from heliograph.actors.wire.lacs import encode_lacs
 from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieOp, BookieRequest, Status
-from heliograph.actors.wire.ranges import AddListener, OpenRange, PendingAdds, decode_run, is_run
+from heliograph.actors.wire.ranges import (
+    ALONE_BYTES_MAX,
+    ALONE_IDS_FROM,
+    AddListener,
+    OpenRange,
+    OutgoingEntry,
+    PendingAdds,
+    decode_run,
+    is_run,
+)
 from heliograph.actors.wire.receiving import AnswerReceiver
 from heliograph.base.crash import end_process
 from heliograph.base.tls.contexts import ClientTls
@@ -36,18 +46,19 @@ Body = bytes | memoryview
 OnAnswer = Callable[[Any, Answer | BookieError, memoryview], None]  # tag of the request, answer or error, body
 
 _NO_BODY = memoryview(b"")
-_ADD = int(BookieOp.ADD)
+_ADD, _OK = int(BookieOp.ADD), int(Status.OK)
+_ANSWER_FIELDS = len(Answer._fields)
 
 
 _Pending = tuple[OnAnswer, Any, int]  # callback, tag, deadline in ms
 
 
-class _Link(asyncio.BufferedProtocol):
+class _Link(AnswerReceiver, asyncio.BufferedProtocol):
     """One socket. A connection may have several, one after the other. Events of an old one are ignored."""
 
     def __init__(self, connection: BookieConnection) -> None:
+        super().__init__()
         self._connection = connection
-        self._receiver = AnswerReceiver()
         self.transport: asyncio.WriteTransport | None = None
 
     @override
@@ -56,12 +67,8 @@ class _Link(asyncio.BufferedProtocol):
         self._connection.on_link(self)
 
     @override
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.buffer()
-
-    @override
     def buffer_updated(self, nbytes: int) -> None:
-        self._connection.on_data(self, self._receiver, nbytes)
+        self._connection.on_data(self, nbytes)
 
     @override
     def connection_lost(self, error: Exception | None) -> None:
@@ -80,6 +87,7 @@ class BookieConnection:
         secret: str | ReadGrant | None = None,
         on_broken: Callable[[BaseException], None] = end_process,
         tls: ClientTls | None = None,
+        alone_ids: Iterator[int] | None = None,
     ) -> None:
         """Args:
         address: ``host:port`` or ``tls://host:port``.
@@ -87,7 +95,9 @@ class BookieConnection:
         secret: the cluster's, or a grant. With one, a bookie that does not know it gets no requests.
         on_broken: called with an error that a callback raised; by default the process ends.
         tls: contexts for connections. With it, a bookie without TLS gets no requests.
+        alone_ids: request ids of adds that travel alone: one counter for all connections of an entry.
         """
+        self._alone_ids = itertools.count(ALONE_IDS_FROM) if alone_ids is None else alone_ids
         self._tls = tls
         self.bookie_id = bookie_id
         self.address = address
@@ -163,30 +173,29 @@ class BookieConnection:
         self._pending[request_id] = (on_answer, tag, deadline_ms)
         self._write([op, request_id, ledger_id, entry_id, flags, limit, last_entry_id], body, rest)
 
-    def add(
-        self,
-        ledger_id: int,
-        entry_id: int,
-        entry: tuple[bytes, Body, bytes | None],
-        listener: AddListener,
-        tag: Any,
-        deadline_ms: int,
-    ) -> None:
+    def add(self, entry: OutgoingEntry, listener: AddListener, tag: Any, deadline_ms: int) -> None:
         """Send an add. The answer comes in a call of ``listener``, never during this call.
 
-        Args:
-            entry: head, payload, and both as ``sized`` returns them. The payload is not copied if it is large.
+        It is written at once if no other add waits for its answer, and nothing waits to be written: so the order of
+        requests is kept. The payload is not copied if it is large.
         """
-        waiting = len(self._pending) + len(self._adds)
-        if (self._transport is None or waiting >= PENDING_REQUESTS_MAX) and not self._may_send():  # I15
-            self._loop.call_soon(self._tell_add, listener, tag, self._unavailable())
+        adds, transport = self._adds, self._transport
+        if transport is None or len(self._pending) + len(adds) >= PENDING_REQUESTS_MAX:  # I15
+            if not self._may_send():
+                self._loop.call_soon(self._tell_add, listener, tag, self._unavailable())
+                return
+        elif not adds and not self._is_flush_due and entry.size <= ALONE_BYTES_MAX:
+            if not entry.alone:
+                entry.travel_alone(next(self._alone_ids))
+            adds[entry.alone_id] = (listener, tag, deadline_ms)
+            transport.write(entry.alone)
             return
         request_id = self._next_id
         self._next_id = request_id + 1
-        self._adds[request_id] = (listener, tag, deadline_ms)
-        head, payload, packed = entry
-        if packed is None or not self._takes_ranges:
-            self._write([_ADD, request_id, ledger_id, entry_id, 0, 0, -1], head, payload)
+        adds[request_id] = (listener, tag, deadline_ms)
+        packed = entry.in_range() if self._takes_ranges else None
+        if packed is None:
+            self._write([_ADD, request_id, entry.ledger_id, entry.entry_id, 0, 0, -1], entry.head, entry.payload)
             return
         if not self._range.put(request_id, packed):
             self._range.take(self._parts.append)
@@ -242,12 +251,17 @@ class BookieConnection:
         )
         link.transport.write(encode_request(hello(), self._greeting.hello))
 
-    def on_data(self, link: _Link, receiver: AnswerReceiver, count: int) -> None:
+    def on_data(self, link: _Link, count: int) -> None:
         """Pass answers to the callbacks of their requests."""
         if link is not self._link:
             return
         try:
-            for header, body in receiver.received(count):
+            for header, body in link.received(count):
+                if len(header) == _ANSWER_FIELDS and type(request_id := header[0]) is int and header[1] == _OK:
+                    add = self._adds.pop(request_id, None)
+                    if add is not None:
+                        add[0].on_stored((add[1],))
+                        continue
                 if is_run(header):
                     for listener, tags in self._adds.take_run(*decode_run(header)).items():
                         listener.on_stored(tags)
@@ -430,6 +444,7 @@ class BookieClient:
         self._on_broken = on_broken
         self._is_closed = False
         self._connections: dict[str, BookieConnection] = {}
+        self._alone_ids = itertools.count(ALONE_IDS_FROM)
 
     def connection(self, bookie_id: str) -> BookieConnection | None:
         """Return the connection to a bookie, None if its address is unknown or the client is closed."""
@@ -444,7 +459,13 @@ class BookieClient:
         if address is None:
             return None
         connection = self._connections[bookie_id] = BookieConnection(
-            bookie_id, address, self._now, secret=self._secret, on_broken=self._on_broken, tls=self._tls
+            bookie_id,
+            address,
+            self._now,
+            secret=self._secret,
+            on_broken=self._on_broken,
+            tls=self._tls,
+            alone_ids=self._alone_ids,
         )
         return connection
 

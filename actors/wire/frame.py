@@ -37,6 +37,7 @@ _STATUSES = {int(status): status for status in Status}
 _FLAGS = {value: Flag(value) for value in range(2 * max(Flag))}
 
 _pack = msgpack.Packer(autoreset=True).pack
+_unpack = msgpack.unpackb
 _crc = crc32c.crc32c
 
 assert 4 * TEXT_CHARACTERS_MAX < HEADER_BYTES_MAX < FRAME_SLACK_BYTES  # I15: a header always fits
@@ -230,19 +231,16 @@ def cut_frames(
             wanted = frame_end - position
             break
         body_start = position + _HEAD.size + header_bytes
-        frames.append((_header(view[position + _HEAD.size : body_start], checksum), view[body_start:frame_end]))
+        packed = view[position + _HEAD.size : body_start]
+        if _crc(packed) != checksum:
+            raise FrameError("a frame's header fails its checksum")
+        try:
+            header = _unpack(packed)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise FrameError("the header of a frame is not a msgpack array") from error
+        if type(header) is not list:
+            raise FrameError("the header of a frame is not a msgpack array")
+        frames.append((header, view[body_start:frame_end]))
         position = frame_end
         limit = frame_bytes_max
     return frames, position, wanted
-
-
-def _header(packed: memoryview, checksum: int) -> list[Any]:
-    if _crc(packed) != checksum:
-        raise FrameError("a frame's header fails its checksum")
-    try:
-        header = msgpack.unpackb(packed)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise FrameError("the header of a frame is not a msgpack array") from error
-    if type(header) is not list:
-        raise FrameError("the header of a frame is not a msgpack array")
-    return header

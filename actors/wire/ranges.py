@@ -1,9 +1,11 @@
-"""Adds that travel together: many entries in one frame, one answer for all that a sync made durable. Pure.
+"""Adds on their way to bookies: alone, or many in one frame with one answer for all that a sync made durable. Pure.
 
-A frame ADDS has the entries that one loop iteration sends to a bookie, of any ledgers. Each is what a frame ADD has as
-its body, and their request ids are consecutive. A sync of the bookie's journal makes some of them durable. Each **run**
-of them, of request ids without a gap, is answered by one frame. A refused entry is answered by itself, as to an ADD,
-and its id ends a run. So a run never names an entry that the bookie did not store (docs/formats.md, "Bookie protocol").
+An entry travels alone, in a frame ADD that is written at once, over a connection where no other add waits. Else it
+goes into a frame ADDS with the others that one loop iteration sends to a bookie, of any ledgers. Each is what a frame
+ADD has as its body, and their request ids are consecutive. A sync of the journal makes some of them durable. Each
+**run** of them, of request ids without a gap, is answered by one frame. A refused entry is answered by itself, as to
+an ADD, and its id ends a run. So a run never names an entry that the bookie did not store (docs/formats.md, "Bookie
+protocol").
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from heliograph.actors.wire.messages import NUMBER_MAX, Answer, BookieOp, Bookie
 RANGED_ENTRY_BYTES_MAX = 16 << 10  # a larger entry travels by itself, so that no frame is long
 RANGE_BYTES_MAX = 60 << 10  # of a frame's body # I15
 RANGE_ENTRIES_MAX = 1_024  # of a frame, and of a run # I15
+ALONE_BYTES_MAX = 64 << 10  # of an entry that is copied into one frame for all its bookies
+ALONE_IDS_FROM = 1 << 62  # request ids of such frames, which no range counts up to
 
 _SIZE = struct.Struct(">I")
-_ADDS, _OK = int(BookieOp.ADDS), int(Status.OK)
+_ADD, _ADDS, _OK = int(BookieOp.ADD), int(BookieOp.ADDS), int(Status.OK)
 _RUN_FIELDS = len(Answer._fields) + 1
 
 assert RANGED_ENTRY_BYTES_MAX + _SIZE.size <= RANGE_BYTES_MAX <= ENTRY_PAYLOAD_BYTES_MAX, "an entry fits a frame"
@@ -77,14 +81,47 @@ class PendingAdds(dict[int, tuple[AddListener, Any, int]]):
         return waiting
 
 
-def sized(head: bytes, payload: bytes | memoryview) -> bytes | None:
-    """Return an entry after its length, as a frame ADDS has it; None if it is too large for one."""
-    size = len(head) + len(payload)
-    return b"".join((_SIZE.pack(size), head, payload)) if size <= RANGED_ENTRY_BYTES_MAX else None
+class OutgoingEntry:
+    """An entry on its way to its bookies. It is encoded once for each way in which it travels.
+
+    Attributes:
+        head: the entry's bytes up to its payload.
+        size: bytes of the whole entry.
+        alone: the whole frame ADD, once ``travel_alone`` has made it; empty before.
+        alone_id: the request id in that frame.
+    """
+
+    __slots__ = ("_ranged", "alone", "alone_id", "entry_id", "head", "ledger_id", "payload", "size")
+
+    def __init__(self, ledger_id: int, entry_id: int, head: bytes, payload: bytes | memoryview) -> None:
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.head = head
+        self.payload = payload
+        self.size = len(head) + len(payload)
+        self.alone = self._ranged = b""
+        self.alone_id = 0
+
+    def travel_alone(self, request_id: int) -> None:
+        """Make the frame ADD, which is the same for every bookie.
+
+        Args:
+            request_id: used for nothing else on any of these connections.
+        """
+        size = self.size
+        header = encode_head([_ADD, request_id, self.ledger_id, self.entry_id, 0, 0, -1], size)
+        self.alone = b"".join((header, self.head, self.payload))
+        self.alone_id = request_id
+
+    def in_range(self) -> bytes | None:
+        """Return the entry after its length, as a frame ADDS has it; None if it is too large for one."""
+        if not self._ranged and self.size <= RANGED_ENTRY_BYTES_MAX:
+            self._ranged = b"".join((_SIZE.pack(self.size), self.head, self.payload))
+        return self._ranged or None
 
 
 def encode_adds(first_request_id: int, entries: Sequence[bytes]) -> bytes:
-    """Return a frame ADDS with entries as ``sized`` returns them."""
+    """Return a frame ADDS with entries as ``OutgoingEntry.in_range`` returns them."""
     assert 0 < len(entries) <= RANGE_ENTRIES_MAX, "the caller ends a frame before it has too many"  # I15
     body = b"".join(entries)
     return encode_head([_ADDS, first_request_id, -1, -1, 0, len(entries), -1], len(body)) + body
@@ -158,7 +195,7 @@ class OpenRange:
         self._bytes = 0
 
     def put(self, request_id: int, entry: bytes) -> bool:
-        """Append an entry as ``sized`` returns it, whose request id follows that of the entry before.
+        """Append an entry as ``OutgoingEntry.in_range`` returns it, whose request id follows that of the entry before.
 
         Returns:
             False if it has no room (I15): then it is not appended.

@@ -21,15 +21,15 @@ class AnswerReceiver:
         self._unfinished: memoryview | None = None
         self._held = 0  # bytes of the incomplete frame that have come; 0 <= held <= len(unfinished)
 
-    def buffer(self) -> memoryview:
-        """Return the memory for the next read; it is never empty."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory for the next read; it is never empty. Asyncio calls it before each read."""
         return self._shared if self._unfinished is None else self._unfinished[self._held :]
 
     def received(self, count: int) -> list[tuple[list[Any], memoryview]]:
         """Return header and body of every frame that is complete now. Bodies live as long as they are used.
 
         Args:
-            count: bytes that were read into ``buffer``.
+            count: bytes that were read into ``get_buffer``.
 
         Raises:
             FrameError: a frame exceeds the limit or its header is damaged. The connection must be closed.
@@ -38,6 +38,8 @@ class AnswerReceiver:
             frames, position, wanted = cut_frames(self._shared[:count], FRAME_BYTES_MAX)
             if position < count:
                 self._keep(self._shared[position:count], wanted)
+            if len(frames) == 1 and not frames[0][1]:
+                return frames
             return [(header, memoryview(bytes(body)) if body else body) for header, body in frames]
         self._held += count
         if self._held < len(self._unfinished):

@@ -28,7 +28,7 @@ from heliograph.actors.ledger.state import WriterState
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.actors.wire.entry import encode_entry_head
 from heliograph.actors.wire.messages import Answer
-from heliograph.actors.wire.ranges import sized
+from heliograph.actors.wire.ranges import OutgoingEntry
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, Versioned
@@ -193,11 +193,11 @@ class LedgerWriter(MetadataRunner):
 
     @override
     def _send_add(self, effect: SendAdd) -> None:
-        """Send an entry to its bookies, with others of this turn. It is encoded once for all of them."""
+        """Send an entry to its bookies, alone or with others of this turn. It is encoded once for all of them."""
         context, payload = self.context, effect.payload
         ledger_id, entry_id, epoch = effect.ledger_id, effect.entry_id, effect.epoch
         head = encode_entry_head(ledger_id, entry_id, effect.last_add_confirmed, effect.length, payload)
-        entry = (head, payload, sized(head, payload))
+        entry = OutgoingEntry(ledger_id, entry_id, head, payload)
         deadline = context.now() + context.config.request_timeout_ms
         for position, bookie_id in effect.targets:
             request = (entry_id, position, epoch)
@@ -205,12 +205,15 @@ class LedgerWriter(MetadataRunner):
             if connection is None:
                 context.answer_unreachable(bookie_id, self._on_add, request)
             else:
-                connection.add(ledger_id, entry_id, entry, self, request, deadline)
+                connection.add(entry, self, request, deadline)
 
     def on_stored(self, tags: Sequence[AddRequest]) -> None:
         """Pass on that a bookie has stored these entries."""
-        self.run(self.core.on_adds_stored(tags))
-        self._on_progress()
+        effects = self.core.on_adds_stored(tags)
+        if effects:
+            self.run(effects)
+        if self._queued or self._closing is not None:
+            self._on_progress()
 
     def on_add_answer(self, tag: AddRequest, answer: Answer | BookieError) -> None:
         """Pass on the answer of a bookie to one entry."""

@@ -17,7 +17,7 @@ from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.wire.entry import encode_entry
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_request
 from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Flag, Status
-from heliograph.actors.wire.ranges import decode_run, encode_adds, is_run, sized
+from heliograph.actors.wire.ranges import OutgoingEntry, decode_run, encode_adds, is_run
 
 
 class BookiePeer(asyncio.Protocol):
@@ -91,7 +91,7 @@ class BookiePeer(asyncio.Protocol):
     def add_in_range(self, ledger_id: int, entry_id: int, payload: bytes) -> asyncio.Future[tuple[Answer, bytes]]:
         """Add an entry in one frame with the others of this turn of the event loop."""
         future: asyncio.Future[tuple[Answer, bytes]] = asyncio.get_running_loop().create_future()
-        packed = sized(entry_bytes(ledger_id, entry_id, payload), b"")
+        packed = OutgoingEntry(ledger_id, entry_id, entry_bytes(ledger_id, entry_id, payload), b"").in_range()
         assert packed is not None, "it fits a range"
         if not self._range:
             asyncio.get_running_loop().call_soon(self._send_range)

@@ -13,7 +13,7 @@ from heliograph.actors.ledger.effects import LedgerEntry, Reply
 from heliograph.actors.wire.entry import decode_entry, encode_entry
 from heliograph.actors.wire.frame import encode_batch
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Flag, Status
-from heliograph.actors.wire.ranges import AddListener
+from heliograph.actors.wire.ranges import AddListener, OutgoingEntry
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.disk import Copy
 from tests.simulation.cluster.ranges import AddRanges
@@ -73,17 +73,9 @@ class SimulatedLink:
         self._random = client.cluster.world.stream(f"{client.process.name}|{bookie.name}")
         self._ranges = AddRanges(client.cluster.network, client.process, bookie, self._run, _on_refused)
 
-    def add(
-        self,
-        ledger_id: int,
-        entry_id: int,
-        entry: tuple[bytes, bytes, bytes | None],
-        listener: AddListener,
-        tag: Any,
-        deadline_ms: int,
-    ) -> None:
+    def add(self, entry: OutgoingEntry, listener: AddListener, tag: Any, deadline_ms: int) -> None:
         """Send an add, in a range if this run has them."""
-        head, payload, packed = entry
+        ledger_id, entry_id, packed = entry.ledger_id, entry.entry_id, entry.in_range()
         if self._client.cluster.network.profile.ranges and packed is not None:
             found = decode_entry(packed[LENGTH_BYTES:])
             copy = Copy(found.last_add_confirmed, found.length, bytes(found.payload))
@@ -94,7 +86,19 @@ class SimulatedLink:
         def on_answer(tag: Any, answer: Answer | BookieError, body: memoryview) -> None:
             listener.on_add_answer(tag, answer)
 
-        self.send(int(BookieOp.ADD), ledger_id, entry_id, 0, 0, -1, head, on_answer, tag, deadline_ms, payload)
+        self.send(
+            int(BookieOp.ADD),
+            ledger_id,
+            entry_id,
+            0,
+            0,
+            -1,
+            entry.head,
+            on_answer,
+            tag,
+            deadline_ms,
+            bytes(entry.payload),
+        )
 
     def tell_lac(self, ledger_id: int, last_add_confirmed: int, timeout_ms: int) -> None:
         """Tell the bookie the LAC of a ledger, by itself: the network may lose, repeat and reorder it."""

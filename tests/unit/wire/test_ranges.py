@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,13 +20,13 @@ from heliograph.actors.wire.ranges import (
     RANGE_ENTRIES_MAX,
     RANGED_ENTRY_BYTES_MAX,
     OpenRange,
+    OutgoingEntry,
     PendingAdds,
     decode_adds,
     decode_run,
     encode_adds,
     encode_stored,
     runs_of,
-    sized,
 )
 
 Frame = tuple[BookieRequest, bytes]
@@ -48,13 +49,13 @@ class Listener:
         self.news.set()
 
 
-def entry(ledger_id: int, entry_id: int, payload: bytes = b"payload") -> tuple[bytes, bytes, bytes | None]:
+def entry(ledger_id: int, entry_id: int, payload: bytes = b"payload") -> OutgoingEntry:
     head = encode_entry_head(ledger_id, entry_id, entry_id - 1, len(payload), payload)
-    return head, payload, sized(head, payload)
+    return OutgoingEntry(ledger_id, entry_id, head, payload)
 
 
 def packed(ledger_id: int, entry_id: int) -> bytes:
-    made = entry(ledger_id, entry_id)[2]
+    made = entry(ledger_id, entry_id).in_range()
     assert made is not None
     return made
 
@@ -132,8 +133,8 @@ def test_stored_entries_are_answered_by_runs() -> None:
 
 
 def test_a_large_entry_travels_alone() -> None:
-    assert sized(bytes(40), bytes(RANGED_ENTRY_BYTES_MAX - 40)) is not None
-    assert sized(bytes(40), bytes(RANGED_ENTRY_BYTES_MAX - 39)) is None
+    assert OutgoingEntry(1, 0, bytes(40), bytes(RANGED_ENTRY_BYTES_MAX - 40)).in_range() is not None
+    assert OutgoingEntry(1, 0, bytes(40), bytes(RANGED_ENTRY_BYTES_MAX - 39)).in_range() is None
 
 
 def test_an_open_range_has_two_bounds() -> None:  # I15
@@ -194,24 +195,52 @@ class Bookie:
                     writer.write(self.answer(request, bytes(body)))
 
 
-def play(bookie: Bookie, scene: Callable[[BookieConnection, Listener], Awaitable[None]]) -> None:
-    async def body() -> None:
-        server = await asyncio.start_server(bookie.serve, "127.0.0.1", 0)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        loop = asyncio.get_running_loop()
-        connection, listener = BookieConnection("b1", address, lambda: int(loop.time() * 1000)), Listener()
-        first = loop.create_future()
-        connection.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", lambda *_: first.set_result(None), None, 60_000)
-        async with asyncio.timeout(60):
-            await first  # it has greeted
-            bookie.frames.clear()
-            await scene(connection, listener)
-        connection.close()
-        await asyncio.gather(*(task for task in bookie.served if task is not None))
-        server.close()
-        await server.wait_closed()
+class Written:
+    """What a connection has written to its socket since now."""
 
-    asyncio.run(body())
+    def __init__(self, connection: BookieConnection) -> None:
+        transport = connection._transport
+        assert transport is not None
+        self._data = bytearray()
+        real = transport.write
+
+        def write(data: bytes) -> None:
+            self._data += data
+            real(data)
+
+        connection._transport = cast(asyncio.WriteTransport, SimpleNamespace(write=write, abort=transport.abort))
+
+    def ops(self) -> list[BookieOp]:
+        return [decode_request(header).op for header, _ in BookieFrameDecoder().feed(bytes(self._data))]
+
+
+Scene = Callable[[BookieConnection, Listener], Awaitable[None]]
+
+
+def play(bookie: Bookie, scene: Scene) -> None:
+    asyncio.run(visit(bookie, scene))
+
+
+async def visit(bookie: Bookie, scene: Scene) -> None:
+    server = await asyncio.start_server(bookie.serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    loop = asyncio.get_running_loop()
+    connection, listener = BookieConnection("b1", address, lambda: int(loop.time() * 1000)), Listener()
+    first = loop.create_future()
+    connection.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", lambda *_: first.set_result(None), None, 60_000)
+    async with asyncio.timeout(60):
+        await first  # it has greeted
+        bookie.frames.clear()
+        await scene(connection, listener)
+    connection.close()
+    await asyncio.gather(*(task for task in bookie.served if task is not None))
+    server.close()
+    await server.wait_closed()
+
+
+def begin_turn(connection: BookieConnection) -> None:
+    """Send a request at whose side the adds of this turn wait, so that none of them travels alone."""
+    connection.request(BookieRequest(BookieOp.WRITE_LAC, 0, 1, 0), b"", lambda *_: None, None, 60_000)
 
 
 async def told(listener: Listener, count: int) -> None:
@@ -234,13 +263,14 @@ def test_the_adds_of_a_turn_travel_in_one_frame_and_are_heard_in_one_call() -> N
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
         other = Listener()
+        begin_turn(connection)
         for entry_id in range(3):
-            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
-            connection.add(2, entry_id, entry(2, entry_id), other, -entry_id, 1 << 60)
+            connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
+            connection.add(entry(2, entry_id), other, -entry_id, 1 << 60)
         await told(listener, 3)
         assert listener.stored == [[0, 1, 2]]
         assert other.stored == [[0, -1, -2]]
-        assert [request.op for request, _ in bookie.frames] == [BookieOp.ADDS]
+        assert [request.op for request, _ in bookie.frames] == [BookieOp.WRITE_LAC, BookieOp.ADDS]
         assert connection.pending_requests == 0
 
     play(bookie, scene)
@@ -250,17 +280,73 @@ def test_other_requests_keep_their_place_among_adds() -> None:
     bookie = Bookie(REVISION, ok)
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
-        connection.add(1, 0, entry(1, 0), listener, 0, 1 << 60)
+        connection.add(entry(1, 0), listener, 0, 1 << 60)
         connection.request(BookieRequest(BookieOp.WRITE_LAC, 0, 1, 0), b"", lambda *_: None, None, 60_000)
-        connection.add(1, 1, entry(1, 1), listener, 1, 1 << 60)
-        connection.add(1, 2, entry(1, 2, bytes(RANGED_ENTRY_BYTES_MAX)), listener, 2, 1 << 60)
+        connection.add(entry(1, 1), listener, 1, 1 << 60)
+        connection.add(entry(1, 2, bytes(RANGED_ENTRY_BYTES_MAX)), listener, 2, 1 << 60)
         await told(listener, 3)
         ops = [request.op for request, _ in bookie.frames]
-        assert ops == [BookieOp.ADDS, BookieOp.WRITE_LAC, BookieOp.ADDS, BookieOp.ADD]
-        assert listener.stored == [[0], [1]]
-        assert [tag for tag, _ in listener.alone] == [2]
+        assert ops == [BookieOp.ADD, BookieOp.WRITE_LAC, BookieOp.ADDS, BookieOp.ADD]
+        assert listener.stored == [[0], [1], [2]]
 
     play(bookie, scene)
+
+
+def test_a_lone_add_leaves_at_once_and_those_behind_it_wait_for_the_turns_end() -> None:
+    bookie = Bookie(REVISION, ok)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        written = Written(connection)
+        connection.add(entry(1, 0), listener, 0, 1 << 60)
+        assert written.ops() == [BookieOp.ADD]  # in this call
+        connection.add(entry(1, 1), listener, 1, 1 << 60)  # one waits for its answer
+        connection.add(entry(1, 2), listener, 2, 1 << 60)
+        assert written.ops() == [BookieOp.ADD]
+        await told(listener, 3)
+        assert written.ops() == [BookieOp.ADD, BookieOp.ADDS]
+        assert listener.stored == [[0], [1, 2]]
+        connection.add(entry(1, 3), listener, 3, 1 << 60)
+        assert written.ops() == [BookieOp.ADD, BookieOp.ADDS, BookieOp.ADD]
+        await told(listener, 4)
+
+    play(bookie, scene)
+
+
+def test_a_lone_add_overtakes_nothing() -> None:
+    bookie = Bookie(REVISION, ok)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        written = Written(connection)
+        begin_turn(connection)
+        connection.add(entry(1, 0), listener, 0, 1 << 60)
+        assert written.ops() == []
+        await told(listener, 1)
+        assert written.ops() == [BookieOp.WRITE_LAC, BookieOp.ADDS]
+
+    play(bookie, scene)
+
+
+def test_a_lone_add_is_encoded_once_for_all_its_bookies() -> None:
+    one, other = Bookie(REVISION, ok), Bookie(REVISION, ok)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        made = entry(1, 0)
+        connection.add(made, listener, "here", 1 << 60)
+        frame = made.alone
+        assert frame
+
+        async def beside(there: BookieConnection, its: Listener) -> None:
+            there.add(made, its, "there", 1 << 60)
+            assert made.alone is frame
+            await told(its, 1)
+            assert its.stored == [["there"]]
+
+        await visit(other, beside)
+        await told(listener, 1)
+        assert listener.stored == [["here"]]
+        assert [request for request, _ in one.frames] == [request for request, _ in other.frames]
+
+    play(one, scene)
 
 
 def test_an_older_bookie_gets_single_adds() -> None:
@@ -268,14 +354,14 @@ def test_an_older_bookie_gets_single_adds() -> None:
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
         for entry_id in range(2):
-            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+            connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
         await told(listener, 2)
         assert [(request.op, request.entry_id) for request, _ in bookie.frames] == [
             (BookieOp.ADD, 0),
             (BookieOp.ADD, 1),
         ]
-        assert [tag for tag, _ in listener.alone] == [0, 1]
-        assert listener.stored == []
+        assert listener.stored == [[0], [1]]
+        assert listener.alone == []
 
     play(bookie, scene)
 
@@ -290,8 +376,9 @@ def test_a_refused_entry_is_heard_alone() -> None:
     bookie = Bookie(REVISION, refuse_the_second)
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
+        begin_turn(connection)
         for entry_id in range(3):
-            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+            connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
         await told(listener, 3)
         assert listener.stored == [[0], [2]]
         ((tag, answer),) = listener.alone
@@ -312,8 +399,9 @@ def test_a_run_that_names_a_refused_entry_stores_nothing_of_it() -> None:
     bookie = Bookie(REVISION, refuse_then_name)
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
+        begin_turn(connection)
         for entry_id in range(3):
-            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+            connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
         await told(listener, 3)
         assert listener.stored == [[0, 2]]
         assert [tag for tag, _ in listener.alone] == [1]
@@ -330,8 +418,9 @@ def test_adds_of_a_lost_connection_fail_each() -> None:
     bookie = Bookie(REVISION, garbage)
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
+        begin_turn(connection)
         for entry_id in range(3):
-            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 1 << 60)
+            connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
         await told(listener, 3)
         assert [tag for tag, _ in listener.alone] == [0, 1, 2]
         assert all(isinstance(answer, BookieUnavailableError) for _, answer in listener.alone)
@@ -343,10 +432,11 @@ def test_adds_without_an_answer_expire_each() -> None:
     bookie = Bookie(REVISION, lambda request, body: b"" if request.op is BookieOp.ADDS else ok(request, body))
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
+        begin_turn(connection)
         for entry_id in range(3):
-            connection.add(1, entry_id, entry(1, entry_id), listener, entry_id, 100 + entry_id)
+            connection.add(entry(1, entry_id), listener, entry_id, 100 + entry_id)
         connection.expire(101)
         assert [tag for tag, _ in listener.alone] == [0, 1]
-        assert connection.pending_requests == 1
+        assert connection.pending_requests == 2  # with that which began the turn
 
     play(bookie, scene)

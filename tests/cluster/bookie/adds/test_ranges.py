@@ -15,7 +15,7 @@ from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, enco
 from heliograph.actors.wire.greeting import hello, revision_in
 from heliograph.actors.wire.lacs import encode_lacs
 from heliograph.actors.wire.messages import REVISION, Answer, BookieOp, BookieRequest, Flag, Status
-from heliograph.actors.wire.ranges import decode_run, encode_adds, is_run, sized
+from heliograph.actors.wire.ranges import OutgoingEntry, decode_run, encode_adds, is_run
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
 
 
@@ -79,7 +79,7 @@ def run(home: Path, scenario: Scenario, **changes: object) -> None:
 def entry(ledger_id: int, entry_id: int, *, lac: int | None = None) -> bytes:
     payload = b"p%d" % entry_id
     head = encode_entry_head(ledger_id, entry_id, entry_id - 1 if lac is None else lac, len(payload), payload)
-    made = sized(head, payload)
+    made = OutgoingEntry(ledger_id, entry_id, head, payload).in_range()
     assert made is not None
     return made
 
