@@ -50,16 +50,16 @@ def test_the_lacs_of_a_turn_travel_together_to_a_bookie_that_knows_the_frame(rev
     async def scene(connection: BookieConnection, listener: Listener) -> None:
         for ledger_id in (1, 2, 1):
             connection.tell_lac(ledger_id, ledger_id + len(bookie.frames), 60_000)
-        connection.add(3, 0, entry(3, 0), listener, 0, 1 << 60)
+        connection.add(entry(3, 0), listener, 0, 1 << 60)
         await told(listener, 1)
-        connection.add(3, 1, entry(3, 1), listener, 1, 1 << 60)
+        connection.add(entry(3, 1), listener, 1, 1 << 60)
         await told(listener, 2)
         sent = [request.op for request, _ in bookie.frames]
         if revision == REVISION:
-            assert sent == [BookieOp.ADDS, BookieOp.LACS, BookieOp.ADDS]
+            assert sent == [BookieOp.ADDS, BookieOp.LACS, BookieOp.ADD]
             assert decode_lacs(*bookie.frames[1]) == [(1, 1), (2, 2)]
         else:
-            assert sent == [*[BookieOp.WRITE_LAC] * 3, BookieOp.ADDS, BookieOp.ADDS]
+            assert sent == [*[BookieOp.WRITE_LAC] * 3, BookieOp.ADDS, BookieOp.ADD]
         assert connection.pending_requests == 0, "nothing waits for an answer to LACS"
 
     play(bookie, scene)
