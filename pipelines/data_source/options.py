@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 from heliograph.base.errors import BadRequestError
@@ -16,13 +17,15 @@ from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import PUBLISH_TIME, Where, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
+from heliograph.pipelines.reading.registry import USUAL, RegistryRead
+from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
+from heliograph.pipelines.reading.topic_plan import check_read
 from heliograph.pipelines.writing.fields import FIELDS, TOPIC
 from heliograph.pipelines.writing.records import KINDS
 from heliograph.protocol.topic_name import TopicName
 
 EARLIEST: Literal["earliest"] = "earliest"
 LATEST: Literal["latest"] = "latest"
-REGISTRY = "registry"
 
 Bound = Literal["earliest", "latest"] | int | Offsets  # a time in ms since the epoch, or positions
 
@@ -39,7 +42,8 @@ _CLUSTER = (
     "tlsKeyFile",
 )
 _READ = (
-    *("columns", "schema", "onUnreadable", "failOnDataLoss", "compacted", "parallelism"),
+    *("columns", "schema", "protobufDescriptorFile", "recursionDepth"),
+    *("onUnreadable", "failOnDataLoss", "compacted", "parallelism"),
     *("startingOffsets", "startingTime", "endingOffsets", "endingTime"),
     *("subscription", "maxEntriesPerTrigger", "maxBytesPerTrigger"),
 )
@@ -58,6 +62,7 @@ class SourceOptions:
     pattern_namespace: str = "public/default"
     columns: tuple[str, ...] = ()
     schema: str = ""
+    read: RegistryRead = USUAL
     on_unreadable: OnUnreadable = "fail"
     on_data_loss: OnDataLoss = "fail"
     compacted: bool = False
@@ -106,13 +111,17 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     topics += [texts[name] for name in ("topic", "path") if name in texts]
     on_unreadable: OnUnreadable = _one_of(texts, "onUnreadable", ("fail", "skip", "null"))  # type: ignore[assignment]
     wanted = [one.strip() for one in texts["columns"].split(",")] if "columns" in texts else None
+    schema = _one_of(texts, "schema", ("", *KINDS))
+    read = RegistryRead.of(_file(texts, "protobufDescriptorFile"), _count(texts, "recursionDepth") or RECURSION_DEPTH)
+    check_read(schema, read)
     return SourceOptions(
         access=_access(texts),
         topics=tuple(str(TopicName.parse(topic)) for topic in topics),
         pattern=texts.get("topicsPattern", ""),
         pattern_namespace=texts.get("topicsNamespace", "public/default"),
         columns=check_columns(wanted, on_unreadable),
-        schema=_one_of(texts, "schema", ("", *KINDS)),
+        schema=schema,
+        read=read,
         on_unreadable=on_unreadable,
         on_data_loss="fail" if _flag(texts, "failOnDataLoss", default=True) else "skip",
         compacted=_flag(texts, "compacted", default=False),
@@ -164,6 +173,16 @@ def _one_of(texts: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
 
 def _flag(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
     return _one_of({name: texts.get(name, str(default))}, name, ("true", "false")) == "true"
+
+
+def _file(texts: Mapping[str, str], name: str) -> bytes | None:
+    """Return what is in a file of this machine that an option names."""
+    if name not in texts:
+        return None
+    try:
+        return Path(texts[name]).read_bytes()
+    except OSError as error:
+        raise BadRequestError(f"{name} cannot be read: {error}", field=name) from error
 
 
 def _count(texts: Mapping[str, str], name: str, least: int = 1) -> int | None:

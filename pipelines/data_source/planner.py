@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from heliograph.base.errors import BadRequestError
 from heliograph.client.admin.admin import AdminSync
 from heliograph.pipelines.data_source.offsets import Offsets, of_topic
-from heliograph.pipelines.data_source.options import EARLIEST, LATEST, REGISTRY, Bound, SourceOptions
+from heliograph.pipelines.data_source.options import EARLIEST, LATEST, Bound, SourceOptions
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.plan import ends_of, plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
+from heliograph.pipelines.reading.topic_plan import REGISTRY
 from heliograph.pipelines.streaming.subscription import StreamSubscription
 from heliograph.protocol.topic_name import TopicName
 
@@ -59,7 +60,7 @@ class SourcePlanner:
         if not self._options.schema:
             return None
         topic = self._options.only_topic
-        return schemas_of(topic, schema_versions(topic, access=self._access))
+        return schemas_of(topic, schema_versions(topic, access=self._access), self._options.read)
 
     def plan(
         self, start: Mapping[str, Position], end: Mapping[str, Position] | None = None, where: Where | None = None

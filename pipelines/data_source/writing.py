@@ -54,6 +54,7 @@ class _Writer:
             WriteIdentity(options.query, options.batch_id) if options.query else None,
             options.schema or None,  # type: ignore[arg-type]  # options are checked
             arrow_shape(schema) if options.schema else None,
+            options.read,
         )
 
     def _written(self, batches: Iterator[pa.RecordBatch], writer: TableWriter) -> Written:

@@ -19,7 +19,8 @@ from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Po
 from heliograph.pipelines.ray_data.sink import TopicDatasink
 from heliograph.pipelines.ray_data.source import TableRead, TopicDatasource
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
-from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.reading.registry import GivenDescriptor, RegistryRead, TopicSchemas
+from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
 from heliograph.pipelines.reading.topic_plan import plan_table
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.fields import VALUE
@@ -40,6 +41,8 @@ def read_topic(
     compacted: bool = False,
     where: Iterable[Given] | None = None,
     schema: Literal["registry"] | None = None,
+    protobuf_descriptor: GivenDescriptor = None,
+    recursion_depth: int = RECURSION_DEPTH,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> Dataset:
@@ -48,8 +51,7 @@ def read_topic(
     The columns are those of ``reading/columns.py``. Within a block, rows are in publish order of their partition.
 
     Args:
-        start, end: per partition (-1 for a topic without partitions) the first position (ledger id, entry id) to
-            read, and the first position after the end.
+        start, end: the first position (ledger id, entry id) to read, and the first after it, by partition or -1.
         on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         columns: the columns to build; None: the first seven.
         parallelism: the minimum number of read tasks; None: Ray Data chooses.
@@ -63,9 +65,10 @@ def read_topic(
         schema: ``registry`` decodes values by the schemas of the topic: Avro, JSON, Protobuf, primitive ones, and pairs
             of key and value. The fields of the newest version replace ``value``. A value that does not fit is treated
             by ``on_unreadable``; ``null`` also keeps its bytes in ``__badValue``.
+        protobuf_descriptor: of messages of type PROTOBUF: a FileDescriptorSet as bytes, or a generated class.
+        recursion_depth: how often a record stands in itself as a struct, 1 to 15; deeper ones are JSON.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
-        credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
-            environment.
+        credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; else those of the environment.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
@@ -80,6 +83,7 @@ def read_topic(
         columns,
         on_unreadable,
         credentials,
+        RegistryRead.of(protobuf_descriptor, recursion_depth),
         start=start,
         end=end,
         on_data_loss=on_data_loss,
@@ -127,6 +131,7 @@ def write_dataset(
     deliver_after: str | None = None,
     topic_column: str | None = None,
     schema: WrittenSchema = None,
+    protobuf_descriptor: GivenDescriptor = None,
     query: str | None = None,
     batch_id: int = 0,
     address: str | None = None,
@@ -144,18 +149,17 @@ def write_dataset(
         value: the column with the value, text or bytes, or with a ``schema`` structs; None: the whole row in JSON or by
             the schema, but for columns that begin with ``__``. A null deletes its key from the compacted topic.
         key, ordering_key: the columns with the keys, text or bytes; None: no keys.
-        properties: the column with the properties, a map of text to text.
-        event_time, deliver_at: the columns with these times, timestamps or ms since the epoch.
+        properties, event_time, deliver_at: the columns with a map of text to text, and timestamps or ms since the epoch.
         deliver_after: the column with the delay of delivery, from when the row is sent; seconds, or a duration.
         topic_column: the column with the topic of each row; a task writes to at most 256.
         schema: of the values: ``avro`` or ``json``, a record made of the columns, which is registered with the named
             topics before a row is written; ``registry``, the one that the topic has; or an AvroSchema or JsonSchema.
+        protobuf_descriptor: with ``registry``, of messages of type PROTOBUF: as in reading.
         query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
             in the same order when a task runs again within six hours. ``query`` names the writer, ``batch_id`` counts
             its batches up.
         address: ``pulsar://host:port[,host:port]``; None: the cluster's gateway or Ray tells it.
-        credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
-            environment. They go with the tasks.
+        credentials: as in reading. They go with the tasks.
 
     Returns:
         The number of rows, all of which are stored.
@@ -179,8 +183,9 @@ def write_dataset(
     )
     access = ClusterAccess(namespace, Identity.of(credentials))
     write_identity = WriteIdentity(query, batch_id) if query is not None else None
+    read = RegistryRead.of(protobuf_descriptor)
     shape = _shape_of(dataset) if schema is not None else None
-    writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape)
+    writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape, read)
     with _same_tasks_each_run(dataset, needed=write_identity is not None):
         dataset.write_datasink(sink := TopicDatasink(writer))
     return sink.rows

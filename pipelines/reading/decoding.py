@@ -7,6 +7,7 @@ are null or have their default, and fields that were removed are gone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ import pyarrow as pa
 from heliograph.base.errors import HeliographError, ProtocolError
 from heliograph.client.schemas.decoding import Decode, decoder_of
 from heliograph.pipelines.reading.columns import ERROR, KEY, SCHEMA, SCHEMA_VERSION, VALUE, OnUnreadable
-from heliograph.pipelines.reading.registry import TopicSchemas, arrow_type
+from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.reading.shapes.values import cells_of
 
 BAD_VALUE = "__badValue"  # the bytes of a value that its schema does not fit
 
@@ -36,9 +38,10 @@ class ValueDecoder:
 
     def __init__(self, schemas: TopicSchemas, columns: Sequence[str], on_unreadable: OnUnreadable = "fail") -> None:
         self._schemas = schemas
-        self._type = arrow_type(schemas.newest)
+        self._type = schemas.kind
         self._beside = [name for name in columns if name not in (VALUE, ERROR)]
         self._on_unreadable = on_unreadable
+        self._cells = partial(cells_of, recursion_depth=schemas.recursion_depth)
         self._decoders: dict[int | None, Decode] = {}
         own = list(self._type) if pa.types.is_struct(self._type) else [pa.field(VALUE, self._type)]
         bad = [pa.field(ERROR, pa.string()), pa.field(BAD_VALUE, pa.binary())] if on_unreadable == "null" else []
@@ -102,5 +105,5 @@ class ValueDecoder:
         found = self._decoders.get(version)
         if found is None:
             written = self._schemas.written_with(version)
-            found = self._decoders[version] = decoder_of(written, self._schemas.newest)
+            found = self._decoders[version] = decoder_of(written, self._schemas.newest, self._cells)
         return found

@@ -1,68 +1,49 @@
-"""The schemas of a topic as tables need them: all versions, and the Arrow type of the newest. No I/O."""
+"""The schemas of a topic as tables need them: all versions, and how the caller wants them read. No I/O."""
 
 from __future__ import annotations
 
 import base64
-import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message as ProtobufMessage
 
-from heliograph.base.errors import BadRequestError, NotFoundError, UnsupportedError
-from heliograph.client.schemas.decoding import key_value_schemas, root_message
+from heliograph.base.errors import NotFoundError
+from heliograph.pipelines.reading.shapes.descriptors import described, descriptor_of
+from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH, check_recursion_depth
+from heliograph.pipelines.reading.shapes.values import arrow_type
 from heliograph.protocol.schema import SchemaInfo, SchemaType
 
-DEPTH_MAX = 32  # of records in records (I15)
+GivenDescriptor = bytes | type[ProtobufMessage] | None  # as callers pass ``protobuf_descriptor``
 
-_T = SchemaType
-_TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
-PRIMITIVES: Mapping[SchemaType, pa.DataType] = {
-    _T.STRING: pa.string(),
-    _T.BOOLEAN: pa.bool_(),
-    _T.INT8: pa.int8(),
-    _T.INT16: pa.int16(),
-    _T.INT32: pa.int32(),
-    _T.INT64: pa.int64(),
-    _T.FLOAT: pa.float32(),
-    _T.DOUBLE: pa.float64(),
-    _T.DATE: _TIMESTAMP_MS,
-    _T.TIMESTAMP: _TIMESTAMP_MS,
-}
-_AVRO: Mapping[str, pa.DataType] = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
-}
-_AVRO_LOGICAL: Mapping[str, pa.DataType] = {
-    "date": pa.date32(),
-    "time-millis": pa.time32("ms"),
-    "time-micros": pa.time64("us"),
-    "timestamp-millis": _TIMESTAMP_MS,
-    "timestamp-micros": pa.timestamp("us", tz="UTC"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-micros": pa.timestamp("us"),
-}
-_F = FieldDescriptor
-_PROTOBUF: Mapping[int, pa.DataType] = {
-    _F.CPPTYPE_INT32: pa.int32(),
-    _F.CPPTYPE_INT64: pa.int64(),
-    _F.CPPTYPE_UINT32: pa.int64(),
-    _F.CPPTYPE_UINT64: pa.decimal128(20, 0),
-    _F.CPPTYPE_DOUBLE: pa.float64(),
-    _F.CPPTYPE_FLOAT: pa.float32(),
-    _F.CPPTYPE_BOOL: pa.bool_(),
-    _F.CPPTYPE_ENUM: pa.string(),
-}
+
+@dataclass(frozen=True)
+class RegistryRead:
+    """How values are read by the registry. Picklable.
+
+    Args:
+        files: the definition of messages of type PROTOBUF as a serialized FileDescriptorSet; empty: none is given.
+        message: the full name of the message in it; empty: the one with the name in the registry.
+        recursion_depth: how often a record may stand in itself as a struct; deeper ones are JSON.
+    """
+
+    files: bytes = b""
+    message: str = ""
+    recursion_depth: int = RECURSION_DEPTH
+
+    @classmethod
+    def of(cls, protobuf_descriptor: GivenDescriptor = None, recursion_depth: int = RECURSION_DEPTH) -> RegistryRead:
+        """Return what a caller asks for.
+
+        Raises:
+            BadRequestError: the descriptor is none, or the depth is out of bounds.
+        """
+        return cls(*descriptor_of(protobuf_descriptor), check_recursion_depth(recursion_depth))
+
+
+USUAL = RegistryRead()
 
 
 @dataclass(frozen=True)
@@ -71,14 +52,26 @@ class TopicSchemas:
 
     Args:
         versions: the schemas by version; at least one.
+        recursion_depth: how often a record may stand in itself as a struct; deeper ones are JSON.
     """
 
     versions: Mapping[int, SchemaInfo] = field(default_factory=dict)
+    recursion_depth: int = RECURSION_DEPTH
 
     @property
     def newest(self) -> SchemaInfo:
         """Return the newest version, which gives the table its columns."""
         return self.versions[max(self.versions)]
+
+    @property
+    def kind(self) -> pa.DataType:
+        """Return the Arrow type of the values.
+
+        Raises:
+            UnsupportedError: the messages cannot be decoded.
+            BadRequestError: the newest definition is malformed.
+        """
+        return arrow_type(self.newest, self.recursion_depth)
 
     def written_with(self, version: int | None) -> SchemaInfo:
         """Return the schema of a message; the newest for a message that names none.
@@ -93,11 +86,12 @@ class TopicSchemas:
         return self.versions[version]
 
 
-def schemas_of(topic: str, answers: Sequence[Mapping[str, Any]]) -> TopicSchemas:
+def schemas_of(topic: str, answers: Sequence[Mapping[str, Any]], read: RegistryRead = USUAL) -> TopicSchemas:
     """Return the schemas of a topic from the answer of ``admin.schemas.versions``.
 
     Raises:
         NotFoundError: the topic has no schema.
+        BadRequestError: the descriptor that the caller gives is not that of the topic's messages.
         UnsupportedError: messages of its type cannot be decoded.
     """
     found = {
@@ -108,80 +102,15 @@ def schemas_of(topic: str, answers: Sequence[Mapping[str, Any]]) -> TopicSchemas
     }
     if not found:
         raise NotFoundError(f"{topic} has no schema in the registry", field="schema")
-    schemas = TopicSchemas(found)
-    arrow_type(schemas.newest)
+    schemas = TopicSchemas(found, read.recursion_depth)
+    if read.files:
+        # Messages of Protobuf are read by the newest definition, whichever version they were written with.
+        newest = described(schemas.newest, read.files, read.message)
+        same = {
+            one: newest if schema.type is SchemaType.PROTOBUF else described(schema, read.files, read.message)
+            for one, schema in found.items()
+            if schema.type is schemas.newest.type
+        }
+        schemas = TopicSchemas(found | same, read.recursion_depth)
+    assert schemas.kind is not None, "a schema without a form in tables is refused"
     return schemas
-
-
-def arrow_type(schema: SchemaInfo) -> pa.DataType:
-    """Return the Arrow type of the values of a schema: a struct for records.
-
-    Raises:
-        UnsupportedError: its messages cannot be decoded.
-        BadRequestError: its definition is malformed.
-    """
-    try:
-        if schema.type in PRIMITIVES:
-            return PRIMITIVES[schema.type]
-        if schema.type in (_T.AVRO, _T.JSON):
-            return _avro_type(json.loads(schema.data), {}, 0)
-        if schema.type is _T.PROTOBUF_NATIVE:
-            return _message_type(root_message(schema), 0)
-        if schema.type is _T.KEY_VALUE:
-            key, value = key_value_schemas(schema)
-            return pa.struct([pa.field("key", arrow_type(key)), pa.field("value", arrow_type(value))])
-    except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise BadRequestError(f"the schema {schema.name!r} is malformed: {error}", field="schema") from error
-    if schema.is_none:
-        return pa.binary()
-    raise UnsupportedError(f"messages with a schema of type {schema.type.name} cannot be decoded", field="schema")
-
-
-def _avro_type(schema: Any, named: dict[str, pa.DataType], depth: int) -> pa.DataType:
-    if depth > DEPTH_MAX:
-        raise UnsupportedError("a schema that contains itself has no columns", field="schema", limit=f"{DEPTH_MAX}")
-    if isinstance(schema, list):
-        others = [one for one in schema if one != "null"]
-        if len(others) == 1:
-            return _avro_type(others[0], named, depth + 1)
-        raise UnsupportedError("a union of several types is no column", field="schema")
-    if isinstance(schema, str):
-        return _AVRO[schema] if schema in _AVRO else _avro_type(named[schema], named, depth + 1)
-    kind = schema["type"]
-    if schema.get("logicalType") in _AVRO_LOGICAL:
-        return _AVRO_LOGICAL[schema["logicalType"]]
-    if schema.get("logicalType") == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    if "name" in schema:
-        named[schema["name"]] = named[f"{schema.get('namespace', '')}.{schema['name']}"] = schema
-    if kind == "record":
-        return pa.struct([pa.field(one["name"], _avro_type(one["type"], named, depth + 1)) for one in schema["fields"]])
-    if kind == "array":
-        return pa.list_(_avro_type(schema["items"], named, depth + 1))
-    if kind == "map":
-        return pa.map_(pa.string(), _avro_type(schema["values"], named, depth + 1))
-    if kind == "fixed":
-        return pa.binary()
-    return _avro_type(kind, named, depth + 1)
-
-
-def _message_type(message: Descriptor, depth: int) -> pa.DataType:
-    if depth > DEPTH_MAX:
-        raise UnsupportedError("a message that contains itself has no columns", field="schema", limit=f"{DEPTH_MAX}")
-    return pa.struct([pa.field(one.name, _field_type(one, depth)) for one in message.fields])
-
-
-def _field_type(one: FieldDescriptor, depth: int) -> pa.DataType:
-    if one.message_type is not None and one.message_type.GetOptions().map_entry:
-        key, value = one.message_type.fields
-        return pa.map_(_scalar_type(key, depth), _scalar_type(value, depth))
-    scalar = _scalar_type(one, depth)
-    return pa.list_(scalar) if one.is_repeated else scalar
-
-
-def _scalar_type(one: FieldDescriptor, depth: int) -> pa.DataType:
-    if one.message_type is not None:
-        return _message_type(one.message_type, depth + 1)
-    if one.cpp_type == _F.CPPTYPE_STRING:
-        return pa.binary() if one.type == _F.TYPE_BYTES else pa.string()
-    return _PROTOBUF[one.cpp_type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
+from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Where
@@ -12,7 +13,7 @@ from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
-from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
+from heliograph.pipelines.reading.registry import USUAL, RegistryRead, TopicSchemas, schemas_of
 
 REGISTRY = "registry"
 
@@ -34,6 +35,7 @@ def plan_table(
     columns: Sequence[str] | None,
     on_unreadable: OnUnreadable,
     credentials: IdentityOptions,
+    read: RegistryRead = USUAL,
     **options: Unpack[PlanOptions],
 ) -> tuple[list[LedgerRange], TopicSchemas | None]:
     """Return the ranges of a topic, and its schemas where ``schema`` is ``registry``, otherwise None.
@@ -41,20 +43,40 @@ def plan_table(
     Args:
         columns, on_unreadable: checked before anything is asked.
         credentials: who reads.
+        read: how values are read by the registry.
 
     Raises:
-        BadRequestError: there is no such column.
+        BadRequestError: there is no such column, or ``read`` does not go with the schema.
         DataLostError, TopicNotFoundError, ClusterNotFoundError: as ``plan_topic`` raises.
         NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
     """
     check_columns(columns, on_unreadable)
+    check_read(schema, read)
     identity = Identity.of(credentials)
     ranges = plan_topic(topic, identity=identity, **options)
-    return ranges, registry_schemas(topic, schema, ClusterAccess(options.get("namespace"), identity))
+    return ranges, registry_schemas(topic, schema, ClusterAccess(options.get("namespace"), identity), read)
 
 
-def registry_schemas(topic: str, schema: object, access: ClusterAccess) -> TopicSchemas | None:
+def check_read(schema: object, read: RegistryRead) -> None:
+    """Do nothing if ``schema`` asks for the registry, or nothing is said about how it is read.
+
+    Raises:
+        BadRequestError: something is.
+    """
+    if read != USUAL and not _is_registry(schema):
+        raise BadRequestError(
+            "protobuf_descriptor and recursion_depth are for schema='registry'", field="schema", limit=REGISTRY
+        )
+
+
+def registry_schemas(
+    topic: str, schema: object, access: ClusterAccess, read: RegistryRead = USUAL
+) -> TopicSchemas | None:
     """Return the schemas of the registry where ``schema`` asks for them, otherwise None."""
-    if not isinstance(schema, str) or schema != REGISTRY:
+    if not _is_registry(schema):
         return None
-    return schemas_of(topic, schema_versions(topic, access=access))
+    return schemas_of(topic, schema_versions(topic, access=access), read)
+
+
+def _is_registry(schema: object) -> bool:
+    return isinstance(schema, str) and schema == REGISTRY

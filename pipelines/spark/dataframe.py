@@ -22,7 +22,8 @@ from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Po
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, OnUnreadable, check_columns
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import count_table, read_table
-from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.reading.registry import GivenDescriptor, RegistryRead, TopicSchemas
+from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
 from heliograph.pipelines.reading.topic_plan import plan_table
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import WriteIdentity
@@ -69,6 +70,8 @@ def topic_dataframe(
     on_unreadable: OnUnreadable = "fail",
     compacted: bool = False,
     where: Iterable[Given] | None = None,
+    protobuf_descriptor: GivenDescriptor = None,
+    recursion_depth: int = RECURSION_DEPTH,
     namespace: str | None = None,
     **credentials: Unpack[IdentityOptions],
 ) -> DataFrame:
@@ -78,9 +81,7 @@ def topic_dataframe(
         topic: a topic or partitioned topic.
         schema: the schema of JSON in the message's value, as a Spark schema or its text (``row long, name string``);
             its fields replace ``value``. None keeps the bytes. A value that does not match gives nulls. ``registry``
-            decodes values by the schemas of the topic: Avro, JSON, Protobuf, primitive ones, and pairs of key and
-            value. The fields of the newest version replace ``value``. A value that does not fit is treated by
-            ``on_unreadable``; ``null`` also keeps its bytes in ``__badValue``.
+            decodes values by the schemas of the topic, as in ``heliograph.ray_data.read_topic``.
         columns: the columns to build; None: ``value``, ``__key``, ``__topic``, ``__messageId``, ``__publishTime``,
             ``__eventTime``, ``__messageProperties``, as in pulsar-spark. There are also ``__orderingKey``,
             ``__producerName``, ``__sequenceId``, ``__deliverAt``, ``__encryption`` and ``__error``.
@@ -88,14 +89,13 @@ def topic_dataframe(
             read, and the first position after the end.
         on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         parallelism: the minimum number of Spark tasks; None: two for each core.
-        on_unreadable: ``fail`` when an entry cannot be read (damaged, an unknown codec, a chunk whose message is not
-            complete); ``skip`` leaves it out; ``null`` makes a row with a null value and the reason in ``__error``.
-            Both log how many. Encrypted messages are passed through as they are.
+        on_unreadable: as in ``heliograph.ray_data.read_topic``.
         compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
         where: conditions that all rows have to satisfy, as in ``heliograph.ray_data.read_topic``.
+        protobuf_descriptor: of messages of type PROTOBUF: a FileDescriptorSet as bytes, or a generated class.
+        recursion_depth: how often a record stands in itself as a struct, 1 to 15; deeper ones are JSON.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
-        credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
-            environment.
+        credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; else those of the environment.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
@@ -110,6 +110,7 @@ def topic_dataframe(
         columns,
         on_unreadable,
         credentials,
+        RegistryRead.of(protobuf_descriptor, recursion_depth),
         start=start,
         end=end,
         on_data_loss=on_data_loss,
@@ -254,6 +255,7 @@ def write_dataframe(
     deliver_after: str | None = None,
     topic_column: str | None = None,
     schema: WrittenSchema = None,
+    protobuf_descriptor: GivenDescriptor = None,
     query: str | None = None,
     batch_id: int = 0,
     address: str | None = None,
@@ -270,18 +272,17 @@ def write_dataframe(
         value: the column with the value, text or bytes, or with a ``schema`` structs; None: the whole row in JSON or by
             the schema, but for columns that begin with ``__``. A null deletes its key from the compacted topic.
         key, ordering_key: the columns with the keys, text or bytes; None: no keys.
-        properties: the column with the properties, a map of text to text.
-        event_time, deliver_at: the columns with these times, timestamps or ms since the epoch.
+        properties, event_time, deliver_at: the columns with a map of text to text, and timestamps or ms since the epoch.
         deliver_after: the column with the delay of delivery, from when the row is sent; seconds, or a duration.
         topic_column: the column with the topic of each row; a task writes to at most 256.
         schema: of the values: ``avro`` or ``json``, a record made of the columns, which is registered with the named
             topics before a row is written; ``registry``, the one that the topic has; or an AvroSchema or JsonSchema.
+        protobuf_descriptor: with ``registry``, of messages of type PROTOBUF: as in reading.
         query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
             in the same order when a task runs again within six hours. ``query`` names the writer, ``batch_id`` counts
             its batches up, as ``stream`` does.
         address: ``pulsar://host:port[,host:port]``; None: the cluster's gateway or Ray tells it.
-        credentials: who writes: ``token``, ``token_file``, or ``user`` and ``password``; without any, those of the
-            environment. They go with the tasks.
+        credentials: as in reading. They go with the tasks.
 
     Returns:
         The number of rows, all of which are stored.
@@ -307,8 +308,9 @@ def write_dataframe(
     needed = frame.select(*(f"`{name}`" for name in columns.needed(frame.columns)))
     access = ClusterAccess(namespace, Identity.of(credentials))
     write_identity = WriteIdentity(query, batch_id) if query is not None else None
+    read = RegistryRead.of(protobuf_descriptor)
     shape = arrow_shape(needed.schema) if schema is not None else None
-    writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape)
+    writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape, read)
     written = needed.mapInArrow(_writer(writer), f"{_WRITTEN} long")
     return sum(row[0] for row in written.collect())
 

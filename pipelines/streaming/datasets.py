@@ -13,6 +13,9 @@ from heliograph.pipelines.planning.conditions import Given, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.ray_data.dataset import ranges_dataset
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
+from heliograph.pipelines.reading.registry import GivenDescriptor, RegistryRead
+from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
+from heliograph.pipelines.reading.topic_plan import check_read
 from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH
 from heliograph.pipelines.streaming.source import StreamSource, stream_access
 
@@ -29,6 +32,8 @@ def stream_datasets(
     subscription: str | None = None,
     on_data_loss: OnDataLoss = "fail",
     on_unreadable: OnUnreadable = "fail",
+    protobuf_descriptor: GivenDescriptor = None,
+    recursion_depth: int = RECURSION_DEPTH,
     parallelism: int | None = None,
     namespace: str | None = None,
     gateway: str = "",
@@ -42,7 +47,8 @@ def stream_datasets(
 
     Args:
         checkpoint: a directory that only this stream uses.
-        columns, schema, where, on_unreadable, parallelism, namespace, credentials: as in ``read_topic``.
+        columns, schema, where, on_unreadable, protobuf_descriptor, recursion_depth, parallelism, namespace,
+            credentials: as in ``read_topic``.
         entries_per_batch: bound of one batch; an entry holds up to a producer's batch of messages.
         until_caught_up: end when all available rows were handled; otherwise run without end.
         subscription: the name of the stream's subscription; None: ``stream-`` and the id in the checkpoint.
@@ -62,7 +68,9 @@ def stream_datasets(
     check_columns(columns, on_unreadable)
     conditions = where_of(where)
     access = stream_access(namespace, Identity.of(credentials), gateway)
-    source = StreamSource(topic, checkpoint, access, subscription=subscription, on_data_loss=on_data_loss)
+    read = RegistryRead.of(protobuf_descriptor, recursion_depth)
+    check_read(schema, read)
+    source = StreamSource(topic, checkpoint, access, subscription=subscription, on_data_loss=on_data_loss, read=read)
     for batch_id, ranges in source.batches(entries_per_batch, until_caught_up=until_caught_up):
         yield (
             batch_id,

@@ -12,7 +12,7 @@ from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.loss import OnDataLoss, check_on_data_loss
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
-from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.reading.registry import USUAL, RegistryRead, TopicSchemas
 from heliograph.pipelines.reading.topic_plan import registry_schemas
 from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH, Batch, StreamCheckpoint, batches
 from heliograph.pipelines.streaming.patience import Patience
@@ -33,6 +33,7 @@ class StreamSource:
     Args:
         checkpoint: a directory that only this stream uses.
         subscription: its name; None: ``stream-`` and the id in the checkpoint.
+        read: how values are read by the registry.
 
     Raises:
         BadRequestError: ``on_data_loss`` has no such value.
@@ -47,12 +48,14 @@ class StreamSource:
         *,
         subscription: str | None = None,
         on_data_loss: OnDataLoss = "fail",
+        read: RegistryRead = USUAL,
     ) -> None:
         check_on_data_loss(on_data_loss)
         self._topic = topic
         self._directory = Path(checkpoint)
         self._plans = StreamCheckpoint(self._directory)
         self._access = access
+        self._read = read
         self._on_data_loss = on_data_loss
         self._subscription = subscription or f"stream-{self._plans.stream_id()}"
         self._patience = Patience()
@@ -82,7 +85,7 @@ class StreamSource:
     def schemas(self, schema: object) -> TopicSchemas | None:
         """Return the schemas of the registry as they are now, if ``schema`` asks for them."""
         what = f"reading the schemas of {self._topic}"
-        return self._wait(what, lambda: registry_schemas(self._topic, schema, access=self._access))
+        return self._wait(what, lambda: registry_schemas(self._topic, schema, self._access, self._read))
 
     def _ranges_of(self, batch: Batch) -> list[LedgerRange]:
         what = f"planning batch {batch.batch_id} of {self._topic} again"

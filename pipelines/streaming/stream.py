@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Unpack
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.reading.columns import OnUnreadable
+from heliograph.pipelines.reading.registry import GivenDescriptor, RegistryRead
+from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
+from heliograph.pipelines.reading.topic_plan import check_read
 from heliograph.pipelines.spark.dataframe import ranges_dataframe
 from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH
 from heliograph.pipelines.streaming.source import StreamSource, stream_access
@@ -31,6 +34,8 @@ def stream(
     subscription: str | None = None,
     on_data_loss: OnDataLoss = "fail",
     on_unreadable: OnUnreadable = "fail",
+    protobuf_descriptor: GivenDescriptor = None,
+    recursion_depth: int = RECURSION_DEPTH,
     namespace: str | None = None,
     gateway: str = "",
     **credentials: Unpack[IdentityOptions],
@@ -52,7 +57,7 @@ def stream(
         subscription: the name of the stream's subscription; None: ``stream-`` and the id in the checkpoint.
         on_data_loss: ``fail`` when entries that the stream has not handled were deleted; ``skip`` logs how many, and
             goes on with those that are left.
-        on_unreadable: as in ``topic_dataframe``.
+        on_unreadable, protobuf_descriptor, recursion_depth: as in ``topic_dataframe``.
         gateway: ``http://host:port``, which is asked for plans; without it the one that is noted on this machine, or
             the brokers through Ray.
         until_caught_up: return when all available rows were handled; otherwise run without end.
@@ -69,7 +74,9 @@ def stream(
         Exception: any error that ``handle`` raised.
     """
     access = stream_access(namespace, Identity.of(credentials), gateway)
-    source = StreamSource(topic, checkpoint, access, subscription=subscription, on_data_loss=on_data_loss)
+    read = RegistryRead.of(protobuf_descriptor, recursion_depth)
+    check_read(schema, read)
+    source = StreamSource(topic, checkpoint, access, subscription=subscription, on_data_loss=on_data_loss, read=read)
     handled = 0
     for batch_id, ranges in source.batches(entries_per_batch, until_caught_up=until_caught_up):
         decoded = source.schemas(schema) or schema

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +12,10 @@ from typing import Any, Literal
 import pyarrow as pa
 from typing_extensions import override
 
-from heliograph.base.errors import BadRequestError, NotFoundError, UnsupportedError
+from heliograph.base.errors import BadRequestError, UnsupportedError
 from heliograph.client.schemas.records import AvroSchema, JsonSchema
 from heliograph.client.schemas.schema import DecodeValue, Schema
-from heliograph.pipelines.reading.registry import arrow_type
+from heliograph.pipelines.reading.shapes.avro import direct_fields
 from heliograph.pipelines.writing.conversion import DEPTH_MAX, Form
 from heliograph.pipelines.writing.fields import is_bytes, is_text, row_error
 from heliograph.protocol.schema import SchemaInfo
@@ -123,29 +122,12 @@ class RecordSchema:
         Raises:
             BadRequestError: a cell does not fit; names column, row and type.
         """
-        kind = self._kinds.get(name, column.type)
-        if column.type == kind:
-            return column
-        try:
-            return column.cast(kind)
-        except pa.ArrowNotImplementedError:
-            raise BadRequestError(
-                f"column {name!r} has the type {column.type}, and the topic's record wants {kind}", field=name
-            ) from None
-        except pa.ArrowInvalid as error:
-            for place in range(len(column)):
-                try:
-                    column[place : place + 1].cast(kind)
-                except pa.ArrowInvalid as reason:
-                    raise row_error(f"column {name!r}", first_row + place, str(reason), name, str(kind)) from None
-            raise BadRequestError(f"column {name!r}: {error}", field=name, limit=str(kind)) from error
+        return typed_column(name, column, self._kinds.get(name, column.type), first_row)
 
     @cached_property
     def _kinds(self) -> dict[str, pa.DataType]:
-        try:
-            return {one.name: one.type for one in arrow_type(self.info)}
-        except UnsupportedError:
-            return {}  # a union of several types takes whatever fits one of them
+        # A union of several types takes whatever fits one of them.
+        return dict(direct_fields(self.info.data))
 
     def _misfit(self, row: Mapping[str, Any]) -> str | None:
         """Return the first field that cannot be encoded alone."""
@@ -159,6 +141,32 @@ class RecordSchema:
         return None
 
 
+def typed_column(name: str, column: pa.Array, kind: pa.DataType, first_row: int) -> pa.Array:
+    """Return a column with the type that its field has.
+
+    Args:
+        first_row: the number of its first row in the task, for the error.
+
+    Raises:
+        BadRequestError: a cell does not fit; names column, row and type.
+    """
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowNotImplementedError:
+        raise BadRequestError(
+            f"column {name!r} has the type {column.type}, and the topic's record wants {kind}", field=name
+        ) from None
+    except pa.ArrowInvalid as error:
+        for place in range(len(column)):
+            try:
+                column[place : place + 1].cast(kind)
+            except pa.ArrowInvalid as reason:
+                raise row_error(f"column {name!r}", first_row + place, str(reason), name, str(kind)) from None
+        raise BadRequestError(f"column {name!r}: {error}", field=name, limit=str(kind)) from error
+
+
 def record_of_columns(kind: str, fields: Iterable[pa.Field]) -> RecordSchema:
     """Return the schema of a table's columns.
 
@@ -170,24 +178,6 @@ def record_of_columns(kind: str, fields: Iterable[pa.Field]) -> RecordSchema:
     """
     definition = _record(ROW_NAME, fields, 0)
     return RecordSchema(AvroSchema(definition) if kind == "avro" else JsonSchema(definition))
-
-
-def record_of_topic(topic: str, versions: Sequence[Mapping[str, Any]]) -> RecordSchema:
-    """Return the newest schema that a topic has, from the answer of ``admin.schemas.versions``.
-
-    Raises:
-        NotFoundError: it has none.
-        UnsupportedError: it is none of Avro records, in Avro or JSON.
-    """
-    if not versions:
-        raise NotFoundError(f"{topic} has no schema in the registry", field="schema")
-    answer = versions[-1]
-    if answer["type"] not in ("AVRO", "JSON"):
-        raise UnsupportedError(
-            f"rows are not written with a schema of type {answer['type']}", field="schema", limit="AVRO, JSON"
-        )
-    definition = base64.b64decode(answer["data"]).decode()
-    return RecordSchema(AvroSchema(definition) if answer["type"] == "AVRO" else JsonSchema(definition))
 
 
 def _is_nullable(kind: Any) -> bool:

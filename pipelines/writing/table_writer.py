@@ -21,6 +21,8 @@ from heliograph.client.options import ENCRYPTED
 from heliograph.client.schemas.schema import Schema
 from heliograph.client.sync.client import Client
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.reading.registry import USUAL, RegistryRead
+from heliograph.pipelines.reading.topic_plan import check_read
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.fields import TOPIC, row_error
 from heliograph.pipelines.writing.identity import WriteIdentity, check_deduplicates
@@ -30,10 +32,10 @@ from heliograph.pipelines.writing.records import (
     RecordSchema,
     WrittenSchema,
     record_of_columns,
-    record_of_topic,
 )
 from heliograph.pipelines.writing.row_groups import RowGroup, missing_topic, row_groups
 from heliograph.pipelines.writing.topic_rows import TaskRows
+from heliograph.pipelines.writing.topic_schema import RowSchema, schema_of_topic
 from heliograph.pipelines.writing.values import RowValues
 from heliograph.protocol.topic_name import TopicName
 
@@ -65,7 +67,7 @@ class TableWriter:
     write_identity: WriteIdentity | None = None
     columns: WrittenColumns = field(default_factory=WrittenColumns)
     topics: frozenset[str] = frozenset()
-    schema: RecordSchema | None = None
+    schema: RowSchema | None = None
 
     @classmethod
     def of(
@@ -77,6 +79,7 @@ class TableWriter:
         write_identity: WriteIdentity | None = None,
         schema: WrittenSchema = None,
         shape: pa.Schema | None = None,
+        read: RegistryRead = USUAL,
     ) -> TableWriter:
         """Return the writer of a topic, or of those that rows name. A schema is registered with those that are named.
 
@@ -86,6 +89,7 @@ class TableWriter:
             schema: of the values: ``avro`` or ``json``, a record made of the columns; ``registry``, the one that the
                 topic has; or an AvroSchema or a JsonSchema.
             shape: the columns of the table, if there is a schema.
+            read: with the definition of messages of type PROTOBUF, for ``registry``.
 
         Raises:
             BadRequestError: it is not said which topics are written, or the columns do not fit the schema.
@@ -107,7 +111,7 @@ class TableWriter:
             address, tls = access.brokers(named)
         usual = str(named[0]) if isinstance(topic, str) or TOPIC not in columns.others else None
         allowed = frozenset() if isinstance(topic, str) else frozenset(map(str, named))
-        record = _record(schema, shape, columns, named, access)
+        record = _record(schema, shape, columns, named, access, read)
         writer = cls(address, usual, identity, tls, write_identity, columns, allowed, record)
         if record is not None:
             writer.register(named)
@@ -202,8 +206,10 @@ def _record(
     columns: WrittenColumns,
     topics: Sequence[TopicName],
     access: ClusterAccess,
-) -> RecordSchema | None:
+    read: RegistryRead,
+) -> RowSchema | None:
     """Return the schema that a caller names."""
+    check_read(schema, read)
     if schema is None:
         return None
     assert shape is not None, "the table's columns are known where a schema is named"
@@ -213,7 +219,8 @@ def _record(
     if schema == "registry":
         if not topics:
             raise BadRequestError("schema 'registry' needs a named topic", field="schema")
-        record = record_of_topic(str(topics[0]), access.admin_sync().schemas.versions(str(topics[0])))
+        versions = access.admin_sync().schemas.versions(str(topics[0]))
+        record: RowSchema = schema_of_topic(str(topics[0]), versions, read)
     elif isinstance(schema, Schema):
         record = RecordSchema(schema)
     else:

@@ -11,7 +11,7 @@ from heliograph.base.errors import BadRequestError
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.conversion import Form, cells_of
 from heliograph.pipelines.writing.fields import FIELDS, VALUE, Cells, row_error
-from heliograph.pipelines.writing.records import RecordSchema
+from heliograph.pipelines.writing.topic_schema import RowSchema
 
 Piece: TypeAlias = pa.RecordBatch | pa.Table
 
@@ -24,7 +24,7 @@ class RowValues:
         schema: of the values; None: they are a column of text or bytes, or JSON.
     """
 
-    def __init__(self, columns: WrittenColumns, schema: RecordSchema | None = None) -> None:
+    def __init__(self, columns: WrittenColumns, schema: RowSchema | None = None) -> None:
         self._columns = columns
         self._schema = schema
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,3 +108,14 @@ def test_a_micro_batch_is_the_first_part_of_each_partition(
 
 def _of(ranges: list[LedgerRange], partition: int) -> list[LedgerRange]:
     return [piece for piece in ranges if piece.partition == partition]
+
+
+def test_how_the_registry_is_read(tmp_path: Path) -> None:
+    files = FileDescriptorSet(file=[FileDescriptorProto(name="f.proto")]).SerializeToString()
+    (tmp_path / "f.desc").write_bytes(files)
+    given = {"topic": "t", "schema": "registry", "recursionDepth": "3"}
+    read = parse_options({**given, "protobufDescriptorFile": str(tmp_path / "f.desc")}).read
+    assert (read.files, read.message, read.recursion_depth) == (files, "", 3)
+    for wrong in {"protobufDescriptorFile": "/nowhere"}, {"recursionDepth": "16"}, {"schema": ""}:
+        with pytest.raises(BadRequestError):
+            parse_options({**given, **wrong})

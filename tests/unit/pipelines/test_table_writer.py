@@ -26,13 +26,14 @@ from heliograph.base.errors import (
 from heliograph.client.identity import Identity
 from heliograph.client.schemas.decoding import decoder_of
 from heliograph.pipelines.planning.access import ClusterAccess
-from heliograph.pipelines.reading.registry import arrow_type
+from heliograph.pipelines.reading.shapes.values import arrow_type
 from heliograph.pipelines.writing import row_groups, table_writer, topic_rows
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import BATCH_IDS_MAX, WriteIdentity
 from heliograph.pipelines.writing.in_flight import InFlight
-from heliograph.pipelines.writing.records import RecordSchema, record_of_columns, record_of_topic
+from heliograph.pipelines.writing.records import record_of_columns
 from heliograph.pipelines.writing.table_writer import TableWriter
+from heliograph.pipelines.writing.topic_schema import RowSchema, schema_of_topic
 
 TOPIC = "persistent://public/default/t"
 
@@ -114,7 +115,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 def writer(
     write_identity: WriteIdentity | None = None,
     columns: WrittenColumns | None = None,
-    schema: RecordSchema | None = None,
+    schema: RowSchema | None = None,
 ) -> TableWriter:
     columns = columns or WrittenColumns()
     return TableWriter("pulsar://127.0.0.1:1", TOPIC, Identity(), {}, write_identity, columns, schema=schema)
@@ -349,7 +350,7 @@ def test_a_whole_row_without_a_schema_is_json_as_spark_reads_it(broker: Broker) 
 def test_rows_that_a_topics_schema_does_not_take_are_refused_by_name(broker: Broker) -> None:
     fields = [{"name": "id", "type": "int"}, {"name": "name", "type": "string", "default": ""}]
     definition = json.dumps({"type": "record", "name": "Sale", "fields": fields}).encode()
-    record = record_of_topic("t", [{"type": "AVRO", "data": base64.b64encode(definition).decode()}])
+    record = schema_of_topic("t", [{"type": "AVRO", "data": base64.b64encode(definition).decode()}])
     record.check(["id"])
     for names, told in (["id", "price"], "no field 'price'"), (["name"], "'id', which no column holds"):
         with pytest.raises(BadRequestError, match=told):
@@ -358,7 +359,7 @@ def test_rows_that_a_topics_schema_does_not_take_are_refused_by_name(broker: Bro
     with pytest.raises(BadRequestError, match="column 'id', row 1 of its task"):
         writer(columns=WrittenColumns(None), schema=record).write([rows])
     with pytest.raises(UnsupportedError):
-        record_of_topic("t", [{"type": "STRING", "data": ""}])
+        schema_of_topic("t", [{"type": "STRING", "data": ""}])
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a b", pa.int64()), ("a", pa.uint64()), ("a", pa.duration("s"))])
