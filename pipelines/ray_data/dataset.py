@@ -149,15 +149,14 @@ def write_dataset(
         value: the column with the value, text or bytes, or with a ``schema`` structs; None: the whole row in JSON or by
             the schema, but for columns that begin with ``__``. A null deletes its key from the compacted topic.
         key, ordering_key: the columns with the keys, text or bytes; None: no keys.
-        properties, event_time, deliver_at: the columns with a map of text to text, and timestamps or ms since the epoch.
-        deliver_after: the column with the delay of delivery, from when the row is sent; seconds, or a duration.
+        properties, event_time, deliver_at: the columns with a map of text to text, and times or ms since the epoch.
+        deliver_after: the column with the delay of delivery from when the row is sent; seconds, or a duration.
         topic_column: the column with the topic of each row; a task writes to at most 256.
         schema: of the values: ``avro`` or ``json``, a record made of the columns, which is registered with the named
-            topics before a row is written; ``registry``, the one that the topic has; or an AvroSchema or JsonSchema.
-        protobuf_descriptor: with ``registry``, of messages of type PROTOBUF: as in reading.
+            topics before a row is written; ``registry``, the one that the topic has, which needs the
+            ``protobuf_descriptor`` of messages of type PROTOBUF; or an AvroSchema or JsonSchema.
         query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
-            in the same order when a task runs again within six hours. ``query`` names the writer, ``batch_id`` counts
-            its batches up.
+            in the same order when a task runs again within six hours. ``batch_id`` counts the writer's batches up.
         address: ``pulsar://host:port[,host:port]``; None: the cluster's gateway or Ray tells it.
         credentials: as in reading. They go with the tasks.
 

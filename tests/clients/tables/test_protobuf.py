@@ -38,7 +38,7 @@ def _struct(**fields: Any) -> struct_pb2.Struct:
 
 
 def _messages() -> dict[str, list[Any]]:
-    """Return messages by the names of their classes: repeated fields, packed and not, enums, maps, oneofs, recursion."""
+    """Return messages by the names of their classes: repeated and packed fields, enums, maps, oneofs, recursion."""
     kind: Any = type_pb2.Type
     option: Any = descriptor_pb2.UninterpretedOption
     location: Any = descriptor_pb2.SourceCodeInfo.Location
