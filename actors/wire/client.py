@@ -123,6 +123,11 @@ class BookieConnection:
         self._is_flush_due = False
 
     @property
+    def is_open(self) -> bool:
+        """Whether requests are sent at once."""
+        return self._transport is not None
+
+    @property
     def pending_requests(self) -> int:
         """Return how many requests wait for their answer."""
         return len(self._pending) + len(self._adds)
@@ -378,6 +383,9 @@ class BookieConnection:
         if not parts or self._transport is None:
             return
         self._parts = []
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+            return
         if sum(map(len, parts)) <= JOINED_BYTES_MAX:
             self._transport.write(b"".join(parts))
             return
@@ -448,9 +456,12 @@ class BookieClient:
 
     def connection(self, bookie_id: str) -> BookieConnection | None:
         """Return the connection to a bookie, None if its address is unknown or the client is closed."""
-        if self._is_closed:
-            return None
         connection = self._connections.get(bookie_id)
+        if connection is not None and connection.is_open:
+            return connection
+        return None if self._is_closed else self._at_its_address(bookie_id, connection)
+
+    def _at_its_address(self, bookie_id: str, connection: BookieConnection | None) -> BookieConnection | None:
         address = self._address_of(bookie_id)
         if connection is not None and (address is None or address == connection.address):
             return connection
@@ -470,9 +481,11 @@ class BookieClient:
         return connection
 
     def expire(self, now: int) -> None:
-        """Answer the requests of all connections whose deadline has passed with an error."""
-        for connection in list(self._connections.values()):
+        """Answer the requests of all connections whose deadline has passed with an error. Replace the connections to
+        bookies whose address has changed."""
+        for bookie_id, connection in list(self._connections.items()):
             connection.expire(now)
+            self._at_its_address(bookie_id, connection)  # it may have moved, with its old connection still open
 
     def close(self) -> None:
         """Close every connection. None is opened afterwards."""

@@ -123,8 +123,8 @@ class OutgoingEntry:
 def encode_adds(first_request_id: int, entries: Sequence[bytes]) -> bytes:
     """Return a frame ADDS with entries as ``OutgoingEntry.in_range`` returns them."""
     assert 0 < len(entries) <= RANGE_ENTRIES_MAX, "the caller ends a frame before it has too many"  # I15
-    body = b"".join(entries)
-    return encode_head([_ADDS, first_request_id, -1, -1, 0, len(entries), -1], len(body)) + body
+    head = encode_head([_ADDS, first_request_id, -1, -1, 0, len(entries), -1], sum(map(len, entries)))
+    return b"".join((head, *entries))
 
 
 def decode_adds(request: BookieRequest, body: memoryview) -> list[memoryview]:
