@@ -79,9 +79,9 @@ class AddPipeline:
         return self._held.get(self.last_add_confirmed + 1)
 
     @property
-    def is_at_rest(self) -> bool:
-        """Whether no add is held, no bookie has failed, and there is no hole to report."""
-        return not (self._held or self.failed or self._holes)
+    def has_trouble(self) -> bool:
+        """Whether a bookie has failed, or there is a hole to report."""
+        return bool(self.failed or self._holes)
 
     def add(self, payload: bytes | memoryview, now: int) -> SendAdd:
         """Take the next add, and give it its id and cumulative length."""

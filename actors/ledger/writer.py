@@ -117,6 +117,18 @@ class WriterCore(MetadataCore):
         lac_told = pipeline.lac_sent >= pipeline.last_add_confirmed or not self.limits.explicit_lac_interval_ms
         return lac_told and not pipeline.entries_held and not pipeline.failed and not self._metadata.is_active
 
+    @property
+    def rests_until(self) -> int:
+        """Return the time before which ``tick`` does nothing, unless an add fails or bookies change before; 0: it may
+        act at once. Adds and their confirmations move the time later only."""
+        pipeline, limits = self._pipeline, self.limits
+        has_trouble = pipeline.has_trouble or self._broken_since is not None
+        if self.state is not WriterState.OPEN or has_trouble or self._metadata.is_active:
+            return 0
+        head = pipeline.head
+        told = self._last_add_ms + limits.explicit_lac_interval_ms
+        return told if head is None else min(told, head.accepted_ms + limits.add_timeout_ms)
+
     def has_room(self, payload_bytes: int) -> bool:
         """Whether an add of that size fits the window (I15). A confirmed add counts until all Qw bookies answered."""
         held = self._pipeline.bytes_held
@@ -179,7 +191,9 @@ class WriterCore(MetadataCore):
 
     def tick(self, now: int) -> list[Effect]:
         """Act on the passing of time. Call at least every 100 ms while ``is_quiet`` is false."""
-        if self.state is WriterState.OPEN and self._pipeline.is_at_rest and not self._metadata.is_active:
+        pipeline = self._pipeline
+        is_at_rest = not pipeline.entries_held and not pipeline.has_trouble
+        if self.state is WriterState.OPEN and is_at_rest and not self._metadata.is_active:
             self._broken_since = None  # most ticks end here: of a ledger whose LAC is not told yet
             return self._tell_lac(now)
         effects: list[Effect] = []

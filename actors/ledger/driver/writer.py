@@ -56,6 +56,7 @@ class LedgerWriter(MetadataRunner):
         self._queued: deque[tuple[bytes | memoryview, asyncio.Future[int] | tuple[OnAdded, Any]]] = deque()
         self._queued_bytes = 0
         self._closing: asyncio.Future[LedgerMetadata] | None = None
+        self._rests_until = 0  # time of the core before which its ticks are left out
         self._progress = asyncio.Event()  # set at each event that a close may wait for
         self._bookies_lacking: set[str] = set()
 
@@ -145,10 +146,14 @@ class LedgerWriter(MetadataRunner):
 
     @override
     def tick(self) -> bool:
-        effects = self.core.tick(self.context.now())
+        now = self.context.now()
+        if now < self._rests_until and not self._queued and self._closing is None:
+            return True
+        effects = self.core.tick(now)
         if effects:
             self.run(effects)
         self._on_progress()
+        self._rests_until = self.core.rests_until
         is_closing = self._closing is not None and not self._closing.done()
         return is_closing or bool(self._queued) or not self.core.is_quiet
 
@@ -161,6 +166,7 @@ class LedgerWriter(MetadataRunner):
 
     def on_bookies_changed(self) -> None:
         """Tell the core that bookies came or went."""
+        self._rests_until = 0
         self.run(self.core.on_bookies_changed(self.context.now()))
 
     # -- adds
@@ -222,6 +228,7 @@ class LedgerWriter(MetadataRunner):
     @override
     def _on_add(self, tag: AddRequest, answer: Answer | BookieError, body: memoryview) -> None:
         super()._on_add(tag, answer, body)
+        self._rests_until = 0  # the bookie may have failed
         self._on_progress()
 
     def _on_progress(self) -> None:
