@@ -16,7 +16,7 @@ from tests.clients.support.stack import ClientsStack
 
 FOLDER = Path(__file__).parent / "scenarios"
 MODULE = "github.com/apache/pulsar-client-go"
-PROGRAM_SECONDS_MAX = 240.0
+PROGRAM_SECONDS_MAX = 480.0
 # What the Go libraries do not have.
 ABSENT = {
     "ack_timeout", "schema_key_value", "schema_auto",

@@ -37,7 +37,7 @@ GROUPS = {
     "Failures": ("transactions", "redirect", "entry_metadata", "unload", "broker_death"),
 }  # fmt: skip
 UNLISTED = {"identity"}  # of the administration library, which docs/clients.md shows through pulsar-admin
-GROUP_SECONDS_MAX = 240.0
+GROUP_SECONDS_MAX = 480.0
 CASES = [(group, scenario) for group, scenarios in GROUPS.items() for scenario in scenarios]
 
 

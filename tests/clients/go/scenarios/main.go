@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	scenarioSeconds = 100
+	scenarioSeconds = 150
 	atATime         = 6
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-const receiveSeconds = 30
+const receiveSeconds = 60
 
 // scenarios returns all scenarios, in the order in which they begin.
 func scenarios() []scenario {

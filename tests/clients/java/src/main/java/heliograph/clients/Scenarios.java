@@ -21,8 +21,8 @@ import org.apache.pulsar.client.api.PulsarClient;
 
 /** Runs scenarios and writes a result line for each; the groups of scenarios are its subclasses. */
 abstract class Scenarios {
-    static final int WAIT_SECONDS = 20;
-    static final int SCENARIO_SECONDS_MAX = 60;
+    static final int WAIT_SECONDS = 60;
+    static final int SCENARIO_SECONDS_MAX = 150;
 
     /** A scenario returns a detail, or throws. */
     interface Scenario {
