@@ -329,8 +329,9 @@ def test_a_cluster_starts_without_a_bookie_that_cannot_and_gets_it_when_its_disk
         home=tmp_path / "home",
         data_directory=data,
         namespace="broken",
+        brokers=1,
         broker_port=0,
-        gateway_port=0,
+        gateway=False,
         dashboard_port=0,
         start_timeout_ms=START_SECONDS * 1_000,
     )
@@ -376,8 +377,9 @@ def test_a_cluster_of_which_nothing_can_serve_is_not_up(cluster: LiveCluster, tm
 
 def test_up_joins_the_ray_that_is_named_and_down_leaves_it(cluster: LiveCluster, tmp_path: Path) -> None:
     address = cluster.state.ray_address
-    ports = ("--broker-port", "0", "--gateway-port", "0", "--no-gateway", "--brokers", "1")
-    helio("up", "--home", tmp_path, "--namespace", "joined", *ports, RAY_ADDRESS=address)
+    small = ("--bookies", "1", "--ensemble-size", "1", "--write-quorum", "1", "--ack-quorum", "1", "--brokers", "1")
+    ports = ("--broker-port", "0", "--gateway-port", "0", "--no-gateway")
+    helio("up", "--home", tmp_path, "--namespace", "joined", *small, *ports, RAY_ADDRESS=address)
     state = ClusterHome(tmp_path).load()
     assert state is not None
     assert (state.ray_address, state.ray_pid) == (address, 0)

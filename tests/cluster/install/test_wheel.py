@@ -132,9 +132,9 @@ def test_a_project_with_folders_of_our_names_uses_all_of_it(environment: Environ
         "HELIOGRAPH_BROKERS": "1",
         "HELIOGRAPH_BROKER_PORT": "0",
         "HELIOGRAPH_GATEWAY_PORT": "0",
-        "HELIOGRAPH_DASHBOARD_PORT": "0",
+        **{f"HELIOGRAPH_{name}": "1" for name in ("BOOKIES", "ENSEMBLE_SIZE", "WRITE_QUORUM", "ACK_QUORUM")},
     }
-    environment.run(["helio", "up"], project, settings)
+    environment.run(["helio", "up", "--lean", "--no-gateway"], project, settings)
     try:
         said = environment.run(["python", "program.py", str(environment.packages)], project, settings)
         received = [f"hello from {name}".encode() for name in OWN_PACKAGES]

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import START_SECONDS
 from tests.previous_release import NEXT, PREVIOUS, TOO_FAR, copy_present, unpack_previous
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 PART = Path(__file__).with_name("part.py")
 COUNT = 40  # messages of a round
-END_SECONDS = 120.0
+END_SECONDS = float(START_SECONDS)
 
 Code = Path
 

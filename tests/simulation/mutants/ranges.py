@@ -18,14 +18,14 @@ def run_over_gaps(request_ids: Iterable[int]) -> list[tuple[int, int]]:
     return [(min(ids), max(ids))]
 
 
-@mutant()
+@mutant(start=3)
 def count_a_refused_entry_in_a_run() -> Iterator[None]:
     """A refused entry between two stored ones is answered as stored (I1)."""
     with patch.object(ranges, "runs_of", run_over_gaps):
         yield
 
 
-@mutant()
+@mutant(start=1)
 def answer_a_range_after_its_first_entry() -> Iterator[None]:
     """A whole frame is answered as stored when the first of its entries is (I1)."""
 
@@ -44,7 +44,7 @@ def answer_a_range_after_its_first_entry() -> Iterator[None]:
         yield
 
 
-@mutant()
+@mutant(start=5)
 def hear_a_run_before_the_sync() -> Iterator[None]:
     """The entries of a frame are answered as stored when they come, before they are durable (I1)."""
 
@@ -58,7 +58,7 @@ def hear_a_run_before_the_sync() -> Iterator[None]:
         yield
 
 
-@mutant()
+@mutant(start=1)
 def take_a_run_for_all_before_it() -> Iterator[None]:
     """The acknowledgement of an entry counts for every earlier one of that bookie (I1)."""
 
@@ -73,7 +73,7 @@ def take_a_run_for_all_before_it() -> Iterator[None]:
         yield
 
 
-@mutant()
+@mutant(start=5)
 def take_an_old_run_for_a_new_bookie() -> Iterator[None]:
     """A run that the bookie before answered counts for the one that replaced it (I1)."""
 

@@ -20,7 +20,7 @@ from heliograph.metadata.model import LedgerMetadata, LedgerState
 from tests.simulation.mutants.mutant import mutant
 
 
-@mutant(harm=2691)
+@mutant(harm=3131)
 def skip_fence_on_recovery_read() -> Iterator[None]:
     """Recovery reads do not fence: a late write can still reach its quorum beyond the closed end (I7, I5)."""
     real = RecoveryCore._fencing_read
@@ -32,7 +32,7 @@ def skip_fence_on_recovery_read() -> Iterator[None]:
         yield
 
 
-@mutant(harm=3)
+@mutant(harm=5)
 def never_fence() -> Iterator[None]:
     """Neither the LAC reads nor the entry reads of a recovery fence (I7, I5)."""
     real_read = RecoveryCore._fencing_read
@@ -83,7 +83,7 @@ def persist_recovery_segments_early() -> Iterator[None]:
         yield
 
 
-@mutant(harm=1574)
+@mutant(start=11, harm=1574)
 def read_from_private_segments() -> Iterator[None]:
     """After a replacement, recovery reads from the new bookies, which never had the next entries (I7, I5)."""
     real = RecoveryCore._fencing_read
@@ -97,7 +97,7 @@ def read_from_private_segments() -> Iterator[None]:
         yield
 
 
-@mutant(start=3, harm=161)
+@mutant(start=3, harm=181)
 def take_silence_for_absence() -> Iterator[None]:
     """A timeout counts as an explicit "no such entry" (I7)."""
     real = EntryVerdict.on_answer
@@ -126,7 +126,7 @@ def one_negative_is_enough() -> Iterator[None]:
         yield
 
 
-@mutant()
+@mutant(start=109)
 def forget_lac_floor() -> Iterator[None]:
     """An empty last segment makes recovery start at entry 0, and write old segments again (I8)."""
     real_begin = RecoveryCore._begin_copying
@@ -156,7 +156,7 @@ def advance_lac_in_recovery() -> Iterator[None]:
         yield
 
 
-@mutant(start=23)
+@mutant(start=36)
 def close_twice() -> Iterator[None]:
     """A recovery that finds the ledger closed by another one closes it again, at the end that it found (I5)."""
     real = RecoveryCore._closed
@@ -170,7 +170,7 @@ def close_twice() -> Iterator[None]:
         yield
 
 
-@mutant()
+@mutant(start=2)
 def forget_the_length() -> Iterator[None]:
     """A recovery that found nothing after the LAC closes the ledger with length 0 (I5)."""
 

@@ -29,7 +29,7 @@ def forget_fences_on_replay() -> Iterator[None]:
         yield
 
 
-@mutant(start=129)
+@mutant(start=184)
 def forget_fences_of_deleted_ledgers() -> Iterator[None]:
     """A bookie drops the fence of a deleted ledger with its data, so that an old writer may write it again (I4)."""
     real = SimulatedBookie.collect
@@ -44,7 +44,7 @@ def forget_fences_of_deleted_ledgers() -> Iterator[None]:
         yield
 
 
-@mutant(start=139)
+@mutant(start=212)
 def answer_before_the_fence_is_durable() -> Iterator[None]:
     """A fencing read is answered while its fence can still be lost (I4)."""
     real = Fence.request
@@ -74,7 +74,7 @@ def fence_stops_recovery_too() -> Iterator[None]:
         yield
 
 
-@mutant(start=4, harm=11)
+@mutant(start=20, harm=117)
 def move_the_mark_early() -> Iterator[None]:
     """The journal is trimmed before the flush is on disk (I1)."""
     real = SimulatedBookie.checkpoint
@@ -148,7 +148,7 @@ def answer_adds_before_the_sync() -> Iterator[None]:
         yield
 
 
-@mutant(start=50)
+@mutant(start=58)
 def serve_damaged_copies() -> Iterator[None]:
     """A bookie does not check the checksum of an entry that it returns (I1)."""
     real = SimulatedBookie.read_batch
@@ -163,7 +163,7 @@ def serve_damaged_copies() -> Iterator[None]:
         yield
 
 
-@mutant(start=3, harm=165)
+@mutant(start=13, harm=165)
 def no_limbo_after_a_lost_disk() -> Iterator[None]:
     """A bookie whose disk was lost says "no such entry" (I6)."""
     real = SimulatedBookie.lose_disk
@@ -176,7 +176,7 @@ def no_limbo_after_a_lost_disk() -> Iterator[None]:
         yield
 
 
-@mutant(start=3)
+@mutant(start=13)
 def no_fence_after_a_lost_disk() -> Iterator[None]:
     """A bookie whose disk was lost takes writes of the ledgers that it lost, fenced or not (I4)."""
     real = SimulatedBookie.lose_disk
@@ -189,7 +189,7 @@ def no_fence_after_a_lost_disk() -> Iterator[None]:
         yield
 
 
-@mutant(start=40, harm=46)
+@mutant(start=46, harm=46)
 def fence_only_unclosed_ledgers_after_a_lost_disk() -> Iterator[None]:
     """A bookie that lost its disk takes writes of ledgers that were closed, or that name another bookie now (I4)."""
     real = SimulatedBookie.lose_disk
@@ -205,7 +205,7 @@ def fence_only_unclosed_ledgers_after_a_lost_disk() -> Iterator[None]:
         yield
 
 
-@mutant()
+@mutant(start=5)
 def trust_the_index_after_a_lost_journal() -> Iterator[None]:
     """A bookie whose journal was lost says "no such entry" of what only the journal had (I6)."""
     real = SimulatedBookie.lose_journal
@@ -219,14 +219,14 @@ def trust_the_index_after_a_lost_journal() -> Iterator[None]:
         yield
 
 
-@mutant()
+@mutant(start=13)
 def leave_limbo_with_holes() -> Iterator[None]:
     """A bookie that lost data says "no such entry" again once the ledger is closed, complete or not (I6)."""
     with patch.object(bookie, "is_complete", lambda *_: True):
         yield
 
 
-@mutant(start=8)
+@mutant(start=121)
 def name_the_newcomer_before_copying() -> Iterator[None]:
     """Repair changes metadata first and copies afterwards (I10)."""
     real = RepairCore._go_on
@@ -253,7 +253,7 @@ def repair_claims_success() -> Iterator[None]:
         yield
 
 
-@mutant(start=15)
+@mutant(start=16)
 def delete_before_the_list() -> Iterator[None]:
     """Ledgers are deleted first and taken off the topic's list afterwards, if at all (I14)."""
     real = Trimmer.shorten
@@ -267,7 +267,7 @@ def delete_before_the_list() -> Iterator[None]:
         yield
 
 
-@mutant(start=16)
+@mutant(start=36)
 def collect_by_an_old_list() -> Iterator[None]:
     """A bookie lists the ledgers of metadata before its own (I14)."""
 
@@ -284,7 +284,7 @@ def collect_by_an_old_list() -> Iterator[None]:
         yield
 
 
-@mutant(start=423)
+@mutant(start=491)
 def fence_the_last_ledger_only() -> Iterator[None]:
     """A takeover leaves the last ledger but one open (I12)."""
     real = SimulatedBroker._recover

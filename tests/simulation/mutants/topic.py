@@ -62,7 +62,7 @@ def restore_the_snapshot_only() -> Iterator[None]:
         yield
 
 
-@mutant(start=27, world=TOPIC)
+@mutant(start=48, world=TOPIC)
 def restore_no_batch_indexes() -> Iterator[None]:
     """A takeover forgets which messages of a batch were acknowledged (I11)."""
     with patch.object(Cursor, "restore_partial", lambda self, index, bits: None):
@@ -76,7 +76,7 @@ def restore_no_holes() -> Iterator[None]:
         yield
 
 
-@mutant(start=19, world=TOPIC)
+@mutant(start=31, world=TOPIC)
 def fence_no_cursor_ledger() -> Iterator[None]:
     """A takeover reads a cursor's ledger without recovery, so that later writes of the old owner are lost (I11)."""
     real = cursor_recovery._replay_ledger
@@ -108,7 +108,7 @@ def leave_the_cursor_record_as_it_is() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=11, world=TOPIC)
 def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
     """A new cursor ledger is named in metadata before the snapshot in it is durable (I11)."""
 
@@ -130,7 +130,7 @@ def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=39, world=TOPIC)
 def delete_the_cursor_ledger_early() -> Iterator[None]:
     """An old cursor ledger is deleted before metadata names its successor (I11)."""
     real = CursorLog._replace_ledger
@@ -144,7 +144,7 @@ def delete_the_cursor_ledger_early() -> Iterator[None]:
         yield
 
 
-@mutant(start=48, world=TOPIC)
+@mutant(start=102, world=TOPIC)
 def forget_what_a_failed_write_held() -> Iterator[None]:
     """What a failed write held is never written, and the next write counts as complete (I11)."""
 
@@ -172,7 +172,7 @@ def move_the_mark_over_holes() -> Iterator[None]:
 # -- takeovers
 
 
-@mutant(world=TOPIC)
+@mutant(start=59, world=TOPIC)
 def recover_the_last_topic_ledger_only() -> Iterator[None]:
     """A takeover does not recover the last but one ledger, which an old owner in a rollover still writes (I12)."""
     real = topic_opening._recover_tail
@@ -192,7 +192,7 @@ def recover_the_last_topic_ledger_only() -> Iterator[None]:
         yield
 
 
-@mutant(start=13, world=TOPIC)
+@mutant(start=115, world=TOPIC)
 def subscribe_to_a_lost_topic() -> Iterator[None]:
     """A subscription that was being created when the topic was lost is served (I13)."""
     with patch.object(BrokerTopic, "_check_open", lambda self: None):
@@ -210,14 +210,14 @@ def go_on_in_the_next_ledger_too_soon() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=6, world=TOPIC)
 def keep_an_older_ledger_for_the_chain() -> Iterator[None]:
     """A takeover that starts over appends the ledger of its first round, after ledgers that others appended (I12)."""
     with patch.object(topic_opening, "_last_ledger_id", lambda record: -1):
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=3, world=TOPIC)
 def answer_publishes_after_a_fence() -> Iterator[None]:
     """A broker that is fenced confirms the entries that were under way (I13)."""
 
@@ -231,7 +231,7 @@ def answer_publishes_after_a_fence() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=1, world=TOPIC)
 def dispatch_after_the_topic_is_lost() -> Iterator[None]:
     """A broker that knows that it lost the topic still dispatches entries (I13)."""
     with patch.object(Subscription, "abandon", lambda self, error: None):

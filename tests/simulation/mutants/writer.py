@@ -100,7 +100,7 @@ def use_segment_before_it_is_persisted() -> Iterator[None]:
         yield
 
 
-@mutant(start=6)
+@mutant(start=7)
 def close_over_recovery() -> Iterator[None]:
     """The writer closes a ledger that another client is recovering (I9)."""
     real = WriterCore._closed
@@ -114,7 +114,7 @@ def close_over_recovery() -> Iterator[None]:
         yield
 
 
-@mutant(start=4)
+@mutant(start=10)
 def change_over_recovery() -> Iterator[None]:
     """The writer changes the ensemble of a ledger that another client is recovering (I9)."""
     real = WriterCore._with_replacements
@@ -156,7 +156,7 @@ def confirm_during_ensemble_change() -> Iterator[None]:
         yield
 
 
-@mutant(start=20063)
+@mutant(start=20170)
 def accept_stale_epochs() -> Iterator[None]:
     """Replies to requests of an older ensemble count (I1)."""
 
