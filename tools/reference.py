@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
@@ -189,6 +189,8 @@ def _section_rows(section: type[Section], path: str) -> Iterator[tuple[str, ...]
 def _type(kind: Any, unit: str) -> str:
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(each for each in get_args(kind) if each is not type(None))
+    if get_origin(kind) is Literal:
+        kind = str
     name = "tables" if get_origin(kind) is dict else _TYPES.get(kind, "list of texts")
     return f"{name}, {unit}" if unit else name
 

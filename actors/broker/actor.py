@@ -9,7 +9,6 @@ import time
 from functools import partial
 from typing import Any
 
-import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.metrics import Gauge
 from typing_extensions import override
@@ -19,6 +18,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.metrics import METRICS
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.auth.principal import Credentials
+from heliograph.base.addressing.part_handle import find_part
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 
@@ -49,7 +49,7 @@ class RayPeer(AdminApi):
 
     async def _call(self, way: str, method: str, arguments: Json) -> Any:
         try:
-            handle = await asyncio.to_thread(ray.get_actor, self._actor_name, self._ray_namespace)
+            handle = await asyncio.to_thread(find_part, self._actor_name, self._ray_namespace)
             call = getattr(handle, way).remote(method, arguments)
             return await asyncio.wait_for(call, FORWARD_SECONDS_MAX)
         except RayTaskError as error:

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from heliograph.base.addressing.part_handle import find_part, part_names
 from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
 from heliograph.base.version import install_advice
@@ -124,16 +125,14 @@ def own_address() -> str:
 
 
 def actor_names(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-    """Return the names of all actors of the cluster that are alive or restarting, sorted.
+    """Return the names of all parts of the cluster that are alive or restarting, sorted.
 
     Raises:
         ClusterNotFoundError: There is no Ray cluster, or no Heliograph in it.
     """
     attach(namespace)
-    ray = _import_ray()
     with _unreachable_as_not_found():
-        found = ray.util.list_named_actors(all_namespaces=True)
-    names = sorted(entry["name"] for entry in found if entry["namespace"] == namespace)
+        names = sorted(part_names(namespace))
     if not names:
         raise ClusterNotFoundError(f"no Heliograph runs in Ray namespace {namespace!r}: {_HINT}")
     return names
@@ -152,15 +151,15 @@ def broker_names(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
 
 
 def actor(name: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
-    """Return the handle of a named actor.
+    """Return the handle of a part: of its actor, or of a part in the shared process.
 
     Raises:
-        ClusterNotFoundError: There is no such actor, or Ray does not answer.
+        ClusterNotFoundError: There is no such part, or Ray does not answer.
     """
     attach(namespace)
     try:
         with _unreachable_as_not_found():
-            return _import_ray().get_actor(name, namespace=namespace)
+            return find_part(name, namespace)
     except ValueError as error:
         raise ClusterNotFoundError(f"no actor {name!r} in Ray namespace {namespace!r}: {_HINT}") from error
 
@@ -205,7 +204,7 @@ def _ask_all(names: list[str], namespace: str, method: str) -> list[str]:
     calls = []
     for name in names:
         with contextlib.suppress(ValueError, ray.exceptions.RayError):  # it ended since it was listed, or Ray stalls
-            calls.append(getattr(ray.get_actor(name, namespace=namespace), method).remote())
+            calls.append(getattr(find_part(name, namespace), method).remote())
     if not calls:
         return []
     done, late = ray.wait(calls, num_returns=len(calls), timeout=CALL_TIMEOUT_SECONDS)

@@ -24,6 +24,7 @@ from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.handshake import joined_secrets
 from heliograph.base.home import LOGS
+from heliograph.base.peer import is_loopback
 from heliograph.base.section import Section, build, from_environment
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
 from heliograph.cluster.logs.config import LogsConfig
@@ -154,6 +155,13 @@ class ClusterConfig(ClusterSettings):
     def data_root(self) -> Path:
         """Journals, entry logs and metadata."""
         return self.data_directory or self.home_directory / "data"
+
+    @property
+    def shares_process(self) -> bool:
+        """Whether the parts that can run on one node only share a process."""
+        if self.parts is None:
+            return self.lean and is_loopback(self.host)
+        return self.parts == "together"
 
     @property
     def has_embedded_store(self) -> bool:

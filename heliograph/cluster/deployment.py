@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
+import ray.cloudpickle
 import ray.exceptions
-import ray.util
 
 from heliograph.actors.auditor.actor import AuditorActor
 from heliograph.actors.bookie.actor import BookieActor
 from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.namespaces.bundles import bundles_for
+from heliograph.base.addressing.part_handle import SHARED_PROCESS, SharedPart, describe, part_names
 from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.base.home import ClusterHome
@@ -38,15 +39,17 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.etcd_members.record import check_moved, note_formed, plan_of, with_membership
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
+from heliograph.cluster.naming import START_GROUPS
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
 from heliograph.cluster.operator.operator import OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.storage import load_roster, save_roster
-from heliograph.cluster.parts import START_GROUPS, Part, part_named, parts_of
+from heliograph.cluster.parts import Part, is_shared, part_named, parts_of
 from heliograph.cluster.removal import existing, remove
 from heliograph.cluster.settings.nodes import disks_in, without_directories
 from heliograph.cluster.settings.placed import on_this_node
+from heliograph.cluster.shared_process import SharedProcess
 from heliograph.gateway.actor import GatewayActor
 from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAccess
 from heliograph.metadata.connect import connect_store, embedded_url
@@ -123,7 +126,7 @@ def deploy(
                 note_formed(group, home)
                 if metadata_only:
                     return deployed
-                asyncio.run(_initialise(config, url, _named_actors(config.namespace)))
+                asyncio.run(_initialise(config, url, part_names(config.namespace)))
                 if config.operator:
                     roster = asyncio.run(_call_roll(config, url, parts, nodes))
                     for line in _fewer_than_configured(config, roster):
@@ -242,30 +245,26 @@ def create_named(
     roster: Roster,
     *,
     signed_at: str = "",
+    is_begun: bool = True,
 ) -> None:
-    """Create the actor of a part by its name, as the operator does.
+    """Create a part by its name, as the operator does.
 
     Args:
         others: the parts that are not in the roster, as ``portable`` returned them.
         metadata_url: with its password.
         signed_at: address of the node where the certificates of ``tls="auto"`` are signed.
+        is_begun: False leaves a part of the shared process as it is until that starts again.
     """
     kept: Sequence[Part] = restored(others)
     parts = [*kept, *_rostered(roster, config), *rosters.replicator_parts(roster)]
     part = next(part for part in parts if part.name == name)
-    _create(part, config, metadata_url, dashboard_url, kept, signed_at)
+    _create(part, config, metadata_url, dashboard_url, kept, signed_at, is_begun=is_begun)
 
 
 def create_member(part: Part, config: ClusterConfig) -> None:
     """Create the actor of an etcd member that joins the others."""
     assert part.membership is not None, "it is an etcd member"
     _create(part, config, "", "", (), discovery.own_address())
-
-
-def _named_actors(namespace: str) -> set[str]:
-    return {
-        entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace
-    }
 
 
 def _rostered(roster: Roster, config: ClusterConfig) -> list[Part]:
@@ -336,32 +335,66 @@ def _operator_arguments(
 
 
 def _create(
-    part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str, others: Sequence[Part], signed_at: str
+    part: Part,
+    config: ClusterConfig,
+    metadata_url: str,
+    dashboard_url: str,
+    others: Sequence[Part],
+    signed_at: str,
+    *,
+    is_begun: bool = True,
 ) -> Any:
     if part.kind == "operator":
         actor_class: type[Any] = OperatorActor
         arguments: tuple[Any, ...] = (_operator_arguments(config, metadata_url, dashboard_url, others, signed_at),)
     else:
         actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
-    return (
-        ray.remote(_hosted(actor_class, part, config, signed_at))
-        .options(
-            name=part.name,
-            namespace=config.namespace,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=0,
-            max_concurrency=CALLS_AT_ONCE_MAX,
-            num_cpus=config.actor_cpus,
-            memory=HELD_MEMORY_BYTES,
-            scheduling_strategy="SPREAD" if part.kind == "broker" else None,  # else all on one node, which may be lost
-            label_selector=dict(part.place.selector) or None,
-            resources={f"{ADDRESS_RESOURCE}{part.place.address}": ADDRESS_SHARE} if part.place.address else None,
-            runtime_env={"env_vars": _environment(part.kind)},
-        )
-        .remote(*map(portable, arguments))
+    made = _hosted(actor_class, part, config, signed_at)
+    if is_shared(part, config, diagnosis.living_nodes(), signed_at):
+        if is_begun and (handle := existing(part.name, config.namespace)) is not None:
+            return handle
+        process = _shared_process(config, signed_at)
+        pickled = ray.cloudpickle.dumps((made, tuple(map(portable, arguments))))  # type: ignore[no-untyped-call]
+        describe(part.name, config.namespace, pickled)
+        if is_begun:
+            process.begin.remote(part.name)
+        return SharedPart(process, part.name, config.namespace)
+    if not is_begun:
+        return None
+    options = {
+        # Else all brokers are on one node, which may be lost.
+        "scheduling_strategy": "SPREAD" if part.kind == "broker" else None,
+        "label_selector": dict(part.place.selector) or None,
+        "resources": _at(part.place.address) if part.place.address else None,
+    }
+    return _actor(made, part.name, part.kind, config, options).remote(*map(portable, arguments))
+
+
+def _shared_process(config: ClusterConfig, address: str) -> Any:
+    """Return the actor of the process that the parts at an address share; it is created where there is none."""
+    options = {"resources": _at(address)}
+    logs = portable(config.logs_config())
+    return _actor(SharedProcess, SHARED_PROCESS, "", config, options).remote(config.namespace, logs)
+
+
+def _actor(actor_class: type[Any], name: str, kind: str, config: ClusterConfig, options: Mapping[str, Any]) -> Any:
+    return ray.remote(actor_class).options(
+        name=name,
+        namespace=config.namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_task_retries=0,
+        max_concurrency=CALLS_AT_ONCE_MAX,
+        num_cpus=config.actor_cpus,
+        memory=HELD_MEMORY_BYTES,
+        runtime_env={"env_vars": _environment(kind)},
+        **options,
     )
+
+
+def _at(address: str) -> dict[str, float]:
+    return {f"{ADDRESS_RESOURCE}{address}": ADDRESS_SHARE}
 
 
 def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig, signed_at: str = "") -> type[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 import ray.exceptions
 
+from heliograph.base.addressing.part_handle import SHARED_PROCESS, described, part_names, shared_parts
 from heliograph.base.errors import HeliographError
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import labels
@@ -49,15 +50,15 @@ def parts_beside(namespace: str) -> tuple[list[str], list[str]]:
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     own = ray.get_runtime_context().get_node_id()
     others = {node["NodeID"] for node in nodes if node["Alive"]} - {own}
-    found = {
-        entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace
-    }
+    found = part_names(namespace)
     there = {name for name, node in ray_release.actors_alive() if node in others}
+    if SHARED_PROCESS in there:
+        there |= shared_parts(namespace)
     return sorted(found & there), sorted(found - there)
 
 
 def actor_states(namespace: str) -> dict[str, dict[str, Any]]:
-    """Return Ray's state of each named actor of the namespace; empty when Ray runs without its dashboard."""
+    """Return Ray's state of each part, that of its actor or of the shared process; empty without a dashboard."""
     from ray.util.state import list_actors
 
     address, dashboard = discovery.ray_addresses()
@@ -80,4 +81,6 @@ def actor_states(namespace: str) -> dict[str, dict[str, Any]]:
                     "node_id": actor.node_id,
                     "place": labels.place_of(actor.label_selector, actor.required_resources),
                 }
+    if (process := found.pop(SHARED_PROCESS, None)) is not None:
+        found |= dict.fromkeys(described(namespace), process)
     return found

@@ -2,7 +2,8 @@
 
 Ray restarts a killed actor by running its constructor again; nothing calls ``start()`` then. A hosted actor calls
 it itself, and holds other calls back until it has finished. An actor whose start fails ends its process, so that Ray's
-restart begins from nothing: a half-started bookie would still hold its directory's lock.
+restart begins from nothing: a half-started bookie would still hold its directory's lock. In a process that several
+parts share, only the part begins again (``shared_process.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition, read_log
-from heliograph.cluster.logs.setup import start_log
+from heliograph.cluster.logs.setup import shared_part, start_log
 from heliograph.cluster.logs.start_history import StartHistory, Starts
 from heliograph.cluster.versions.formats import spoken_formats
 
@@ -165,8 +166,9 @@ def begin_hosting(
         kept: what ``hosted`` keeps for this.
         arguments, options: of the constructor.
     """
-    os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
-    assert __debug__, "invariants are checked by assert: do not run with python -O"
+    is_alone = not shared_part.get()
+    if is_alone:
+        prepare_process()
     prepare, kept_logs = ray.cloudpickle.loads(kept)
     logs: LogsConfig | None = restored(kept_logs)
     # Methods read these, not a closure: a process that gets the handle of another actor whose class has this name loads
@@ -182,17 +184,30 @@ def begin_hosting(
         prepared = list(map(prepare, arguments))
     except HeliographError as error:
         actor._hosted_failed(error)
-        time.sleep(pause)  # the actor has no loop yet
+        if is_alone:
+            time.sleep(pause)  # the actor has no loop yet
         raise
     make(*prepared, **options)
-    if (watchdog := watchdog_of_environment()) is not None:
-        watchdog.start()  # a process whose loop does not turn ends, and Ray starts it again
+    if is_alone:
+        watch_loop()
     # Ray runs the constructor of an async actor on the actor's own loop. A call to itself through its handle would work
     # for the first start only: Ray drops such a call when it restarts the actor.
     own: Any = super(_HostedPart, actor)  # of the actor's class: the mixin's methods have the same names
     actor._hosted_stop = own.stop
     actor._hosted_start = asyncio.get_running_loop().create_task(_after(pause, own.start))
     actor._hosted_start.add_done_callback(actor._hosted_started)
+
+
+def prepare_process() -> None:
+    """Prepare a process for the parts that it is to host."""
+    os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
+    assert __debug__, "invariants are checked by assert: do not run with python -O"
+
+
+def watch_loop() -> None:
+    """End this process when the running loop does not turn any more: Ray starts it again."""
+    if (watchdog := watchdog_of_environment()) is not None:
+        watchdog.start()
 
 
 def own_facts() -> dict[str, Any]:
@@ -258,7 +273,8 @@ def _started(start: asyncio.Task[Any]) -> None:
         return
     if (error := start.exception()) is not None:
         log.error("the start failed: %s", error, exc_info=error)
-        asyncio.get_running_loop().call_later(FAILED_START_PAUSE_SECONDS, os._exit, 1)
+        if not shared_part.get():
+            asyncio.get_running_loop().call_later(FAILED_START_PAUSE_SECONDS, os._exit, 1)
         return
     log.info("serves as %s", start.result())
     gc.collect()

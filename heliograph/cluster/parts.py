@@ -23,8 +23,6 @@ from heliograph.cluster.settings.nodes import disks_in
 from heliograph.metadata.etcd_member.membership import PORTS_OF_A_MEMBER, EtcdMembership
 
 PORTS_OF_A_BROKER = 2  # plain and TLS, next to each other with Pulsar's own numbers
-# Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
-START_GROUPS = (("metadata",), ("bookie", "broker", "auditor", "replicator"), ("gateway",), ("operator",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +109,20 @@ def part_named(name: str, config: ClusterConfig, place: labels.Place, rack: str 
     assert name.startswith(BROKER_PREFIX), "only etcd members, bookies and brokers are numbered"
     port = _numbered(config.broker_port, number, PORTS_OF_A_BROKER)
     return Part(name, "broker", place, port, _numbered(config.broker_tls_port, number, PORTS_OF_A_BROKER))
+
+
+def is_shared(part: Part, config: ClusterConfig, nodes: Sequence[labels.Node], address: str) -> bool:
+    """Return whether a part is to be in the process that parts share.
+
+    Args:
+        nodes: Ray's living nodes.
+        address: of the node that has this process; what can run elsewhere is not in it, nor are etcd members, which are
+            processes of their own.
+    """
+    if not config.shares_process or part.membership is not None:
+        return False
+    is_only_there = part.place.address == address or len(nodes) == 1
+    return is_only_there and any(node.address == address and part.place.admits(node) for node in nodes)
 
 
 def rack_of(place: labels.Place, nodes: Sequence[labels.Node]) -> str:

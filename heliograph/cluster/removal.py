@@ -12,6 +12,7 @@ from typing import Any
 import ray
 import ray.exceptions
 
+from heliograph.base.addressing.part_handle import SharedPart, described, find_part, find_shared_process, forget
 from heliograph.cluster.diagnosis import actor_states, reason
 from heliograph.cluster.naming import START_ORDER, kind_of
 
@@ -20,7 +21,10 @@ STOP_TIMEOUT_SECONDS = 8.0  # for an actor's stop(); the last flush of a bookie 
 
 
 def remove(names: Sequence[str], namespace: str) -> None:
-    """Remove actors in reverse starting order: each is asked to stop, then killed, at the latest after 8 s."""
+    """Remove parts in reverse starting order: each is asked to stop, then killed, at the latest after 8 s.
+
+    The process that parts share is killed with the last of them.
+    """
     states = actor_states(namespace)
     for kind in reversed(START_ORDER):
         handles = {name: handle for name in names if kind_of(name) == kind and (handle := existing(name, namespace))}
@@ -29,7 +33,25 @@ def remove(names: Sequence[str], namespace: str) -> None:
             ray.wait(stops, num_returns=len(stops), timeout=STOP_TIMEOUT_SECONDS, fetch_local=False)
         for handle in handles.values():
             with contextlib.suppress(ray.exceptions.RayError):
-                ray.kill(handle, no_restart=True)
+                end(handle)
+    if (process := find_shared_process(namespace)) is not None and not described(namespace):
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(process, no_restart=True)
+
+
+def end(handle: Any, *, is_started_again: bool = False) -> None:
+    """End what a handle is of, and have it started again on request. A part of the shared process ends alone.
+
+    Raises:
+        RayError: Ray does not answer.
+    """
+    if not isinstance(handle, SharedPart):
+        ray.kill(handle, no_restart=not is_started_again)
+    elif is_started_again:
+        handle.process.again.remote(handle.name)
+    else:
+        forget(handle.name, handle.namespace)
+        handle.process.end.remote(handle.name)
 
 
 def erase(names: Sequence[str], namespace: str) -> dict[str, str]:
@@ -50,9 +72,9 @@ def erase(names: Sequence[str], namespace: str) -> dict[str, str]:
 
 
 def existing(name: str, namespace: str) -> Any | None:
-    """Return the handle of a named actor, or None."""
+    """Return the handle of a part, or None."""
     try:
-        return ray.get_actor(name, namespace=namespace)
+        return find_part(name, namespace)
     except ValueError:
         return None
 

@@ -73,6 +73,7 @@ def up(
         bool | None,
         typer.Option("--lean", help="Ray without dashboard, monitors and Ray Client: less memory. [default: no]"),
     ] = None,
+    parts: Annotated[str | None, typer.Option(help="together: all parts in one process. [default: apart]")] = None,
     as_json: Json = False,
 ) -> None:
     """Start a cluster. It runs on this machine or in the Ray that RAY_ADDRESS names; running parts stay as they are."""

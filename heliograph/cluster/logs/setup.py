@@ -1,10 +1,15 @@
-"""The log of the part that this process hosts. A thread writes it, so that a slow disk does not stop the event loop."""
+"""The log of a part that this process hosts. A thread writes it, so that a slow disk does not stop the event loop.
+
+Where several parts share a process, each has the lines of its own tasks. Those of threads that belong to no part are in
+the log of the process.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 import threading
+from contextvars import ContextVar
 
 from typing_extensions import override
 
@@ -16,6 +21,8 @@ from heliograph.cluster.logs.lines import LogLine, encoded, line_of
 OURS = "heliograph"  # the logger above those of our modules
 FLUSH_SECONDS = 2.0  # longest wait for the disk after a line that a process ends with
 SUFFIX = ".log"
+# The part of the shared process that a task works for; empty: the process has one part, or the task is of none.
+shared_part: ContextVar[str] = ContextVar("shared_part", default="")
 
 
 class PartLog(logging.Handler):
@@ -27,7 +34,7 @@ class PartLog(logging.Handler):
             part: name of the part, and of its file without ``.log``.
         """
         super().__init__()
-        self._part = part
+        self.part = part
         self._format = config.format
         self._lost = 0
         self._counting = threading.Lock()
@@ -51,10 +58,10 @@ class PartLog(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = line_of(record, self._part)
+            line = line_of(record, self.part)
             if lost := self._take_lost():
                 note = f"{lost} lines before this one are lost: the disk took none, or they came too fast"
-                self._put(LogLine(line.time_ms, "WARNING", self._part, __name__, note), stands_for=lost)
+                self._put(LogLine(line.time_ms, "WARNING", self.part, __name__, note), stands_for=lost)
             self._put(line)
         except Exception:
             self.handleError(record)
@@ -90,15 +97,29 @@ class PartLog(logging.Handler):
 def start_log(part: str, config: LogsConfig) -> PartLog:
     """Write what this process logs to the part's file; warnings still go to stderr, which is Ray's log of the actor.
 
-    A directory that cannot be written is no reason not to start: stderr says so.
+    A directory that cannot be written is no reason not to start: stderr says so. In a shared process, the file has the
+    lines of the context of this call.
     """
     root = logging.getLogger()
     if not root.handlers:  # Python's last resort ends with the first handler
         errors = logging.StreamHandler()
         errors.setLevel(logging.WARNING)
         root.addHandler(errors)
+    for started in root.handlers:
+        if isinstance(started, PartLog) and started.part == part:  # a part that is made again in a shared process
+            return started
     handler = PartLog(part, config)
+    owner = shared_part.get()
+    handler.addFilter(lambda _: shared_part.get() == owner)
     handler.start()
     root.addHandler(handler)
     logging.getLogger(OURS).setLevel(config.level)
     return handler
+
+
+def stop_log(part: str) -> None:
+    """Write what a part has logged, and write no more for it. Do nothing if it has no log."""
+    root = logging.getLogger()
+    for handler in [each for each in root.handlers if isinstance(each, PartLog) and each.part == part]:
+        root.removeHandler(handler)
+        handler.close()

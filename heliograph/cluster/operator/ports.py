@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +46,16 @@ class ClusterPort(Protocol):
 
     async def replace_process(self, name: str) -> None:
         """Stop a part, and have Ray start it again where it may run."""
+
+    async def shared(self) -> frozenset[str]:
+        """Return the names of the parts that share a process."""
+
+    async def replace_shared(self, names: Sequence[str], roster: Roster) -> None:
+        """Have the shared process stop all its parts in good order and start again, with the installed code.
+
+        Args:
+            names: of all its parts but the operator; they are made by the present settings then.
+        """
 
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
         """Call a method of an actor.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 import ray.exceptions
-import ray.util
 from typing_extensions import override
 
+from heliograph.base.addressing.part_handle import find_shared_process, part_names, shared_parts
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.client import ray_release
 from heliograph.cluster.diagnosis import living_nodes, reason
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.ports import ClusterPort, PartFacts
-from heliograph.cluster.removal import existing
+from heliograph.cluster.removal import end, existing
 from heliograph.metadata.operator_records import Roster
 
 FACTS_SECONDS = 3.0  # for a part's answer about itself
@@ -26,7 +26,7 @@ STOP_SECONDS = 20.0  # for an orderly stop: a bookie flushes, a broker closes it
 GONE_SECONDS = 30.0  # for Ray to forget an actor that it killed
 POLL_SECONDS = 0.1
 
-Create = Callable[[str, Roster], None]
+Create = Callable[..., None]  # of name and roster; with ``is_begun=False``, only describes a part of a shared process
 
 
 class RayPort(ClusterPort):
@@ -81,6 +81,19 @@ class RayPort(ClusterPort):
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
         return await self._call(name, method, ASK_SECONDS, *arguments)
 
+    @override
+    async def shared(self) -> frozenset[str]:
+        return frozenset(await asyncio.to_thread(shared_parts, self._namespace))
+
+    @override
+    async def replace_shared(self, names: Sequence[str], roster: Roster) -> None:
+        for name in names:
+            await asyncio.to_thread(self._create, name, roster, is_begun=False)
+        process = await asyncio.to_thread(find_shared_process, self._namespace)
+        if process is not None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                await process.restart.remote()
+
     async def _end(self, name: str, *, is_started_again: bool) -> bool:
         """Stop a part in good order and end its process. Return whether there was one."""
         handle = await asyncio.to_thread(existing, name, self._namespace)
@@ -89,7 +102,7 @@ class RayPort(ClusterPort):
         with contextlib.suppress(HeliographError):
             await self._call(name, "stop", STOP_SECONDS)
         with contextlib.suppress(ray.exceptions.RayError):
-            await asyncio.to_thread(ray.kill, handle, no_restart=not is_started_again)
+            await asyncio.to_thread(end, handle, is_started_again=is_started_again)
         return True
 
     async def _call(self, name: str, method: str, seconds: float, *arguments: Any) -> Any:
@@ -116,9 +129,7 @@ class RayPort(ClusterPort):
         return PartFacts(found["version"], found["node_address"], found["starts"], found["failure"])
 
     def _look(self) -> tuple[list[Any], frozenset[str], frozenset[str]]:
-        listed = ray.util.list_named_actors(all_namespaces=True)
-        names = frozenset(entry["name"] for entry in listed if entry["namespace"] == self._namespace)
-        return living_nodes(), names, _draining()
+        return living_nodes(), frozenset(part_names(self._namespace)), _draining()
 
 
 def _draining() -> frozenset[str]:

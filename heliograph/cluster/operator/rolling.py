@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import replace
 
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
-from heliograph.client.discovery import AUDITOR
+from heliograph.client.discovery import AUDITOR, OPERATOR
 from heliograph.cluster.naming import kind_of
 from heliograph.cluster.operator.departure import ChangeRoster, Note, unload
 from heliograph.cluster.operator.ports import ClusterPort
@@ -61,6 +62,12 @@ class Rolling:
             if failure:
                 break
             self._note(NOTE, f"restarting {name}; {len(done)} done, {len(left) - 1} to go")
+            shared = await self._shared_process_of(name, left)
+            if shared:
+                left = [each for each in left if each not in shared]
+                failure = await self._restart_shared(shared, left, done, roster)
+                done += shared
+                continue
             if kind_of(name) == "metadata":  # recorded before: nothing can be stored while it is away
                 await self._record(left[1:], [*done, name], "")
             failure = await self._restart(name, roster)
@@ -78,6 +85,36 @@ class Rolling:
         except ServiceNotReadyError:
             return left
         return sorted(left, key=lambda name: kind_of(name) not in KINDS or name in serving)
+
+    async def _shared_process_of(self, name: str, left: list[str]) -> list[str]:
+        """Return the parts that restart with a part in one process; none where it is to be restarted alone.
+
+        A part of a shared process is restarted alone if not all of them are to be: it gets its present settings, and
+        the process keeps its code.
+        """
+        shared = await self._cluster.shared()
+        found = [each for each in left if each in shared]
+        return found if name in shared and shared <= {*left, OPERATOR} else []
+
+    async def _restart_shared(self, names: list[str], left: list[str], done: list[str], roster: Roster) -> str:
+        """Restart the process that parts share. Return why one of them does not serve, or nothing.
+
+        It is recorded before: this operator may be one of the parts, and another one goes on.
+        """
+        for name in names:
+            if kind_of(name) == "broker":
+                with contextlib.suppress(HeliographError):  # else its topics are away for as long as it is
+                    await unload(name, self._store, self._cluster)
+        await self._record(left, [*done, *names], "")
+        await self._cluster.replace_shared(names, roster)
+        deadline = time.monotonic() + self._start_seconds
+        for name in names:
+            while why := await self._cluster.started(name, max(1.0, deadline - time.monotonic())):
+                if time.monotonic() > deadline:
+                    return f"{name} does not serve after {self._start_seconds:.0f} s: {why}"
+                await asyncio.sleep(POLL_SECONDS)
+        await self._audit()
+        return await self._whole(roster, after=names[-1])
 
     async def _restart(self, name: str, roster: Roster) -> str:
         """Restart one part. Return why it does not serve, or nothing."""

@@ -69,6 +69,12 @@ class ClusterSettings(ClusterLocation):
         description="a Ray that `helio up` starts has no dashboard, log monitor, autoscaler monitor and Ray Client "
         "server, which no message meets; `helio status` then joins Ray, which takes seconds",
     )
+    parts: Literal["apart", "together"] | None = Field(
+        default=None,
+        description="`apart`: each part is a process of its own; `together`: the parts that can run on the node of "
+        "`helio up` only share one process there, which needs much less memory, has one core, and ends as one; None: "
+        "`together` if `lean` is set and `host` is a loopback address, else `apart`",
+    )
     ray_on_loopback: bool = Field(
         default=False,
         description="all ports of a Ray that `helio up` starts are on loopback; other programs that join it need "

@@ -11,6 +11,7 @@ import contextlib
 import os
 from urllib.parse import urlsplit
 
+from heliograph.base.addressing.part_handle import SHARED_PROCESS
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterState
 from heliograph.client.discovery import GATEWAY, METADATA
@@ -30,8 +31,8 @@ def gather_without_ray(
 ) -> ClusterStatus | None:
     """Return the cluster's status; None if it cannot be known without Ray.
 
-    That is so when the cluster was not started from this home, RAY_ADDRESS names another Ray, or its dashboard, the
-    metadata store or the gateway does not answer where it was.
+    That is so when the cluster was not started from this home, RAY_ADDRESS names another Ray, parts share a process, or
+    its dashboard, the metadata store or the gateway does not answer where it was.
 
     Args:
         state: what ``helio up`` recorded.
@@ -57,8 +58,8 @@ async def _gather(state: ClusterState, secret: str | None) -> ClusterStatus | No
     )
     dashboard = RayDashboard(state.dashboard_url, state.ray_auth_mode)
     living = [actor for actor in await asyncio.to_thread(dashboard.actors, state.namespace) if _is_alive(actor)]
-    if not living:
-        return None
+    if not living or any(actor["name"] == SHARED_PROCESS for actor in living):
+        return None  # which parts share a process, only Ray itself says
     nodes = await asyncio.to_thread(dashboard.nodes) if any(not _runs(actor) for actor in living) else []
     status.actors = sorted((_status_of(actor, nodes) for actor in living), key=lambda actor: sort_key(actor.name))
     recorded = {GATEWAY: state.gateway_url, METADATA: urlsplit(state.metadata_url).netloc.rpartition("@")[2]}

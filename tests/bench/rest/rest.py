@@ -1,4 +1,4 @@
-"""Clusters at rest: the default of ``helio up``, a lean one, and one of a single process without Ray."""
+"""Clusters at rest: ``helio up`` and a lean one, with their parts apart and together, and one process without Ray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ LARGEST = 3  # kinds of process that are named beside a sum
 # Options of `helio up`, and the aims: MB, cores and seconds until it is up.
 CLUSTERS: Mapping[str, tuple[tuple[str, ...], tuple[float, float, float]]] = {
     "helio up": ((), (900, 0.05, 10)),
-    "helio up --lean": (("--lean",), (500, 0.03, 10)),
+    "helio up --parts together": (("--parts=together",), (900, 0.05, 10)),
+    "helio up --lean": (("--lean",), (500, 0.03, 10)),  # its parts are together
+    "helio up --lean --parts apart": (("--lean", "--parts=apart"), (500, 0.03, 10)),
 }
 DEV, DEV_AIMS = "helio dev", (100, 0.005, 3)
 

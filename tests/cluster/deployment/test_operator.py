@@ -27,9 +27,9 @@ WAIT_SECONDS = 600.0
 HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main; sys.exit(main())")
 
 
-@pytest.fixture(scope="module")
-def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
-    """Three bookies, two brokers and an operator."""
+@pytest.fixture(scope="module", params=["apart", pytest.param("together", marks=pytest.mark.full)])
+def operated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    """Three bookies, two brokers and an operator, each with a process of its own, or all in one."""
     running = start(
         tmp_path_factory.mktemp("operated"),
         f"operated-{uuid.uuid4().hex[:8]}",
@@ -39,6 +39,7 @@ def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
         ensemble_size=2,
         write_quorum=2,
         ack_quorum=2,
+        parts=request.param,
     )
     try:
         yield running

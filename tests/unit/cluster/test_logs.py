@@ -6,6 +6,7 @@ import json
 import logging
 import stat
 from collections.abc import Iterator
+from contextvars import Context, copy_context
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,25 @@ def test_a_line_has_its_time_level_part_module_and_ids(tmp_path: Path) -> None:
     assert len(time) == len("2026-01-01T05:15:00.000Z")
     # The message names the ledger already.
     assert rest == "INFO bookie-1 heliograph.actors.ledger.test: ledger 7 is closed [topic=persistent://a/b/t]"
+
+
+def test_parts_of_one_process_have_the_lines_of_their_own_tasks(tmp_path: Path) -> None:
+    names = ("bookie-1", "broker-1", "")
+    contexts: dict[str, Context] = {}
+    logs = []
+    for name in names:
+        context = contexts[name] = copy_context()
+        context.run(setup.shared_part.set, name)
+        logs.append(context.run(started, tmp_path, name or "shared-process"))
+        assert context.run(started, tmp_path, name or "shared-process") is logs[-1], "made again, it has its log"
+    for name, context in contexts.items():
+        context.run(LEDGER.warning, f"of {name or 'none'}")
+    setup.stop_log("bookie-1")
+    for log in logs:
+        log.close()
+    for name in names:
+        assert [line.message for line in lines_of(tmp_path, name or "shared-process")] == [f"of {name or 'none'}"]
+    assert logs[0] not in logging.getLogger().handlers
 
 
 def test_files_are_closed_to_others(tmp_path: Path) -> None:

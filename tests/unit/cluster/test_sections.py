@@ -364,6 +364,7 @@ def test_the_flags_of_helio_up_are_settings_and_show_their_defaults(monkeypatch:
         "<home>/data": None,
         "<home>/cluster.toml": None,
         "one a node": None,
+        "apart": None,  # unless lean
     }
     hints = get_type_hints(up, include_extras=True)
     for name, hint in hints.items():

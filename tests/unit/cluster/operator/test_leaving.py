@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +59,12 @@ class PlayedCluster:
 
     async def replace_process(self, name: str) -> None:
         raise AssertionError("nothing is to be started elsewhere")
+
+    async def shared(self) -> frozenset[str]:
+        return frozenset()
+
+    async def replace_shared(self, names: Sequence[str], roster: Roster) -> None:
+        raise AssertionError("no parts share a process")
 
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
         self.asked.append((name, method))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ class Parts(ClusterPort):
     store: MetadataStore
     broken: frozenset[str] = frozenset()
     events: list[str] = field(default_factory=list)
+    sharing: frozenset[str] = frozenset()
 
     @override
     async def sight(self, homes: Mapping[str, str]) -> Sight:
@@ -61,6 +62,16 @@ class Parts(ClusterPort):
         raise NotImplementedError
 
     @override
+    async def shared(self) -> frozenset[str]:
+        return self.sharing
+
+    @override
+    async def replace_shared(self, names: Sequence[str], roster: Roster) -> None:
+        for name in names:
+            await self.store.delete(registration(name))
+        self.events.append(f"restart {', '.join(names)}")
+
+    @override
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
         self.events.append(f"{method} {name}")
 
@@ -74,12 +85,19 @@ async def register(store: MetadataStore, name: str) -> None:
 
 
 def restarted(
-    serving: tuple[str, ...], broken: frozenset[str] = frozenset(), *, is_lacking: bool = False
+    serving: tuple[str, ...],
+    broken: frozenset[str] = frozenset(),
+    *,
+    is_lacking: bool = False,
+    sharing: frozenset[str] = frozenset(),
+    wanted: tuple[str, ...] = PARTS,
 ) -> tuple[list[str], Roster]:
     """Return what a restart of all parts did, and the roster that it left.
 
     Args:
         is_lacking: a ledger lacks copies until the restart says that it waits for them.
+        sharing: parts that share a process.
+        wanted: parts that are to be restarted.
     """
 
     async def scenario() -> tuple[list[str], Roster]:
@@ -87,9 +105,9 @@ def restarted(
         await initialise(store)
         for name in serving:
             await register(store, name)
-        rosters = [Roster(tuple(RosterPart(name, {}) for name in PARTS), 2, 1, 2, restart=RollingRestart(PARTS))]
+        rosters = [Roster(tuple(RosterPart(name, {}) for name in PARTS), 2, 1, 2, restart=RollingRestart(wanted))]
         notes: list[str] = []
-        cluster = Parts(store, broken)
+        cluster = Parts(store, broken, sharing=sharing)
         if is_lacking:
             await store.create(paths.underreplicated(7), encode(UnderReplicatedLedger(7, ("bookie-9",))), parents=True)
 
@@ -119,6 +137,21 @@ def test_all_parts_are_restarted_in_their_order() -> None:
     assert created(events) == [*PARTS]
     assert roster.restart is None
     assert roster.failure == ""
+
+
+def test_parts_that_share_a_process_are_restarted_with_it() -> None:
+    """The operator is one of them, so what is left is recorded before: another one goes on."""
+    events, roster = restarted(PARTS, sharing=frozenset(["bookie-1", "bookie-2", "operator"]))
+    assert events[:2] == ["restart bookie-1, bookie-2", "trigger_audit auditor"]
+    assert created(events) == ["broker-1"]
+    assert roster.restart is None
+    assert roster.failure == ""
+
+
+def test_one_part_of_a_shared_process_is_restarted_alone() -> None:
+    events, _ = restarted(PARTS, sharing=frozenset(PARTS), wanted=("bookie-2",))
+    assert created(events) == ["bookie-2"]
+    assert not [event for event in events if event.startswith("restart")]
 
 
 def test_what_does_not_serve_is_restarted_first() -> None:
