@@ -25,6 +25,8 @@ CONNECTION_BODIES_MAX = 4  # entries or batches of one connection that are read 
 CONNECTION_OUT_BYTES_MAX = 4 << 20  # unsent answers of one connection; above it the socket is not read
 SLOW_CLIENT_SECONDS_MAX = 30.0  # a client that reads no answer for this long is disconnected
 RECEIVE_BYTES = 256 << 10  # read from a socket at once and processed before the event loop continues
+RECEIVE_SLAB_BYTES = 2 << 20  # memory that is read into piece by piece, while large entries stay where they were read
+KEPT_BODY_BYTES_LEAST = 32 << 10  # of an entry that stays there; smaller ones are copied
 GREETING_SECONDS_MAX = 10.0  # time for a client to say HELLO, and to prove that it knows the secret
 GREETING_BYTES_MAX = 4096  # bytes read from a client before that
 DISK_READS_MAX = 1024  # reads that wait for a thread, of all connections together
@@ -35,6 +37,7 @@ OPEN_LOGS_MAX = 64  # entry logs held open for reading
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+assert 2 * RECEIVE_BYTES <= RECEIVE_SLAB_BYTES
 assert JOURNAL_BATCH_BYTES_MAX + ENTRY_BYTES_MAX < JOURNAL_QUEUE_BYTES_MAX
 
 

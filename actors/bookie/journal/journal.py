@@ -52,7 +52,7 @@ class JournalPosition(NamedTuple):
 class JournalNote(NamedTuple):
     """Where a payload is, which is durable there."""
 
-    payload: bytes
+    payload: bytes | memoryview
     file_id: int
     offset: int
 
@@ -79,7 +79,7 @@ class JournalPorts:
     soon: Callable[[Callable[[], None]], object] | None = None
 
 
-JournalItem = tuple[int, bytes, DurabilityWaiter, Any]  # a queued record: kind, payload, waiter, token
+JournalItem = tuple[int, bytes | memoryview, DurabilityWaiter, Any]  # a queued record: kind, payload, waiter, token
 
 
 @dataclass(slots=True)

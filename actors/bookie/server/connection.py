@@ -19,6 +19,7 @@ from heliograph.actors.bookie.config import (
     ENTRY_BYTES_MAX,
     GREETING_BYTES_MAX,
     GREETING_SECONDS_MAX,
+    KEPT_BODY_BYTES_LEAST,
     SLOW_CLIENT_SECONDS_MAX,
 )
 from heliograph.actors.bookie.journal.format import Kind
@@ -330,7 +331,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if self._server.space.refuses(is_recovery=is_recovery):
             self._refuse(request_id, Status.READ_ONLY)
             return
-        data = bytes(body)
+        stays = size >= KEPT_BODY_BYTES_LEAST and not is_ranged and self._receiver.stays
+        data = body if stays else bytes(body)  # which the next read overwrites
         status = self._storage.add(ledger_id, entry_id, last_add_confirmed, data, is_recovery=is_recovery)
         if status is not Status.OK:
             self._refuse(request_id, status)

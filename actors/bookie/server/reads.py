@@ -59,13 +59,13 @@ class EntryReads:
         self.ahead = RangeReadAhead(storage.read_batch_disk, threads)
         self.statistics = ReadStatistics()
 
-    def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> bytes | None:
+    def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> bytes | memoryview | None:
         """Return the entry if it can be answered at once: a cache holds it and no fence is pending."""
         if flags & Flag.FENCE and not self._storage.is_fence_durable(ledger_id):
             return None
         if not self._storage.has_ledger(ledger_id):
             return None  # a cache may still hold entries of a deleted ledger
-        data = self._storage.write_cache.get(ledger_id, entry_id)
+        data: bytes | memoryview | None = self._storage.write_cache.get(ledger_id, entry_id)
         if data is not None:
             self.statistics.write_cache_hits += 1
         else:
@@ -165,7 +165,7 @@ class EntryReads:
         if request.flags & Flag.FENCE:
             await self._storage.fence(request.ledger_id)  # I4, I6: durable before any answer
 
-    async def _from_disk(self, ledger_id: int, entry_id: int) -> bytes | None:
+    async def _from_disk(self, ledger_id: int, entry_id: int) -> bytes | memoryview | None:
         storage = self._storage
         if not storage.has_ledger(ledger_id):
             return None
@@ -246,7 +246,7 @@ class EntryReads:
         self._buffers.put_nowait(buffer)
 
     def _cached_batch(self, ledger_id: int, first: int, last: int, limit: int) -> EntryPayload:
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         size = 0
         for entry_id in range(first, last + 1):
             data = self._storage.write_cache.get(ledger_id, entry_id)

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import msgpack
 
-from heliograph.actors.bookie.config import GREETING_SECONDS_MAX, RECEIVE_BYTES, BookieConfig
+from heliograph.actors.bookie.config import GREETING_SECONDS_MAX, RECEIVE_SLAB_BYTES, BookieConfig
 from heliograph.actors.bookie.disk.monitor import DiskMonitor
 from heliograph.actors.bookie.server.connection import BookieClientConnection
 from heliograph.actors.bookie.server.reads import EntryReads, Reply
+from heliograph.actors.bookie.server.receiving import ReceiveMemory
 from heliograph.actors.bookie.store.payloads import NO_BODY, EntryPayload
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
@@ -46,7 +47,7 @@ class BookieServer:
         self.storage = storage
         self.reads = reads
         self.space = space
-        self.receive_memory = memoryview(bytearray(RECEIVE_BYTES))  # shared: one read is processed before the next
+        self.receive_memory = ReceiveMemory(config.write_cache_bytes // RECEIVE_SLAB_BYTES)
         self.send_thread = ThreadPoolExecutor(1, "bookie-send")  # writes one large payload at a time
         self._checkpointer = checkpointer
         self.adds_refused = 0
@@ -140,6 +141,7 @@ class BookieServer:
 
     def regulate(self) -> None:
         """Have every connection check its bounds again, after a flush or a failed flush."""
+        self.receive_memory.trim()
         for connection in self._connections:
             connection.regulate()
 

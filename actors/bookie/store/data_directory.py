@@ -10,6 +10,7 @@ from heliograph.actors.bookie.disk.blocks import own_memory
 from heliograph.actors.bookie.disk.disk import Disk
 from heliograph.actors.bookie.store.entry_log import (
     KEPT_ID_LEAST,
+    Entries,
     EntryLogReader,
     EntryLogWriter,
     EntryRun,
@@ -25,7 +26,7 @@ from heliograph.actors.errors import BookieStorageError, DiskPoisonedError, Entr
 INDEX_NAME = "index"
 LENGTH_BYTES = 4  # size of the u32 before each entry of a record
 
-SortedEntries = Iterable[tuple[int, list[tuple[int, bytes]]]]  # ledgers ascending, each with its entries ascending
+SortedEntries = Iterable[tuple[int, Entries]]  # ledgers ascending, each with its entries ascending
 
 
 class DataDirectory:

@@ -15,7 +15,7 @@ import contextlib
 import re
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -54,6 +54,7 @@ _DIRECT_BYTES_MIN = 128 << 10  # smaller reads go through the page cache, which 
 assert int.from_bytes(_MAP_MAGIC[:4], "big") > ENTRY_BYTES_MAX, "a map cannot be taken for a record"
 
 
+Entries = Sequence[tuple[int, bytes | memoryview]]  # of one ledger, ascending, each with its id
 Records = tuple[tuple[int, ...], memoryview]  # the sizes of records, and the records one after another
 
 
@@ -98,7 +99,7 @@ class EntryLogWriter:
         self._usage: dict[int, int] = {}
         self.log_id = -1
 
-    def append(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> list[EntryRun]:
+    def append(self, ledger_id: int, entries: Entries) -> list[EntryRun]:
         """Write entries of one ledger in ascending order; return where they are. They are durable after ``sync``."""
         return [
             self._append_run(ledger_id, row[start : start + RUN_ENTRIES_MAX])
@@ -135,12 +136,12 @@ class EntryLogWriter:
         """Return the bytes of each ledger in the log that is being written."""
         return dict(self._usage)
 
-    def _append_run(self, ledger_id: int, entries: list[tuple[int, bytes]]) -> EntryRun:
+    def _append_run(self, ledger_id: int, entries: Entries) -> EntryRun:
         if self._file is None or self._offset + self._buffered >= self._log_bytes:
             self._rotate()
         offset = self._offset + self._buffered
         sizes = [_SIZE.size + len(data) for _, data in entries]
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         for _, data in entries:
             parts += (_SIZE.pack(len(data)), data)
         if sum(sizes) <= len(sizes) * _SMALL_BYTES:
@@ -175,7 +176,7 @@ class EntryLogWriter:
         self._file.close()
         self._file = None
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes | memoryview) -> None:
         start, end = self._buffered, self._buffered + len(data)
         self._buffer.reserve(end, kept=start)
         self._buffer.memory[start:end] = data
@@ -358,7 +359,7 @@ def read_map(disk: Disk, directory: Path, log_id: int) -> dict[int, int] | None:
         file.close()
 
 
-def _rows(entries: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+def _rows(entries: Entries) -> Iterator[Entries]:
     """Yield the entries, which ascend, in rows of consecutive ids."""
     if entries and entries[-1][0] - entries[0][0] == len(entries) - 1:  # there is no gap to look for
         yield entries

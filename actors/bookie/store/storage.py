@@ -95,13 +95,14 @@ class BookieStorage:
         ledger_id: int,
         entry_id: int,
         last_add_confirmed: int,
-        data: bytes,
+        data: bytes | memoryview,
         *,
         is_recovery: bool,
     ) -> Status:
         """Put a verified entry into the write cache. On OK the caller queues it for the journal.
 
-        Any other status has stored nothing: FENCED, or TOO_MANY_REQUESTS when a cache or queue is full.
+        ``data`` must never change. Any other status has stored nothing: FENCED, or TOO_MANY_REQUESTS when a cache or
+        queue is full.
         """
         ledgers = self.ledgers
         state = ledgers.get(ledger_id)
@@ -237,9 +238,9 @@ class BookieStorage:
 
     # -- reads
 
-    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | memoryview | None:
         """Return the entry if a cache holds it, else None."""
-        data = self.write_cache.get(ledger_id, entry_id)
+        data: bytes | memoryview | None = self.write_cache.get(ledger_id, entry_id)
         if data is None:
             data = self.read_cache.get(ledger_id, entry_id)
         return data

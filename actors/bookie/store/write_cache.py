@@ -27,13 +27,13 @@ class CacheHalf:
     __slots__ = ("entries", "is_journaled", "ledgers", "places", "size_bytes")
 
     def __init__(self) -> None:
-        self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.ledgers: dict[int, dict[int, bytes | memoryview]] = {}
         self.places: dict[tuple[int, int], JournalNote] = {}
         self.is_journaled = True
         self.entries = 0
         self.size_bytes = 0
 
-    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
+    def put(self, ledger_id: int, entry_id: int, data: bytes | memoryview) -> None:
         """Keep an entry; it replaces an earlier copy."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
@@ -46,7 +46,7 @@ class CacheHalf:
             self.size_bytes -= len(old) + ENTRY_OVERHEAD_BYTES
         ledger[entry_id] = data
 
-    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+    def get(self, ledger_id: int, entry_id: int) -> bytes | memoryview | None:
         """Return the entry, or None if it is not cached."""
         ledger = self.ledgers.get(ledger_id)
         return None if ledger is None else ledger.get(entry_id)
@@ -59,7 +59,7 @@ class CacheHalf:
 
     def sorted(
         self, ledger_ids: Iterable[int], left_out: Container[tuple[int, int]] = ()
-    ) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+    ) -> Iterator[tuple[int, list[tuple[int, bytes | memoryview]]]]:
         """Yield these ledgers in ascending order, each with its entries in ascending order, except for ``left_out``."""
         for ledger_id in sorted(ledger_ids):
             entries = self.ledgers[ledger_id]
@@ -123,11 +123,11 @@ class WriteCache:
         """Return whether an entry of ``size`` bytes fits."""
         return self.size_bytes + size + ENTRY_OVERHEAD_BYTES <= self._bytes_max
 
-    def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
+    def put(self, ledger_id: int, entry_id: int, data: bytes | memoryview) -> None:
         """Keep an entry. There must be room for it."""
         self.active.put(ledger_id, entry_id, data)
 
-    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+    def get(self, ledger_id: int, entry_id: int) -> bytes | memoryview | None:
         """Return the entry, or None if it is not cached."""
         data = self.active.get(ledger_id, entry_id)
         if data is None and self.flushing is not None:

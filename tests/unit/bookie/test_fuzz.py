@@ -21,7 +21,7 @@ from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.journal.format import Kind, batch_bytes, encode_batch, encode_file_header
 from heliograph.actors.bookie.journal.scan import WINDOW_BYTES, JournalRecord, scan, scan_bytes
 from heliograph.actors.bookie.recovery.replay import StorageReplay
-from heliograph.actors.bookie.server.receiving import FrameReceiver
+from heliograph.actors.bookie.server.receiving import FrameReceiver, ReceiveMemory
 from heliograph.actors.bookie.store.data_directory import DataDirectory
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.errors import FrameError, JournalCorruptError
@@ -34,7 +34,7 @@ class Socket:
     """Feeds a receiver as an event loop does."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self.receiver = FrameReceiver(memoryview(bytearray(RECEIVE_BYTES)), frame_bytes_max)
+        self.receiver = FrameReceiver(ReceiveMemory(8), frame_bytes_max)
         self.fed = 0
 
     def feed(self, data: bytes) -> list[tuple[list[object], bytes]]:
@@ -46,7 +46,7 @@ class Socket:
             memory[:count] = data[:count]
             self.fed += count
             frames += [(header, bytes(body)) for header, body in self.receiver.received(count)]
-            assert memoryview(self.receiver.buffer().obj).nbytes <= max(2 * self.fed, RECEIVE_BYTES)  # I15
+            assert self.receiver.held_bytes <= max(2 * self.fed, RECEIVE_BYTES)  # I15
             data = data[count:]
         return frames
 
