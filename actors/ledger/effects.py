@@ -194,7 +194,8 @@ class ReadEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """Ask one bookie for consecutive entries: at least one, at most ``max_bytes``.
+    """Ask one bookie for consecutive entries: at least one, at most ``max_bytes``. With ``heads`` their payloads may be
+    cut after HEAD_BYTES.
 
     Answers: ``on_batch_answer(request, reply, entries, now)``: with Reply.OK, ``entries`` start at ``first_entry_id``,
     have no gaps and may end early; a damaged entry after the first ends them, a damaged first one is Reply.DAMAGED.
@@ -206,6 +207,7 @@ class ReadBatch:
     first_entry_id: int
     last_entry_id: int
     max_bytes: int
+    heads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,10 +73,14 @@ class ReadCore:
         health: BookieHealth,
         limits: ReaderLimits | None = None,
         requests_before: int = 0,
+        *,
+        heads: bool = False,
     ) -> None:
         """Read ``first .. last``, a range that ``check_range`` allowed, up to about ``max_bytes`` of payload.
 
-        ``requests_before``: number of the last request of an earlier read, whose late answers may still come here.
+        Args:
+            requests_before: number of the last request of an earlier read, whose late answers may still come here.
+            heads: the beginnings of payloads are enough.
         """
         assert 0 <= first <= last, "a read starts with a checked range"  # I3
         self.record = record
@@ -85,6 +89,7 @@ class ReadCore:
         self._first = first
         self._last = last
         self._max_bytes = min(max_bytes, self.limits.batch_bytes_max)
+        self._heads = heads
         self._health = health
         self._schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
         self._runs: list[_Run] = []
@@ -155,7 +160,8 @@ class ReadCore:
         self.requests += 1
         run.outstanding[self.requests] = bookie_id
         self._owners[self.requests] = run
-        return [ReadBatch(self.requests, self.record.ledger_id, bookie_id, run.first, last, self._max_bytes)]
+        ledger_id = self.record.ledger_id
+        return [ReadBatch(self.requests, ledger_id, bookie_id, run.first, last, self._max_bytes, self._heads)]
 
     def _on_bad(self, run: _Run, bookie_id: str, reply: Reply, now: int) -> list[Effect]:
         """Note why this replica did not serve. A copy that is missing or damaged is a task for repair."""

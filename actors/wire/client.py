@@ -21,7 +21,7 @@ from heliograph.actors.wire.frame import decode_answer, encode_head, encode_requ
 from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello, revision_in
 from heliograph.actors.wire.lacs import encode_lacs
-from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieOp, BookieRequest, Status
+from heliograph.actors.wire.messages import HEADS_REVISION, TLS_SCHEME, Answer, BookieOp, BookieRequest, Flag, Status
 from heliograph.actors.wire.ranges import (
     ALONE_BYTES_MAX,
     ALONE_IDS_FROM,
@@ -117,6 +117,7 @@ class BookieConnection:
         self._range = OpenRange()
         self._takes_ranges = False  # whether the bookie has said that it knows ADDS
         self._takes_lacs = False  # the same of LACS
+        self._takes_heads = False  # and of HEADS
         self._lacs: dict[int, int] = {}  # by ledger, that this loop iteration tells
         self._next_id = 1
         self._parts: list[Body] = []
@@ -136,13 +137,13 @@ class BookieConnection:
         """Send a request and call ``on_answer(tag, answer, body)`` with its answer.
 
         The ``request_id`` is given here. The callback never runs during this call. Requests that are sent before the
-        connection is open go out when it opens.
+        connection is open go out when it opens. A bookie that is not known to take HEADS is asked for whole entries.
         """
         self.send(
             int(request.op),
             request.ledger_id,
             request.entry_id,
-            int(request.flags),
+            int(request.flags if self._takes_heads else request.flags & ~Flag.HEADS),
             request.limit,
             request.last_entry_id,
             body,
@@ -322,6 +323,7 @@ class BookieConnection:
         if answer.status is Status.OK:
             revision = revision_in(body)
             self._takes_ranges, self._takes_lacs = revision >= 1, revision >= 2
+            self._takes_heads = revision >= HEADS_REVISION
         if self._greeting is None:
             return
         if answer.status is Status.CHALLENGE:
@@ -404,7 +406,7 @@ class BookieConnection:
         self._parts = []
         self._range.clear()
         self._lacs.clear()
-        self._takes_ranges = self._takes_lacs = False
+        self._takes_ranges = self._takes_lacs = self._takes_heads = False
         if transport is not None:
             transport.abort()
         waiting, self._pending = list(self._pending.values()), {}

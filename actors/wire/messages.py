@@ -11,12 +11,15 @@ import enum
 from typing import NamedTuple
 
 PROTOCOL_VERSION = 1
-# What this end knows beyond the first release, which says none (0). 1: ADDS, and answers to runs of adds. 2: LACS
-REVISION = 2
+# What this end knows beyond the first release, which says none (0). 1: ADDS, and answers to runs of adds. 2: LACS.
+# 3: HEADS
+REVISION = 3
+HEADS_REVISION = 3
 TLS_SCHEME = "tls://"  # before the address of a bookie that speaks TLS
 NUMBER_MAX = (1 << 63) - 1  # of a ledger id, a request id or a LAC
 LEDGER_ENTRIES_MAX = 1 << 48  # entry ids are below it: a ledger that gets a million a second for nine years
 READ_LIMIT_BYTES_MAX = (1 << 31) - 1  # of the ``limit`` of a request
+HEAD_BYTES = 512  # of an entry's payload in an answer to HEADS
 LIST_RUNS_MAX = 100_000  # in one answer to LIST_ENTRIES; after so many, the client asks from the next entry on
 
 
@@ -48,6 +51,7 @@ class Flag(enum.IntFlag):
     RECOVERY = 1  # an add by recovery or repair: accepted on fenced ledgers and by read-only bookies
     FENCE = 2  # a read that fences the ledger durably before it is answered
     HIGH_PRIORITY = 4
+    HEADS = 8  # a READ_BATCH of the first HEAD_BYTES of each entry's payload
 
 
 class Status(enum.IntEnum):

@@ -1,16 +1,35 @@
 """Rows counted without their payloads: the metadata of an entry tells how many messages it has. No I/O.
 
+Bookies send the beginnings of entries, whose checksums they have compared.
+
 A count is that of the rows which ``Rows`` makes of readable entries. Only a task that reads payloads can know an entry
 whose payload does not keep what its metadata promises, so where such entries are left out or shown, rows are made.
 """
 
 from __future__ import annotations
 
+from heliograph.actors.ledger.driver import HEAD_BYTES
 from heliograph.base.errors import ChecksumError, ProtocolError, UnsupportedError
 from heliograph.pipelines.reading.chunks import ChunkJoiner, Earlier, nothing_earlier
 from heliograph.protocol import entry as topic_entry
 
 NO_PAYLOAD = memoryview(b"")
+
+
+def is_cut(section: bytes | memoryview) -> bool:
+    """Return whether an entry that was read for its head may go on."""
+    return len(section) == HEAD_BYTES
+
+
+def lacks_metadata(section: bytes | memoryview) -> bool:
+    """Return whether an entry has to be read as a whole, because its metadata is longer than its head."""
+    if not is_cut(section):
+        return False
+    try:
+        topic_entry.split(section)
+    except ProtocolError:
+        return True
+    return False
 
 
 class RowCounter:
@@ -31,7 +50,7 @@ class RowCounter:
             raise type(error)(f"{reason}; on_unreadable='skip' or 'null' goes on") from error
 
     def _rows_of(self, ledger_id: int, entry_id: int, section: bytes | memoryview, earlier: Earlier) -> int:
-        metadata, _ = topic_entry.parse(section, check=True)
+        metadata, _ = topic_entry.parse(section, check=not is_cut(section))
         if metadata.HasField("marker_type"):
             return 0
         if metadata.num_chunks_from_msg > 1:

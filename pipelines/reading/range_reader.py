@@ -22,10 +22,10 @@ from heliograph.base.backoff import Backoff
 from heliograph.base.errors import Advice, HeliographError
 from heliograph.base.loop_thread import LoopThread
 from heliograph.pipelines.planning.conditions import PUBLISH_TIME, Where
-from heliograph.pipelines.planning.ranges import BACK_ENTRIES_MAX, LedgerRange
+from heliograph.pipelines.planning.ranges import BACK_ENTRIES_MAX, LedgerRange, narrow
 from heliograph.pipelines.reading.chunks import Earlier
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, OnUnreadable, Rows
-from heliograph.pipelines.reading.counting import RowCounter
+from heliograph.pipelines.reading.counting import RowCounter, lacks_metadata
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.filtering import RowFilter
 from heliograph.pipelines.reading.nearby import nearby_bookies
@@ -97,8 +97,12 @@ def count_ranges(
     counter = RowCounter()
     emptied = Rows((PUBLISH_TIME,), on_unreadable)  # compaction leaves out messages of batches, as payloads tell
     kept = 0
-    for piece, ledger_id, entry_id, section, earlier in _entries(ranges):
+    heads = all(not piece.compacted for piece in ranges)
+    for piece, ledger_id, entry_id, section, earlier in _entries(ranges, heads=heads):
         if not piece.compacted:
+            if heads and lacks_metadata(section):
+                ((_, (whole,)),) = _read_ahead([narrow(piece, entry_id, entry_id)])
+                section = whole.payload
             counter.add_entry(piece.topic, ledger_id, entry_id, section, earlier)
             continue
         emptied.add_entry(piece.topic, piece.partition, ledger_id, entry_id, section, earlier)
@@ -137,10 +141,14 @@ def count_table(
 
 
 def _entries(
-    ranges: Sequence[LedgerRange],
+    ranges: Sequence[LedgerRange], *, heads: bool = False
 ) -> Iterator[tuple[LedgerRange, int, int, bytes | memoryview, Earlier]]:
-    """Yield the entries of ranges: where each was published, what it is, and how those before it are read."""
-    for piece, entries in _read_ahead(ranges):
+    """Yield the entries of ranges: where each was published, what it is, and how those before it are read.
+
+    Args:
+        heads: entries may be cut after HEAD_BYTES.
+    """
+    for piece, entries in _read_ahead(ranges, heads=heads):
         earlier: Earlier = partial(_read_back, piece)
         for entry in entries:
             if piece.compacted:
@@ -150,9 +158,11 @@ def _entries(
                 yield piece, piece.ledger_id, entry.entry_id, entry.payload, earlier
 
 
-def _read_ahead(ranges: Sequence[LedgerRange]) -> Iterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
+def _read_ahead(
+    ranges: Sequence[LedgerRange], *, heads: bool = False
+) -> Iterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
     with LoopThread("range-reader") as thread:
-        fetcher = thread.run(_open(ranges))
+        fetcher = thread.run(_open(ranges, heads=heads))
         try:
             coming = thread.start(fetcher.next_chunk())
             while (chunk := coming.result()) is not None:
@@ -187,14 +197,19 @@ def _read_kept_back(
         yield (ledger_id, original), section
 
 
-async def _open(ranges: Sequence[LedgerRange]) -> Fetcher:
-    return Fetcher(ranges)
+async def _open(ranges: Sequence[LedgerRange], *, heads: bool) -> Fetcher:
+    return Fetcher(ranges, heads=heads)
 
 
 class Fetcher:
-    """The reader of one task. It belongs to one event loop."""
+    """The reader of one task. It belongs to one event loop.
 
-    def __init__(self, ranges: Sequence[LedgerRange]) -> None:
+    Args:
+        heads: entries may be cut after HEAD_BYTES.
+    """
+
+    def __init__(self, ranges: Sequence[LedgerRange], *, heads: bool = False) -> None:
+        self._heads = heads
         self._addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
         self._nearby = nearby_bookies(self._addresses)
         self._config = _ledger_config()
@@ -236,7 +251,9 @@ class Fetcher:
         After the first answer, several reads are under way, each of as many entries as one answer holds by the sizes
         of those before. An answer that holds fewer is followed by the rest of its entries.
         """
-        entries = await self._read_with_retries(piece, piece.first_entry_id, piece.last_entry_id)
+        # A connection that has not been greeted yet asks for whole entries: one tells whether heads are had.
+        last = piece.first_entry_id if self._heads else piece.last_entry_id
+        entries = await self._read_with_retries(piece, piece.first_entry_id, last)
         yield entries
         following, count = entries[-1].entry_id + 1, _count_for(entries)
         under_way: deque[tuple[int, asyncio.Task[Sequence[LedgerEntry]]]] = deque()
@@ -264,7 +281,7 @@ class Fetcher:
         backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
         for attempt in range(1, READ_ATTEMPTS_MAX + 1):
             try:
-                entries = await self._reader.read(piece.record(), first, last, READ_BYTES_MAX)
+                entries = await self._reader.read(piece.record(), first, last, READ_BYTES_MAX, heads=self._heads)
                 assert entries[0].entry_id == first, "a read starts where it was asked to"
                 return entries
             except HeliographError as error:

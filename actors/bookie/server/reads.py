@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 import msgpack
 
 from heliograph.actors.bookie.config import DISK_READS_MAX, READ_BATCH_BYTES_MAX
+from heliograph.actors.bookie.server.heads import heads_of
 from heliograph.actors.bookie.server.read_ahead import RangeReadAhead
 from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES
 from heliograph.actors.bookie.store.index import merge_runs
@@ -93,7 +94,8 @@ class EntryReads:
     async def read_batch(self, request: BookieRequest) -> Reply:
         """Serve READ_BATCH: consecutive entries up to the last one wanted, the first missing one, or ``limit`` bytes.
 
-        The answer holds one entry at least. A negative is about the first entry.
+        The answer holds one entry at least. A negative is about the first entry. With HEADS payloads are cut, after
+        ``limit`` bytes of whole entries were read.
         """
         await self._fence_first(request)
         ledger_id, first = request.ledger_id, request.entry_id
@@ -113,6 +115,11 @@ class EntryReads:
             return self._answer(request, self._storage.negative(ledger_id)), NO_BODY
         self.statistics.batch_reads += 1
         self.statistics.bytes_read += body.size
+        if request.flags & Flag.HEADS:
+            try:
+                body = heads_of(stored := body)
+            finally:
+                stored.release()
         return self._answer(request, Status.OK), body
 
     async def read_lac(self, request: BookieRequest) -> Reply:

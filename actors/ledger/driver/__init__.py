@@ -9,5 +9,14 @@ from heliograph.actors.ledger.driver.detached import DetachedReader
 from heliograph.actors.ledger.driver.reader import LedgerReader
 from heliograph.actors.ledger.driver.writer import LedgerWriter
 from heliograph.actors.ledger.effects import LedgerEntry
+from heliograph.actors.wire.messages import HEAD_BYTES
 
-__all__ = ["DetachedReader", "LedgerClient", "LedgerClientConfig", "LedgerEntry", "LedgerReader", "LedgerWriter"]
+__all__ = [
+    "HEAD_BYTES",
+    "DetachedReader",
+    "LedgerClient",
+    "LedgerClientConfig",
+    "LedgerEntry",
+    "LedgerReader",
+    "LedgerWriter",
+]

@@ -62,7 +62,7 @@ class DetachedReader:
         self._logged: set[tuple[int, str]] = set()
 
     async def read(
-        self, record: LedgerMetadata, first: int, last: int, max_bytes: int = 5 * MIB
+        self, record: LedgerMetadata, first: int, last: int, max_bytes: int = 5 * MIB, *, heads: bool = False
     ) -> Sequence[LedgerEntry]:
         """Read consecutive entries from ``first`` on: at least one, at most up to ``last`` and about ``max_bytes``.
 
@@ -70,6 +70,7 @@ class DetachedReader:
 
         Args:
             record: the ledger's record, CLOSED at the last entry that may be read. Its segments hold the range.
+            heads: payloads may be cut after HEAD_BYTES. The bookie has checked the whole entries.
 
         Raises:
             NoSuchEntryError: the range ends beyond the record's end, or no replica has ``first`` now.
@@ -84,7 +85,7 @@ class DetachedReader:
         assert record.is_closed, "without metadata, the record tells the end"
         check_range(record, first, last, record.last_entry_id)  # I3
         on_lacking = partial(self._log_lacking, record.ledger_id)
-        return await read_entries(self._context, record, first, last, max_bytes, on_lacking)
+        return await read_entries(self._context, record, first, last, max_bytes, on_lacking, heads=heads)
 
     async def close(self) -> None:
         """Close all connections. A read under way fails. Idempotent."""

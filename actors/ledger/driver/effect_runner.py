@@ -121,6 +121,7 @@ class EffectRunner:
             0,
             effect.ledger_id,
             effect.first_entry_id,
+            Flag.HEADS if effect.heads else Flag.NONE,
             limit=effect.max_bytes,
             last_entry_id=effect.last_entry_id,
         )

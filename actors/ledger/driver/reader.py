@@ -125,17 +125,21 @@ async def read_entries(
     last: int,
     max_bytes: int,
     on_lacking: Callable[[set[str], set[str]], None] = lambda bookies, damaged: None,
+    *,
+    heads: bool = False,
 ) -> Sequence[LedgerEntry]:
     """Read a range that ``check_range`` allowed.
 
     Args:
         on_lacking: called with the bookies whose copies were missing or damaged, and those of them whose copies were
             damaged, also when the read fails.
+        heads: payloads may be cut after HEAD_BYTES.
 
     Raises:
         The errors of ``LedgerReader.read``.
     """
-    operation = Operation(context, ReadCore(record, first, last, max_bytes, context.health, context.config.reader))
+    core = ReadCore(record, first, last, max_bytes, context.health, context.config.reader, heads=heads)
+    operation = Operation(context, core)
     try:
         finished = cast(ReadFinished, await operation.result())
     finally:

@@ -124,6 +124,25 @@ def _measure(bench: Bench, cluster: PrivateCluster, case: Case) -> None:
         consumer_us=consumer_cpu,
     )
     parquet.unlink()
+    _measure_count(bench, case, plan)
+
+
+def _measure_count(bench: Bench, case: Case, plan: Path) -> None:
+    """Count rows by the heads of entries, and by whole entries, as counts were made before."""
+    heads, whole = _scan(plan, "--count"), _scan(plan, "--count-whole")
+    assert heads["rows"] == whole["rows"], "both count the same rows"
+    bench.add(
+        SECTION,
+        f"count of {case.name}",
+        heads["rows"] / heads["seconds"],
+        "rows/s",
+        Limit(whole["rows"] / whole["seconds"], "whole entries"),
+        aim=at_least(whole["rows"] / whole["seconds"]),
+        mb_received=heads["bytes"] / 1e6,
+        mb_of_whole_entries=whole["bytes"] / 1e6,
+        cpu_us_a_row=_cpu_us(heads),
+        cpu_us_a_row_of_whole_entries=_cpu_us(whole),
+    )
 
 
 def _scan(path: Path, *columns: str) -> dict[str, float]:

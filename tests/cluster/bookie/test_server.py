@@ -6,6 +6,7 @@ import asyncio
 import errno
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -15,10 +16,12 @@ import uvloop
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import ENTRY_BYTES_MAX
 from heliograph.actors.bookie.disk.disk import RealDisk
-from heliograph.actors.errors import DirectoryLockedError
-from heliograph.actors.wire.entry import decode_entry
-from heliograph.actors.wire.frame import decode_batch, encode_request
-from heliograph.actors.wire.messages import PROTOCOL_VERSION, BookieOp, BookieRequest, Flag, Status
+from heliograph.actors.bookie.server.heads import heads_of
+from heliograph.actors.bookie.store.payloads import EntryPayload
+from heliograph.actors.errors import BookieStorageError, DirectoryLockedError
+from heliograph.actors.wire.entry import Entry, decode_entry
+from heliograph.actors.wire.frame import decode_batch, encode_batch, encode_request
+from heliograph.actors.wire.messages import HEAD_BYTES, PROTOCOL_VERSION, BookieOp, BookieRequest, Flag, Status
 from heliograph.base.errors import ResourceError
 from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, serving, small_config
 
@@ -109,6 +112,39 @@ def test_fencing_an_unknown_ledger_survives_restarts(tmp_path: Path) -> None:  #
     run(tmp_path, fence)
     run(tmp_path, late_write)
     run(tmp_path, late_write)
+
+
+def test_heads_are_cut_after_the_whole_entries_were_checked(tmp_path: Path) -> None:
+    async def heads(peer: BookiePeer, first: int, limit: int = 0) -> tuple[Status, list[Entry]]:
+        answer, body = await peer.call(BookieOp.READ_BATCH, 5, first, flags=Flag.HEADS, limit=limit)
+        return answer.status, [decode_entry(entry) for entry in decode_batch(body)]
+
+    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+        payloads = [bytes([number]) * size for number, size in enumerate((100_000, 10, HEAD_BYTES, HEAD_BYTES + 1, 0))]
+        for entry_id, payload in enumerate(payloads):
+            await peer.add(5, entry_id, payload)
+        for _ in range(2):
+            status, found = await heads(peer, 0)
+            assert status is Status.OK
+            assert [bytes(entry.payload) for entry in found] == [payload[:HEAD_BYTES] for payload in payloads]
+            _, whole = await peer.call(BookieOp.READ_BATCH, 5, 0)
+            wanted = [replace(decode_entry(one), payload=b"") for one in decode_batch(whole)]
+            assert [replace(entry, payload=b"") for entry in found] == wanted
+            _, few = await heads(peer, 0, limit=100_100)
+            assert len(few) == 2, "the limit is of whole entries"
+            assert (await heads(peer, 9))[0] is Status.NO_ENTRY
+            await bookie.checkpoint()
+
+    run(tmp_path, scenario)
+
+
+def test_a_damaged_entry_has_no_head() -> None:
+    good, bad = entry_bytes(5, 0, b"x" * 2_000), bytearray(entry_bytes(5, 1, b"y" * 2_000))
+    bad[-1] ^= 1  # behind its head
+    (head,) = decode_batch(b"".join(heads_of(EntryPayload((encode_batch([good, bytes(bad)]),))).pieces))
+    assert decode_entry(head).payload == b"x" * HEAD_BYTES
+    with pytest.raises(BookieStorageError, match="damaged"):
+        heads_of(EntryPayload((encode_batch([bytes(bad)]),)))
 
 
 def test_batch_reads_stop_at_limit_hole_and_end(tmp_path: Path) -> None:

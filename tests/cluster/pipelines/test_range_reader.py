@@ -119,12 +119,12 @@ def test_several_reads_are_under_way_and_no_more_than_allowed(monkeypatch: pytes
     under_way, most = 0, 0
     alone = DetachedReader.read
 
-    async def counted(self: DetachedReader, *args: Any) -> Any:
+    async def counted(self: DetachedReader, *args: Any, **options: Any) -> Any:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         try:
-            return await alone(self, *args)
+            return await alone(self, *args, **options)
         finally:
             under_way -= 1
 

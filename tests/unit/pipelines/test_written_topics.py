@@ -24,7 +24,7 @@ from heliograph.client.schemas.records import AvroSchema
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.reading.columns import EVERY_COLUMN
-from heliograph.pipelines.reading.range_reader import read_table
+from heliograph.pipelines.reading.range_reader import Fetcher, count_ranges, read_table
 from heliograph.pipelines.reading.registry import schemas_of
 from heliograph.pipelines.writing import in_flight, row_groups
 from heliograph.pipelines.writing.columns import WrittenColumns
@@ -171,6 +171,28 @@ def test_a_schema_evolves_with_the_columns_and_what_is_incompatible_is_refused_f
     with pytest.raises(BadRequestError, match="'price'"):
         written("typed", pa.table({"price": [1]}), None, schema="registry")
     assert len(records_of("typed")) == 4
+
+
+def test_a_count_transfers_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    with heliograph.connect() as client:
+        with client.producer("counted", batch_messages=100) as producer:
+            producer.send_many([b"x" * 900] * 5_000)
+        with client.producer("counted", batch_messages=1) as producer:
+            producer.send(b"", properties={"long": "y" * 2_000})  # its metadata is longer than a head
+            producer.send(b"", properties={"short": "y"})
+    received: list[int] = []
+    taken = Fetcher.next_chunk
+
+    async def noted(self: Fetcher) -> Any:
+        chunk = await taken(self)
+        received.extend(len(entry.payload) for entry in (chunk[1] if chunk else ()))
+        return chunk
+
+    monkeypatch.setattr(Fetcher, "next_chunk", noted)
+    ranges = plan_topic("counted", access=ACCESS)
+    assert count_ranges(ranges) == 5_002
+    assert sum(size > 2_000 for size in received) <= 2, "the first entry is whole, and the one with long metadata"
+    assert sum(received) < 5_000 * 900 // 5
 
 
 def test_a_schema_in_json_or_of_the_caller() -> None:
