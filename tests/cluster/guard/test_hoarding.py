@@ -177,7 +177,9 @@ def test_hoarders_get_the_budget_and_no_more_and_a_client_beside_them_is_served(
         listener.send(address)
         assert time.monotonic() - begun < HOARD_SECONDS_MAX
         print(f"{kind}: {peak[0] >> 20} MiB, {strangers.open} open, {time.monotonic() - begun:.1f} s")
-        assert strangers.open < STRANGERS, "those that stalled were closed"
+        while strangers.open == STRANGERS:  # those that stalled are closed
+            assert time.monotonic() - begun < HOARD_SECONDS_MAX
+            time.sleep(0.01)
     assert peak[0] < BUDGET_BYTES + OWN_BYTES
 
 
@@ -185,11 +187,11 @@ def test_dripping_strangers_are_closed_and_hold_next_to_nothing(kind: str, serve
     child, address = server
     listener = LISTENERS[kind]
     strangers = Strangers(address, STRANGERS, listener.greeting, content_of(listener), pause_seconds=0.05)
+    begun = time.monotonic()  # before their frames: how long they connect does not matter
     with measured(child) as peak, strangers:
-        begun = time.monotonic()
         listener.send(address)
         while strangers.open:
-            assert time.monotonic() - begun < HOARD_SECONDS_MAX, f"{strangers.open} are still open"
+            assert time.monotonic() - begun < 2 * HOARD_SECONDS_MAX, f"{strangers.open} are still open"
             time.sleep(0.05)
         assert time.monotonic() - begun >= UNFINISHED_MS / 1000 - 1
     assert peak[0] < OWN_BYTES
