@@ -42,7 +42,7 @@ async def limited_topics(stack: Stack) -> None:
 async def limited_subscriptions(stack: Stack) -> None:
     topic = "persistent://public/strict/a"
     with pytest.raises(UnsupportedError, match="does not allow Exclusive subscriptions"):
-        await (await stack.client.consumer(topic, "audit", type="exclusive")).receive(timeout=1)
+        await (await stack.client.consumer(topic, "audit", type="exclusive")).receive(timeout=60)
     consumer = await stack.client.consumer(topic, "audit", type="shared")
     await consumer.close()
 
@@ -54,7 +54,7 @@ async def required_encryption(stack: Stack) -> None:
     await producer.close()
     assert (await stack.http.post(f"{NAMESPACE}/encryptionRequired", json="true")).status_code == 204
     with pytest.raises(UnsupportedError, match="requires encrypted messages"):
-        await asyncio.wait_for(produce_until_refused(stack, topic), 30)
+        await asyncio.wait_for(produce_until_refused(stack, topic), 120)
 
 
 async def produce_until_refused(stack: Stack, topic: str) -> None:

@@ -45,8 +45,8 @@ def test_a_recovery_whose_client_closes_says_so() -> None:
 
 def test_a_repair_that_nobody_waits_for_stops() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
-        client = await cluster.client(replace(quick(), request_timeout_ms=200))
-        writer = await new_ledger(client)
+        client = await cluster.client(replace(quick(), request_timeout_ms=1_500))
+        writer = await new_ledger(await cluster.client())
         await add(writer, 5)
         closed = await writer.close()
         for bookie in cluster.bookies.values():
