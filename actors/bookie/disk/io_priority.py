@@ -20,26 +20,28 @@ class IoPriority:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._is_clear = threading.Condition(self._lock)
         self._writers = 0
-        self._is_clear = threading.Event()
-        self._is_clear.set()
+        self._readers = 0  # that wait until no journal writes
         self._urgent_until = 0.0
 
     def __enter__(self) -> None:
         with self._lock:
             self._writers += 1
-            self._is_clear.clear()
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._writers -= 1
             self._urgent_until = time.monotonic() + URGENT_SECONDS
-            if not self._writers:
-                self._is_clear.set()
+            if self._readers and not self._writers:
+                self._is_clear.notify_all()
 
     def give_way(self) -> int:
         """Wait for journals that are writing; return how many bytes may then be read in one piece. Blocks."""
-        if self._is_clear.is_set() and time.monotonic() >= self._urgent_until:
-            return sys.maxsize
-        self._is_clear.wait(GIVE_WAY_SECONDS_MAX)
-        return READ_BYTES
+        with self._lock:
+            if self._writers:
+                self._readers += 1
+                self._is_clear.wait(GIVE_WAY_SECONDS_MAX)
+                self._readers -= 1
+                return READ_BYTES
+            return READ_BYTES if time.monotonic() < self._urgent_until else sys.maxsize

@@ -141,7 +141,8 @@ class Journal:
         self._queue: list[JournalItem] = []
         self._queued_bytes = 0
         self._buffer = BlockBuffer(_BUFFER_BYTES)
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()  # taken directly where nothing is notified: each add does
+        self._condition = threading.Condition(self._lock)
         self._idle = False  # the thread waits for records, so the event loop may commit
         self._has_turn = False  # the event loop will look at the queue at the end of its turn
         self._waits_to_seal = False
@@ -171,7 +172,7 @@ class Journal:
 
     def append(self, items: list[JournalItem], size: int) -> None:
         """Queue records whose payloads have ``size`` bytes together. Does not wait for the disk."""
-        with self._condition:
+        with self._lock:
             self._queue += items
             self._queued_bytes += size
             self._queued_records += len(items)
@@ -233,7 +234,7 @@ class Journal:
     def _run(self) -> None:
         try:
             while (items := self._take()) is not None:
-                error = self._commit(items, is_on_loop=False)
+                error = self._commit(items, batch_bytes(items), is_on_loop=False)
                 if items:  # I1: after the sync, never before
                     self._ports.post(partial(self._notify_now, items, error))
         except BaseException as failure:
@@ -272,16 +273,17 @@ class Journal:
 
     def _commit_on_loop(self) -> None:
         """Commit the queued records on the event loop; pass them to the thread if they are no longer a light batch."""
-        with self._condition:
+        with self._lock:
             self._has_turn = False
             if not self._idle or not self._queue:
                 return  # the thread has them
-            if not self._may_commit_on_loop():
+            size = batch_bytes(self._queue)
+            if not self._may_commit_on_loop(size):
                 self._wake_thread()
                 return
-            items = self._take_queue()
+            items, self._queue, self._queued_bytes = self._queue, [], 0
             try:
-                error = self._commit(items, is_on_loop=True)
+                error = self._commit(items, size, is_on_loop=True)
             except Exception as failure:  # I1: nothing of the batch is confirmed, and nothing is written any more
                 self._has_failed = True
                 self._wake_thread()
@@ -292,8 +294,7 @@ class Journal:
                 self._waits_to_seal = True
         self._notify_now(items, error)
 
-    def _may_commit_on_loop(self) -> bool:
-        size = batch_bytes(self._queue)
+    def _may_commit_on_loop(self, size: int) -> bool:
         is_in_file = 0 < self._offset <= self._file_bytes - size  # a change of files is for the thread
         return is_in_file and self._loop_commits.permits(len(self._queue), size) and self._may_wait()
 
@@ -307,9 +308,8 @@ class Journal:
                 del items[taken:]
                 return
 
-    def _commit(self, items: list[JournalItem], *, is_on_loop: bool) -> BookieStorageError | None:
-        """Write one batch and return when it is durable; return an error if nothing of it was written."""
-        size = batch_bytes(items)
+    def _commit(self, items: list[JournalItem], size: int, *, is_on_loop: bool) -> BookieStorageError | None:
+        """Write one batch of ``size`` bytes and return when it is durable; return an error if nothing was written."""
         self._is_sealed = False
         try:
             self._make_room(size)
@@ -324,7 +324,7 @@ class Journal:
             started = time.perf_counter()
             self._file.write_durably(self._offset, self._buffer.view(length))
             took = time.perf_counter() - started
-        if self._noted_bytes:
+        if self._noted_bytes and size > self._noted_bytes:
             self._note_places(items)  # before the position: a mark that passes them knows them (I1)
         self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
         self._count(len(items), length, took, is_on_loop=is_on_loop)
@@ -393,6 +393,10 @@ class Journal:
 
 def notify_waiters(items: list[JournalItem], error: BookieStorageError | None) -> None:
     """Notify each waiter once, about all of its records."""
+    if len(items) == 1:
+        _, _, waiter, token = items[0]
+        waiter.on_durable([token], error)
+        return
     tokens: dict[DurabilityWaiter, list[Any]] = {}
     for _, _, waiter, token in items:
         if waiter in tokens:

@@ -97,7 +97,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._greeting_bytes = 0
         self._brings_copies = False  # its latest add was a copy of repair, and not of a client or a recovery
         self._add_bytes = 0
-        self._adds_answered = asyncio.Event()
+        self._adds_answered: asyncio.Future[None] | None = None  # resolves when none waits; only while it drains
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_reading = True
         self._was_held_back = False  # whether a bound of ours kept the socket from being read
@@ -192,21 +192,18 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         """Answer adds whose records are durable (I1) or could not be written."""
         for _, size, _ in tokens:
             self._add_bytes -= size
-        if self._add_bytes == 0:
-            self._adds_answered.set()
+        if self._add_bytes == 0 and (answered := self._adds_answered) is not None and not answered.done():
+            answered.set_result(None)
         if error is not None:
             self._storage.write_cache.note_refusal()
-        if self._transport is not None:
-            if error is None:
-                alone = [
-                    encode_head([request_id, _OK, -1, ""], 0) for request_id, _, is_ranged in tokens if not is_ranged
-                ]
-                self._write(
-                    b"".join(alone) + encode_stored([request_id for request_id, _, is_ranged in tokens if is_ranged])
-                )
-            else:
-                for request_id, _, _ in tokens:
-                    self._send(Answer(request_id, Status.STORAGE_ERROR, text=str(error)))
+        if self._transport is None:
+            return
+        if error is None:
+            self._write(_answers_to(tokens))
+        else:
+            for request_id, _, _ in tokens:
+                self._send(Answer(request_id, Status.STORAGE_ERROR, text=str(error)))
+        if not self._is_reading or self._was_held_back:  # an answer can only raise what is below its bound
             self.regulate()
 
     def regulate(self) -> None:
@@ -269,7 +266,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._add_bytes > 0:
-            await self._adds_answered.wait()
+            self._adds_answered = asyncio.get_running_loop().create_future()
+            await self._adds_answered
         if self._transport is not None:
             self._transport.close()
 
@@ -328,7 +326,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             return
         is_recovery = bool(flags & _RECOVERY)
         self._brings_copies = is_recovery and not flags & _HIGH_PRIORITY
-        if self._server.space.refuses(is_recovery=is_recovery):
+        space = self._server.space
+        if (space.is_read_only or space.is_unlisted) and space.refuses(is_recovery=is_recovery):
             self._refuse(request_id, Status.READ_ONLY)
             return
         stays = size >= KEPT_BODY_BYTES_LEAST and not is_ranged and self._receiver.stays
@@ -338,7 +337,6 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             self._refuse(request_id, status)
             return
         self._add_bytes += size
-        self._adds_answered.clear()
         journal = self._storage.journal_of(ledger_id)
         items, total = pending.get(journal) or ([], 0)
         items.append((_ENTRY, data, self, (request_id, size, is_ranged)))
@@ -479,6 +477,14 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             self._held.append(frames)
         elif self._transport is not None and frames:
             self._transport.write(frames)
+
+
+def _answers_to(tokens: list[Any]) -> bytes:
+    """Return the answers to adds that are durable: by runs to those that came in ranges, one by one to the others."""
+    if len(tokens) == 1 and not tokens[0][2]:
+        return encode_head([tokens[0][0], _OK, -1, ""], 0)
+    alone = [encode_head([request_id, _OK, -1, ""], 0) for request_id, _, is_ranged in tokens if not is_ranged]
+    return b"".join(alone) + encode_stored([request_id for request_id, _, is_ranged in tokens if is_ranged])
 
 
 def _range_fault(request: BookieRequest) -> str:

@@ -86,6 +86,7 @@ class WriteCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._flush_bytes = bytes_max * _FLUSH_SHARE
+        self._crowded_bytes = bytes_max * _CROWDED_SHARE
         self.active = CacheHalf()
         self.flushing: CacheHalf | None = None
 
@@ -102,7 +103,7 @@ class WriteCache:
     @property
     def needs_flush(self) -> bool:
         """Whether the active half is large enough to flush and no flush is running."""
-        return self.flushing is None and self.is_half_full
+        return self.flushing is None and self.active.size_bytes > self._flush_bytes
 
     @property
     def is_half_full(self) -> bool:
@@ -112,7 +113,8 @@ class WriteCache:
     @property
     def is_crowded(self) -> bool:
         """Whether so little room is left that adds should not be read from sockets."""
-        return self.size_bytes > self._bytes_max * _CROWDED_SHARE
+        flushing = self.flushing
+        return self.active.size_bytes + (0 if flushing is None else flushing.size_bytes) > self._crowded_bytes
 
     @property
     def is_left_to_clients(self) -> bool:
