@@ -127,6 +127,9 @@ def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
         ProtocolError: the bytes are not an entry.
     """
     view = memoryview(section)
+    end = _common_end(view)
+    if end:
+        return _metadata_in(view[_HEAD.size : end]), view[end:]
     return _split(view, broker_metadata_size(view))
 
 
@@ -141,17 +144,25 @@ def parse(section: bytes | memoryview, *, check: bool) -> tuple[MessageMetadata,
         ProtocolError: the bytes are not an entry.
     """
     view = memoryview(section)
-    if len(view) >= _HEAD.size:
-        magic, checksum, length = _HEAD.unpack_from(view)
-        end = _HEAD.size + length
-        if magic == ENTRY_MAGIC and end <= len(view):  # the common form, in one pass: each published entry comes by
-            if check and _crc(view[_CHECKED_FROM:]) != checksum:
-                raise ChecksumError("an entry does not match its checksum")
-            return _metadata_in(view[_HEAD.size : end]), 0
+    end = _common_end(view)
+    if end:
+        if check and _crc(view[_CHECKED_FROM:]) != _HEAD.unpack_from(view)[1]:
+            raise ChecksumError("an entry does not match its checksum")
+        return _metadata_in(view[_HEAD.size : end]), 0
     size = broker_metadata_size(view)
     if check:
         _verify(view, size)
     return _split(view, size)[0], size
+
+
+def _common_end(view: memoryview) -> int:
+    """Return where the metadata of an entry of the common form ends, 0 for an entry of any other form: with broker
+    metadata, without checksum, or damaged. Each message comes by here."""
+    if len(view) < _HEAD.size:
+        return 0
+    magic, _, length = _HEAD.unpack_from(view)
+    end: int = _HEAD.size + length
+    return end if magic == ENTRY_MAGIC and end <= len(view) else 0
 
 
 def _split(view: memoryview, start: int) -> tuple[MessageMetadata, memoryview]:
