@@ -75,8 +75,8 @@ class BookieConfig:
     )
     journal_loop_sync_us: int = setting(
         1_000,
-        "while a sync takes at most this long, the event loop writes small batches itself, which takes less processor "
-        "time; after a longer one the journal's thread does; 0: always the thread",
+        "while syncs take at most this long on average, the event loop writes small batches itself, which takes less "
+        "processor time; else the journal's thread does; 0: always the thread",
         least=0,
         most=1_000_000,
     )

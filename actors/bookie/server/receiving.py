@@ -198,6 +198,9 @@ class FrameReceiver:
         frames, position, wanted = cut_frames(view, self.frame_bytes_max, self._first_bytes_max)
         if frames:
             self._first_bytes_max = 0
+            if position == len(view) < KEPT_BODY_BYTES_LEAST:  # as most reads while messages come one by one
+                self.stays = False
+                return frames
         large = sum([len(body) for header, body in frames if _may_stay(header, body)])
         is_begun = position < len(view) and self._begin(view, position, wanted, large, is_own=is_own)
         self.stays = is_own or is_begun or 2 * large >= position

@@ -44,13 +44,32 @@ class TestRule:
             rule.note(1, 4096, 0.001)
         assert rule.permits(1, 4096)
 
-    def test_one_slow_sync_returns_the_journal_to_its_thread_at_once(self) -> None:
+    def test_syncs_that_are_slow_on_average_return_the_journal_to_its_thread_at_once(self) -> None:
         rule = measured(0.005)
+        for _ in range(40):
+            rule.note(1, 4096, 0.0049)
         assert rule.permits(1, 4096)
-        rule.note(1, 4096, 0.0051)
+        rule.note(1, 4096, 0.006)
         for _ in range(LIGHT_BATCHES_LEAST):
             assert not rule.permits(1, 4096)
-            rule.note(1, 4096, 0.005)
+            rule.note(1, 4096, 0.0)
+        assert rule.permits(1, 4096)
+
+    def test_one_slow_sync_among_short_ones_changes_nothing(self) -> None:
+        rule = measured(0.005)
+        for _ in range(20):
+            rule.note(1, 4096, 0.030)
+            assert rule.permits(1, 4096)
+            for _ in range(20):
+                rule.note(1, 4096, 0.0001)
+
+    def test_one_stall_is_not_remembered_for_long(self) -> None:
+        rule = measured(0.005)
+        rule.note(1, 4096, 0.004)
+        rule.note(1, 4096, 3_600.0)
+        assert not rule.permits(1, 4096)
+        for _ in range(2 * LIGHT_BATCHES_LEAST):
+            rule.note(1, 4096, 0.0001)
         assert rule.permits(1, 4096)
 
     def test_a_busy_journal_stays_on_its_thread(self) -> None:
