@@ -54,6 +54,13 @@ class Outbox:
             self._is_due = True
             self._call_soon(self._end_turn)
 
+    def put_last(self, frame: bytes) -> None:
+        """Add a frame after which no other is expected in this turn, and write all frames now."""
+        if self._socket is not None:
+            self._parts.append(frame)
+            self._size += len(frame)
+            self.flush()
+
     def flush(self) -> None:
         """Write all frames now."""
         parts, size, socket = self._parts, self._size, self._socket

@@ -98,6 +98,7 @@ class PulsarConnection(asyncio.Protocol):
         self._decoder = PulsarFrameDecoder(CONNECT_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._publish_bytes = 0  # published, and neither confirmed nor refused
+        self._publishes = 0  # the entries with those bytes
         self._is_paused = False  # whether the socket is not read
         self._sign_of_life = _HEARD
         self._probed: asyncio.Future[None] | None = None  # resolves at the next sign of life
@@ -225,6 +226,16 @@ class PulsarConnection(asyncio.Protocol):
         if self._outbox is not None:
             self._outbox.put(encode_command(command))
 
+    def send_receipt(self, receipt: BaseCommand) -> None:
+        """Write the receipt of an entry that ``hold_publish`` counts: at once if it is the only one, else with others
+        of this turn. Do nothing if the connection is not open."""
+        if self._outbox is None:
+            return
+        if self._publishes == 1:
+            self._outbox.put_last(encode_command(receipt))
+        else:
+            self._outbox.put(encode_command(receipt))
+
     def send_payload(self, command: BaseCommand, section: bytes | memoryview) -> None:
         """Write a payload frame with ``section`` unchanged. Do nothing if the connection is not open."""
         if self._outbox is not None:
@@ -246,6 +257,7 @@ class PulsarConnection(asyncio.Protocol):
     def hold_publish(self, size: int) -> None:
         """Count the bytes of an entry that was published, and read no more if they are too many."""
         self._publish_bytes += size
+        self._publishes += 1
         budget = self.context.publish_budget
         budget.hold(size)
         if self._publish_bytes > self.context.config.connection_publish_bytes_max or budget.is_exhausted:
@@ -254,6 +266,7 @@ class PulsarConnection(asyncio.Protocol):
     def settle_publish(self, size: int) -> None:
         """Take the bytes of an entry off the count: it was confirmed or refused."""
         self._publish_bytes -= size
+        self._publishes -= 1
         assert self._publish_bytes >= 0, "an entry is settled once"
         self.context.publish_budget.settle(size)
         if self._is_paused:

@@ -99,7 +99,7 @@ class ProducerCommands(ProducerChannel):
         self._has_highest = bool(highest)
         message_id.ledger_id = to_unsigned(position.ledger_id)
         message_id.entry_id = to_unsigned(position.entry_id)
-        self.connection.send(self._receipt)
+        self.connection.send_receipt(self._receipt)
 
     @override
     def send_refused(self, producer: TopicProducer, sequence_id: int, error: HeliographError) -> None:

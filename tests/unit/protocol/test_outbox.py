@@ -84,3 +84,22 @@ def test_what_is_held_leaves_before_a_close() -> None:
         assert socket.writes == [b"last words"]
 
     asyncio.run(scenario())
+
+
+def test_the_last_frame_of_a_turn_takes_the_others_with_it() -> None:
+    async def scenario() -> None:
+        socket = Socket()
+        box = outbox(socket)
+        box.put_last(b"alone")
+        assert socket.writes == [b"alone"]
+        box.put(b"one")
+        box.put_last(b"two")
+        assert socket.writes[1:] == [b"onetwo"]
+        box.put(b"after all")
+        await asyncio.sleep(0)
+        assert socket.writes[2:] == [b"after all"]
+        box.drop()
+        box.put_last(b"late")
+        assert len(socket.writes) == 3
+
+    asyncio.run(scenario())

@@ -194,7 +194,7 @@ def test_a_topic_that_stores_nothing_notes_nothing() -> None:
         await turns(lambda: consumer.answer(T.SUCCESS))
         consumer.say(T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=10)))
         await publish(lone, BATCH, topic=name)
-        assert consumer.transport.sections == [BATCH]
+        await turns(lambda: consumer.transport.sections == [BATCH])
 
     with LoneBroker(TOPIC, name, entry_metadata="both") as lone:
         lone.run(scenario(lone))

@@ -23,6 +23,7 @@ def connection(sent: list[bytes]) -> Any:
         on_writable=[],
         takes_broker_metadata=False,
         send=lambda command: sent.append(command.SerializeToString()),
+        send_receipt=lambda command: sent.append(command.SerializeToString()),
         send_payload=lambda command, section: sent.append(command.SerializeToString()),
     )
 

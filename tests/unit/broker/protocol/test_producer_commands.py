@@ -168,6 +168,33 @@ def test_a_client_is_not_read_while_bookies_lag() -> None:
         lone.run(scenario(lone))
 
 
+def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together() -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        produce(client)
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+        lone.ledgers.held = True
+        for sequence_id in range(3):
+            send(client, sequence_id)
+        heard: list[list[tuple[str, int]]] = []
+        real = client.connection.send_receipt
+
+        def send_receipt(receipt: T) -> None:
+            real(receipt)
+            heard.append(verdicts(client))
+
+        client.connection.send_receipt = send_receipt  # type: ignore[method-assign]
+        lone.ledgers.held = False
+        for writer in lone.ledgers.writers.values():
+            writer.release()
+        await turns(lambda: len(verdicts(client)) == 3)
+        assert heard == [[], [], [("R", 0), ("R", 1), ("R", 2)]]
+        client.leave()
+
+    with LoneBroker("orders") as lone:
+        lone.run(scenario())
+
+
 def test_all_producers_of_a_broker_share_its_rate() -> None:
     async def scenario(lone: LoneBroker) -> None:
         client, other = Client(lone.broker), Client(lone.broker)
