@@ -168,7 +168,7 @@ def test_a_client_is_not_read_while_bookies_lag() -> None:
         lone.run(scenario(lone))
 
 
-def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together() -> None:
+def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together(lone: LoneBroker) -> None:
     async def scenario() -> None:
         client = Client(lone.broker)
         produce(client)
@@ -191,8 +191,7 @@ def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together() 
         assert heard == [[], [], [("R", 0), ("R", 1), ("R", 2)]]
         client.leave()
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario())
+    lone.run(scenario())
 
 
 def test_all_producers_of_a_broker_share_its_rate() -> None:
