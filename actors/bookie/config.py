@@ -18,6 +18,7 @@ from heliograph.base.tls.contexts import PeerTlsFiles
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES  # so that any stored entry fits in an answer's frame
 JOURNAL_BATCH_BYTES_MAX = 4 << 20  # about the most that one write and one sync carry
 JOURNAL_SPARE_FILES_MAX = 3  # recycled journal files kept for the next rotations
+JOURNAL_ADOPTED_FILES_MAX = 8  # spares, above which a dead entry log that was a journal file is removed
 JOURNAL_QUEUE_BYTES_MAX = 64 << 20  # above it adds are refused with TOO_MANY_REQUESTS
 CONNECTION_ADDS_BYTES_MAX = 16 << 20  # unanswered adds of one connection; above it the socket is not read
 CONNECTION_REQUESTS_MAX = 1024  # unanswered requests other than adds of one connection; above it the socket waits

@@ -3,9 +3,9 @@
 ``<16 hex digits>.journal`` is in use or ready for use. ``<16 hex digits>.spare`` lies completely before the mark and is
 kept to be used again under a new, higher id: overwriting a written file syncs twice as fast as growing one.
 
-A file that a data directory keeps as an entry log has a second name there (``store/kept_log.py``). It is never used
-again: only its name here is removed. While files are kept, new ones are allocated and not filled with zeros, because
-that would write each byte twice after all.
+A file that a data directory keeps as an entry log has a second name there (``store/kept_log.py``). Only its name here
+is removed, and it comes back as a spare when no row of an index points to it. While files are kept, new ones are
+allocated and not filled with zeros, because that would write each byte twice after all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Container
 from pathlib import Path
 
-from heliograph.actors.bookie.config import JOURNAL_SPARE_FILES_MAX
+from heliograph.actors.bookie.config import JOURNAL_ADOPTED_FILES_MAX, JOURNAL_SPARE_FILES_MAX
 from heliograph.actors.bookie.disk.blocks import BlockBuffer
 from heliograph.actors.bookie.disk.disk import Disk, DiskFile
 from heliograph.actors.bookie.disk.io_priority import IoPriority
@@ -66,6 +66,7 @@ class JournalFiles:
             path = used_path(self._directory, file_id)
             spares = _names(self._disk, self._directory, _SPARE)
             if spares:
+                self._lengthen(self._directory / spares[0])
                 self._disk.rename(self._directory / spares[0], path)
             else:
                 self._disk.rename(self._fill(file_id), path)
@@ -99,6 +100,36 @@ class JournalFiles:
                 else:
                     self._disk.remove(path)
             return len(done)
+
+    def adopt(self, path: Path) -> bool:
+        """Make a dead entry log a spare, if it has no other name and spares are few; return whether it is one now.
+
+        No row of an index may point to it. Its name is gone then, durably as soon as its directory is synced.
+
+        Raises:
+            BookieStorageError: it may have its new name or the old one, or both.
+        """
+        with self._lock:
+            spares = _names(self._disk, self._directory, _SPARE)
+            if len(spares) >= JOURNAL_ADOPTED_FILES_MAX:
+                return False
+            self._disk.sync_directory(self._directory)  # its name of a journal file is gone for good
+            if self._disk.names_of(path) > 1:
+                return False
+            number = max([0, *(int(name.removesuffix(_SPARE), 16) + 1 for name in spares)])
+            self._disk.rename(path, self._directory / f"{number:016x}{_SPARE}")
+            self._disk.sync_directory(self._directory)
+            return True
+
+    def _lengthen(self, spare: Path) -> None:
+        """Give a spare that was cut off as an entry log its full size again."""
+        file = self._disk.open(spare)
+        try:
+            if file.size() < self._file_bytes:
+                file.allocate(self._file_bytes)
+                file.sync()
+        finally:
+            file.close()
 
     def _fill(self, file_id: int) -> Path:
         draft = self._directory / f"{file_id:016x}{_DRAFT}"

@@ -203,6 +203,10 @@ class Journal:
         for file_id in [file_id for file_id in list(self._ends) if file_id < mark.file_id]:
             del self._ends[file_id]
 
+    def adopt(self, path: Path) -> bool:
+        """Make a dead entry log that was a journal file a spare, as ``JournalFiles.adopt`` does."""
+        return self._files.adopt(path)
+
     @property
     def directory(self) -> Path:
         """The directory of the files."""

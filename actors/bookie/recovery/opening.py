@@ -115,7 +115,7 @@ def start_journals(disk: Disk, opened: Opened, ports: JournalPorts) -> None:
     After this call the bookie may serve, because it no longer needs the old journal files.
     """
     storage, config = opened.storage, opened.storage.config
-    for path, end in zip(config.journal_directories, opened.ends, strict=True):
+    for number, (path, end) in enumerate(zip(config.journal_directories, opened.ends, strict=True)):
         files = JournalFiles(disk, path, config.journal_file_bytes, end.next_file_id)
         storage.journals.append(
             Journal(
@@ -129,6 +129,7 @@ def start_journals(disk: Disk, opened: Opened, ports: JournalPorts) -> None:
                 config.single_write_bytes,
             )
         )
+        storage.directories[number % len(storage.directories)].kept.return_to(storage.journals[-1].adopt)
     checkpoint = storage.begin_checkpoint()
     storage.flush_checkpoint(checkpoint, frozenset())
     storage.finish_checkpoint()

@@ -199,7 +199,10 @@ class DataDirectory:
         if log_id in self._logs_in_use() or live_bytes[log_id] != 0:
             return False
         del live_bytes[log_id]
-        self._disk.remove(log_path(self.path, log_id))
+        if log_id >= KEPT_ID_LEAST:
+            self.kept.remove(log_id)
+        else:
+            self._disk.remove(log_path(self.path, log_id))
         self.reader.forget(
             log_id
         )  # after that: no read can open it any more, so its space is freed when the running reads end

@@ -12,6 +12,8 @@ A journal file can serve as a log too (``kept_log.py``). Its records lie apart. 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import struct
 from collections import OrderedDict
@@ -277,6 +279,8 @@ class EntryLogReader:
                     if found:
                         return found
                     path = log_path(self._directory, run.log_id)
+                    if not self._disk.exists(path):  # a journal may have written to it since
+                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
                     raise EntryDamagedError(f"{path} at offset {start + at}: {error}") from error
                 found.append(((size,), record))
                 number += 1

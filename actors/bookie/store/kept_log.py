@@ -3,8 +3,9 @@
 A kept file has two names while the journal needs it: ``<16 hex digits>.journal`` in the journal directory, and
 ``<8 hex digits>.kept`` in the data directory. The second name is durable before a row of the index points to it (I1).
 When the mark has passed the file, a map of its ledgers is put behind its last batch, and the first name is removed.
-From then on it is an entry log like any other: compaction copies its live entries elsewhere, and it is removed when no
-row points to it. Its small entries, fences and LACs are garbage from the beginning, because the flush copied them.
+From then on it is an entry log like any other: compaction copies its live entries elsewhere. When no row points to it,
+it becomes a spare of a journal, whose blocks are written faster than new ones, or it is removed. Its small entries,
+fences and LACs are garbage from the beginning, because the flush copied them.
 
 Links work within one file system. Where the journal is on another disk than the data directory, the first link fails,
 and all its entries are copied.
@@ -16,7 +17,7 @@ import contextlib
 import errno
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,6 +96,7 @@ class KeptLogs:
         self._all = {log_id for log_id in log_ids(disk, directory) if log_id >= KEPT_ID_LEAST}
         self._next_id = max(self._all, default=KEPT_ID_LEAST - 1) + 1
         self._open: dict[Path, _OpenLog] = {}  # by the journal file
+        self._journals: list[Callable[[Path], bool]] = []  # each takes a dead file, or refuses it
         self._apart: set[Path] = set()  # journal directories whose files cannot get a name here
 
     def __len__(self) -> int:
@@ -165,6 +167,19 @@ class KeptLogs:
     def kept_of(self, journal_directory: Path) -> list[Path]:
         """Return the kept files that the journal of a directory still needs."""
         return [path for path in self._open if path.parent == journal_directory]
+
+    def return_to(self, adopt: Callable[[Path], bool]) -> None:
+        """Offer dead files to a journal. ``adopt`` returns whether it has moved the file of a path."""
+        self._journals.append(adopt)
+
+    def remove(self, log_id: int) -> None:
+        """Remove a file to which no row points from the directory: it becomes a spare of a journal, or it is gone.
+
+        A read that is running may find other content in it from now on.
+        """
+        path = log_path(self._directory, log_id)
+        if not any(adopt(path) for adopt in self._journals):
+            self._disk.remove(path)
 
     def removed(self, log_id: int) -> None:
         """Note that a kept file was removed, and make that durable: marks may say then that there is none."""

@@ -92,10 +92,8 @@ async def _measure_rate(bench: Bench, server: Child, connection: BookieConnectio
     name = f"{size // KIB} KiB adds"
     bench.add(SECTION, f"journal meanwhile, {name}", journal, "MB/s", limit, aim=aim, kb_per_sync=per_sync)
     if size > KIB:
-        twice = bench.disk.twice_of_blocks(journal_bytes / max(1, syncs))
-        bench.add(
-            SECTION, f"the same, of what a disk that also takes the entry logs can do, {name}", journal, "MB/s", twice
-        )
+        fresh = bench.disk.fresh_of_blocks(journal_bytes / max(1, syncs))
+        bench.add(SECTION, f"the same, of what newly allocated blocks take, {name}", journal, "MB/s", fresh)
         flushed = after["bytes_flushed"] - before["bytes_flushed"]
         both = (journal_bytes + flushed) / run.seconds / 1e6
         bench.add(SECTION, f"journal and entry logs meanwhile, {name}", both, "MB/s", limit)

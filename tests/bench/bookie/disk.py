@@ -10,6 +10,7 @@ import mmap
 import os
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,8 @@ class DiskRun:
 class DiskLimits:
     """The limits. ``overwrite`` and ``append`` are by block size; ``shared`` is the sum of three files at once.
 
+    ``fresh`` is by block size: bytes per second of files whose blocks are allocated and were never written, each block
+    with a sync. So a journal writes whose files become entry logs.
     ``twice`` is by block size too: bytes per second of a file that is overwritten with a sync for each block, while a
     thread appends as much to another file: what a bookie that stores each byte in a journal and a log can take.
     """
@@ -59,6 +62,7 @@ class DiskLimits:
     append: dict[int, DiskRun]
     overwrite: dict[int, DiskRun]
     shared_bytes_per_second: float
+    fresh: dict[int, DiskRun]
     twice_bytes_per_second: dict[int, float]
     cache_cpu_per_byte: float  # seconds that the kernel takes to put a byte of a growing file into its page cache
     recache_cpu_per_byte: float  # the same for a file that is in the cache already
@@ -72,6 +76,11 @@ class DiskLimits:
         """Return MB/s of one file overwritten in blocks of the measured size that is nearest to ``size`` bytes."""
         nearest = min(SIZES, key=lambda each: abs(math.log(each / size)))
         return Limit(self.overwrite[nearest].mb_per_second, f"overwrite of one file, {nearest // KIB} KiB")
+
+    def fresh_of_blocks(self, size: float) -> Limit:
+        """Return MB/s of newly allocated files in blocks of the nearest measured size."""
+        nearest = min(self.fresh, key=lambda each: abs(math.log(each / size)))
+        return Limit(self.fresh[nearest].mb_per_second, f"newly allocated files, {nearest // KIB} KiB")
 
     def twice_of_blocks(self, size: float) -> Limit:
         """Return MB/s of a journal in blocks of the nearest measured size, while a log takes the same bytes."""
@@ -114,6 +123,7 @@ def measure(directory: Path, seconds: float, bytes_cached: int) -> DiskLimits:
     used = [_prewritten(directory / f"overwrite-{number}") for number in range(FILES_AT_ONCE)]
     append: dict[int, DiskRun] = {}
     overwrite: dict[int, DiskRun] = {}
+    fresh: dict[int, DiskRun] = {}
     twice: dict[int, float] = {}
     shared = 0.0
     for _ in range(PASSES):
@@ -122,11 +132,12 @@ def measure(directory: Path, seconds: float, bytes_cached: int) -> DiskLimits:
             for is_direct in (False, True):
                 _keep_faster(overwrite, size, _overwrite(used[0], size, seconds / PASSES / 2, is_direct=is_direct))
         for size in TWICE_SIZES:
+            _keep_faster(fresh, size, _write_fresh(directory / "fresh", size, seconds / PASSES))
             run = _overwrite_and_append(used[0], directory / "log", size, seconds / PASSES)
             twice[size] = max(twice.get(size, 0.0), run)
         shared = max(shared, _overwrite_together(used, seconds / PASSES))
     cache, recache = _cache_cpu(directory / "cached", bytes_cached)
-    limits = DiskLimits(append, overwrite, shared, twice, cache, recache)
+    limits = DiskLimits(append, overwrite, shared, fresh, twice, cache, recache)
     for path in used:
         path.unlink()
     return limits
@@ -147,6 +158,8 @@ def report(bench: Bench) -> None:
                 p99_ms=run.latencies.percentile(0.99),
             )
     for size in TWICE_SIZES:
+        run, name = limits.fresh[size], f"newly allocated files + fdatasync, {size // KIB} KiB"
+        bench.add(SECTION, name, run.mb_per_second, "MB/s", limits.of_blocks(size), p50_ms=run.p50_ms)
         name = f"overwrite + fdatasync while a log takes each byte too, {size // KIB} KiB"
         bench.add(SECTION, name, limits.twice_of_blocks(size).value, "MB/s", limits.of_blocks(size))
     bench.add(SECTION, limits.shared.name, limits.shared.value, "MB/s", limits.best)
@@ -246,6 +259,37 @@ def _write(fd: int, size: int, seconds: float, *, wraps: bool) -> DiskRun:
         if wraps and offset + size > FILE_BYTES:
             offset = 0
     return DiskRun(written / (now - begun), latencies)
+
+
+def _write_fresh(path: Path, size: int, seconds: float) -> DiskRun:
+    """Write file after file, whose allocation is not measured."""
+    data = _block(size)
+    latencies = Latencies()
+    written, took = 0, 0.0
+    for fd in _allocated(path):
+        for offset in range(0, FILE_BYTES - size + 1, size):
+            begun = time.perf_counter()
+            os.pwrite(fd, data, offset)
+            os.fdatasync(fd)
+            its = time.perf_counter() - begun
+            latencies.add(its * 1000)
+            written, took = written + size, took + its
+        if took >= seconds:
+            break
+    return DiskRun(written / took, latencies)
+
+
+def _allocated(path: Path) -> Iterator[int]:
+    """Yield new files of FILE_BYTES whose blocks were not written, one at a time."""
+    while True:
+        fd = _open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, is_direct=True)
+        try:
+            os.posix_fallocate(fd, 0, FILE_BYTES)
+            os.fsync(fd)
+            yield fd
+        finally:
+            os.close(fd)
+            path.unlink()
 
 
 def _overwrite_together(paths: list[Path], seconds: float) -> float:

@@ -128,8 +128,9 @@ class RecordingDisk(RealDisk):
         self.log.append(("link", source, target))
 
     def raw_allocate(self, fd: int, path: Path, size: int) -> None:
+        held = os.fstat(fd).st_size
         super().raw_allocate(fd, path, size)
-        self.log.append(("write", self._node(fd), 0, bytes(size)))
+        self.log.append(("write", self._node(fd), held, bytes(max(0, size - held))))
 
     def raw_remove(self, path: Path) -> None:
         super().raw_remove(path)
