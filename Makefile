@@ -69,9 +69,16 @@ lint: $(READY)
 check: lint servers ## the fast tests: format, lint, types, rules, unit, scripts, contracts, short fuzzing, a few simulator seeds
 	@$(PYTEST) -q $(FAST)
 
+# Spark 4 needs an environment of its own: RayDP, and so the lock file, has Spark 3.5.
+define SPARK4
+{ test -x .venv-spark4/bin/pytest || { $(PYTHON) -m venv .venv-spark4 && .venv-spark4/bin/python -m pip install \
+  --quiet --disable-pip-version-check -e '.[spark4]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.120'; }; } \
+  && .venv-spark4/bin/python -m pytest -q -p no:cacheprovider tests/spark4
+endef
+
 # Clusters wait more than they work, so the rest, the foreign clients and kills of single processes run beside them;
 # their output follows theirs.
-test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, too
+test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, and Spark 4, too
 	@export FULL=$(FULL); beside=$$(mktemp); \
 	( status=0; $(PYTEST) -q -p no:cacheprovider $(FAST) tests/simulation/test_mutants.py || status=1; \
 	  $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1 || status=1; \
@@ -79,8 +86,9 @@ test: lint servers ## everything CI needs: check, more seeds and all mutants, re
 	  $(PYTEST) -q -p no:cacheprovider tests/clients tests/chaos || status=1; exit $$status ) >$$beside 2>&1 & pid=$$!; \
 	trap 'trap - TERM; kill 0' INT TERM; \
 	$(PYTEST) -q tests/cluster tests/machines tests/spark; clusters=$$?; \
-	wait $$pid; others=$$?; cat $$beside; rm -f $$beside; \
-	exit $$((clusters || others))
+	wait $$pid; others=$$?; cat $$beside; rm -f $$beside; spark4=0; \
+	test "$${FULL:-0}" = 0 || { $(SPARK4); spark4=$$?; }; \
+	exit $$((clusters || others || spark4))
 
 test-clients: $(READY) servers ## foreign clients and tools at their published versions; FULL=1 runs all, RECORD=1 notes it
 	@FULL=$(FULL) RECORD=$(RECORD) $(PYTEST) -q -p no:cacheprovider tests/clients; tests=$$?; \
@@ -89,11 +97,8 @@ test-clients: $(READY) servers ## foreign clients and tools at their published v
 compat: $(READY) ## a share of the cluster tests with the oldest and the newest Ray and Python: RAY=2.55.1 PYTHONS=3.12
 	@$(BIN)/python -m tools.compat $(addprefix --ray ,$(RAY)) $(addprefix --python ,$(PYTHONS))
 
-# Spark 4 needs an environment of its own: RayDP, and so the lock file, has Spark 3.5.
 test-spark4: ## the data source with Spark 4, in an environment of its own, .venv-spark4; needs a Java 17
-	@test -x .venv-spark4/bin/pytest || { $(PYTHON) -m venv .venv-spark4 && .venv-spark4/bin/python -m pip install \
-	  --quiet --disable-pip-version-check -e '.[spark4]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.120'; }
-	@.venv-spark4/bin/python -m pytest -q -p no:cacheprovider tests/spark4
+	@$(SPARK4)
 
 sim: $(READY) ## simulate ledgers and topics under faults: SEEDS=1000 START=0
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START)

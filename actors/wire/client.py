@@ -21,7 +21,7 @@ from heliograph.actors.wire.frame import decode_answer, encode_head, encode_requ
 from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello, revision_in
 from heliograph.actors.wire.lacs import encode_lacs
-from heliograph.actors.wire.messages import HEADS_REVISION, TLS_SCHEME, Answer, BookieOp, BookieRequest, Flag, Status
+from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieOp, BookieRequest, Flag, Status
 from heliograph.actors.wire.ranges import (
     ALONE_BYTES_MAX,
     ALONE_IDS_FROM,
@@ -322,8 +322,7 @@ class BookieConnection:
         check_answer(answer, self.bookie_id, self.address)
         if answer.status is Status.OK:
             revision = revision_in(body)
-            self._takes_ranges, self._takes_lacs = revision >= 1, revision >= 2
-            self._takes_heads = revision >= HEADS_REVISION
+            self._takes_ranges, self._takes_lacs, self._takes_heads = revision >= 1, revision >= 2, revision >= 3
         if self._greeting is None:
             return
         if answer.status is Status.CHALLENGE:

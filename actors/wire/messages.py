@@ -14,7 +14,6 @@ PROTOCOL_VERSION = 1
 # What this end knows beyond the first release, which says none (0). 1: ADDS, and answers to runs of adds. 2: LACS.
 # 3: HEADS
 REVISION = 3
-HEADS_REVISION = 3
 TLS_SCHEME = "tls://"  # before the address of a bookie that speaks TLS
 NUMBER_MAX = (1 << 63) - 1  # of a ledger id, a request id or a LAC
 LEDGER_ENTRIES_MAX = 1 << 48  # entry ids are below it: a ledger that gets a million a second for nine years

@@ -257,12 +257,12 @@ class TopicOperations(OperationGroup, group=""):
 
         Returns:
             ``ledgers``: a list of ``ledger_id``, ``write_quorum``, ``ack_quorum`` and ``segments`` (first entry id and
-            bookies of each); ``addresses`` of bookies by id; ``grants``: by ledger id as text, what bookies are shown,
-            for reading only and until ``expires_ms``, empty where bookies are open; ``authority``: the certificate, in
-            PEM, of who signs those of bookies, empty where they do not speak TLS; ``trimmed``: the newest ledgers that
-            retention deleted, as pairs of id and entries, oldest first, at most 64; ``compacted``: ``ledger_id``,
-            ``entries``, 0 if compaction kept none, and ``horizon`` (ledger and entry) of the compacted form, or None.
-            Its ledger may be named, too.
+            bookies of each); ``addresses`` and ``racks`` of bookies by id; ``grants``: by ledger id as text, what
+            bookies are shown, for reading only and until ``expires_ms``, empty where bookies are open; ``authority``:
+            the certificate, in PEM, of who signs those of bookies, empty where they do not speak TLS; ``trimmed``: the
+            newest ledgers that retention deleted, as pairs of id and entries, oldest first, at most 64; ``compacted``:
+            ``ledger_id``, ``entries``, 0 if compaction kept none, and ``horizon`` (ledger and entry) of the compacted
+            form, or None. Its ledger may be named, too.
 
         Raises:
             BadRequestError: the topic is partitioned, ask for each partition; or there are more than 1,000 ledgers.

@@ -310,6 +310,7 @@ async def _ranges(admin: Admin, spans: Sequence[_Span]) -> list[LedgerRange]:
             found[span.topic].grants.get(span.ledger_id, ""),
             found[span.topic].authority,
             span.size,
+            found[span.topic].racks,
         )
         for span in spans
     ]
@@ -325,8 +326,9 @@ async def _refresh(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRa
     befores = await _refreshed_befores(admin, ranges)
     fresh = [replace(new, before=befores.get(old.ledger_id)) for old, new in zip(ranges, fresh, strict=True)]
     for old, new in zip(ranges, fresh, strict=True):
-        told = replace(new, segments=old.segments, addresses=old.addresses, grant=old.grant, authority=old.authority)
-        assert told == old, "only bookies, addresses, grants and the authority may differ"
+        told = replace(new, segments=old.segments, addresses=old.addresses, racks=old.racks)
+        told = replace(told, grant=old.grant, authority=old.authority)
+        assert told == old, "only bookies, addresses, racks, grants and the authority may differ"
     return fresh
 
 
@@ -362,6 +364,7 @@ class _Access:
 
     records: dict[int, LedgerMetadata] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
+    racks: dict[str, str] = field(default_factory=dict)
     grants: dict[int, str] = field(default_factory=dict)
     authority: str = ""
 
@@ -380,6 +383,7 @@ async def _access(admin: Admin, name: str, ledger_ids: Iterable[int]) -> _Access
                 segments=segments,
             )
         access.addresses |= answer["addresses"]
+        access.racks |= answer.get("racks", {})  # brokers before it did not tell them
         access.authority = answer["authority"]
         access.grants |= {one: grant["grant"] for grant in answer["grants"] for one in grant["ledger_ids"]}
     return access

@@ -23,8 +23,8 @@ TASK_ENTRIES_MAX = 65_536
 TASK_BYTES_MIN = 8 << 20  # below it, starting a task costs more than reading
 ENTRY_BYTES_GUESS = 64 << 10  # an entry of many small messages, where the plan does not know sizes
 BACK_ENTRIES_MAX = 10_000  # before an entry, that are looked through for the first chunk of its message (I15)
-_FORMAT = 5
-_FORMATS_READ = (1, 2, 3, 4, 5)  # 1 had no grant, 2 no compacted ledgers, 3 no sizes, 4 no ledger before
+_FORMAT = 6
+_FORMATS_READ = (1, 2, 3, 4, 5, 6)  # 1 had no grant, 2 no compacted ledgers, 3 no sizes, 4 no ledger before, 5 no racks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class LedgerRange:
 
     ``segments`` are the segments of the ledger up to the end of the range: a message in chunks may begin before the
     range, in the same ledger. ``addresses`` are the data-plane addresses of
-    their bookies when the range was planned, without the bookies that were not registered. ``grant`` is the right to
+    their bookies when the range was planned, without the bookies that were not registered, and ``racks`` those of the
+    same bookies. ``grant`` is the right to
     read the ledger from bookies that ask for one, good for any holder until it ends. A ``compacted`` ledger holds
     entries of the topic that compaction kept, each after its original position. ``size`` is that of the entries in
     bytes, as if all of their ledger had the same; 0: not known. A message in chunks that ends in the range may begin in
@@ -54,6 +55,7 @@ class LedgerRange:
     compacted: bool = False
     size: int = 0
     before: LedgerRange | None = field(default=None, repr=False, compare=False)
+    racks: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         assert 0 <= self.first_entry_id <= self.last_entry_id, "a range holds at least one entry"
@@ -116,6 +118,7 @@ class LedgerRange:
                 "compacted": self.compacted,
                 "size": self.size,
                 "before": self.before.to_json() if self.before else "",
+                "racks": dict(self.racks),
             }
         )
 
@@ -132,9 +135,10 @@ def range_from_json(text: str) -> LedgerRange:
             raise BadRequestError("this ledger range was planned by another version of Heliograph", field="range")
         segments = tuple(Segment(first, tuple(bookies)) for first, bookies in fields.pop("segments"))
         addresses = tuple(sorted(fields.pop("addresses").items()))
+        racks = tuple(sorted(fields.pop("racks", {}).items()))
         before = fields.pop("before", "")
         previous = range_from_json(before) if before else None
-        return LedgerRange(segments=segments, addresses=addresses, before=previous, **fields)
+        return LedgerRange(segments=segments, addresses=addresses, racks=racks, before=previous, **fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadRequestError(f"not a ledger range: {text:.200}", field="range") from error
 
@@ -149,6 +153,7 @@ def range_of(
     grant: str = "",
     authority: str = "",
     size: int = 0,
+    racks: Mapping[str, str] | None = None,
 ) -> LedgerRange:
     """Return a range of a ledger whose record was read **after** ``last_entry_id`` was known to be acknowledged.
 
@@ -170,6 +175,7 @@ def range_of(
         grant=grant,
         authority=authority,
         size=size,
+        racks=tuple((bookie, racks[bookie]) for bookie, _ in known if bookie in racks) if racks else (),
     )
 
 
@@ -218,6 +224,7 @@ def narrow(piece: LedgerRange, first_entry_id: int, last_entry_id: int) -> Ledge
         last_entry_id=last_entry_id,
         segments=segments,
         addresses=tuple(pair for pair in piece.addresses if pair[0] in bookies),
+        racks=tuple(pair for pair in piece.racks if pair[0] in bookies),
         size=piece.size * (last_entry_id - first_entry_id + 1) // piece.entries,
         before=piece.before if first_entry_id < BACK_ENTRIES_MAX else None,
     )

@@ -211,7 +211,8 @@ class Fetcher:
     def __init__(self, ranges: Sequence[LedgerRange], *, heads: bool = False) -> None:
         self._heads = heads
         self._addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
-        self._nearby = nearby_bookies(self._addresses)
+        racks = {bookie: rack for piece in ranges for bookie, rack in piece.racks}
+        self._nearby = nearby_bookies(self._addresses, racks)
         self._config = _ledger_config()
         self._grant, self._authority = "", ""
         self._reader = self._new_reader()

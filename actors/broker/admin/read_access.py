@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from heliograph.base.guard.handshake import secrets_of
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration, CompactedLedger, LedgerMetadata, TopicRecord
+from heliograph.metadata.operator_records import BookieRack
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.table import READ_LEDGERS_MAX
@@ -45,13 +47,14 @@ async def read_access(
         # Read after the entries were acknowledged: the records name the segments that hold them. # I8
         records = await _all(wanted, lambda ledger_id: _ledger(store, topic, ledger_id))
         bookies = sorted({bookie for record in records for segment in record.segments for bookie in segment.bookies})
-        addresses = await _all(bookies, lambda bookie: _address(store, bookie))
+        found = await _all(bookies, lambda bookie: _registration(store, bookie))
     expires_ms = wall_ms() + grant_seconds * 1000
     secret = ledgers.cluster_secret
     grants = make_grants(secrets_of(secret)[0], wanted, expires_ms) if secret is not None else []
     return {
         "ledgers": [_described(record) for record in records],
-        "addresses": {bookie: address for bookie, address in zip(bookies, addresses, strict=True) if address},
+        "addresses": {one.bookie_id: one.address for one in found if one is not None},
+        "racks": {one.bookie_id: one.rack for one in found if one is not None},
         "grants": [{"ledger_ids": sorted(grant.ledger_ids), "grant": grant.text} for grant in grants],
         "expires_ms": expires_ms,
         "trimmed": [list(pair) for pair in trimmed_ledgers(topic_record)],
@@ -89,14 +92,20 @@ async def _ledger(store: MetadataStore, topic: TopicName, ledger_id: int) -> Led
         raise _gone(topic, ledger_id) from None
 
 
-async def _address(store: MetadataStore, bookie_id: str) -> str:
-    """Return the address of a bookie, writable or read-only; "" if it is not registered."""
+async def _registration(store: MetadataStore, bookie_id: str) -> BookieRegistration | None:
+    """Return what a bookie registered, writable or read-only, with the rack that an operator set for it, if one was
+    set; None if it is not registered."""
     for folder in (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY):
         try:
-            return (await read(store, f"{folder}/{bookie_id}", BookieRegistration)).record.address
+            found = (await read(store, f"{folder}/{bookie_id}", BookieRegistration)).record
         except NoNodeError:
             continue
-    return ""
+        try:
+            rack = (await read(store, f"{paths.BOOKIES_RACKS}/{bookie_id}", BookieRack)).record.rack
+        except NoNodeError:
+            return found
+        return replace(found, rack=rack)
+    return None
 
 
 async def _all(items: Sequence[T], one: Callable[[T], Awaitable[R]]) -> list[R]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from heliograph.actors.errors import BookieUnavailableError
@@ -50,7 +50,7 @@ class BookieContext:
         grant: ReadGrant | None = None,
         authority: str = "",
         copies_entries: bool = True,
-        nearby: Collection[str] = (),
+        nearby: Sequence[Collection[str]] = (),
     ) -> None:
         """Args:
         address_of: returns the ``host:port`` of a bookie, None if it is unknown.
@@ -58,7 +58,7 @@ class BookieContext:
             of them keeps the whole answer in memory.
         grant: what this process may read, where it has no secret.
         authority: which signs the certificates of bookies, in PEM, where this process has no files of TLS.
-        nearby: bookies that are asked before others that are as healthy.
+        nearby: groups of bookies, the nearest first, that are asked before others that are as healthy.
         on_broken: called with an error that a core raised; by default the process ends.
         """
         self.config = config

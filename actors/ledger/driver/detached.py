@@ -34,7 +34,7 @@ class DetachedReader:
         config: LedgerClientConfig | None = None,
         grant: str = "",
         authority: str = "",
-        nearby: Collection[str] = (),
+        nearby: Sequence[Collection[str]] = (),
     ) -> None:
         """Make a reader. Needs a running event loop.
 
@@ -42,7 +42,7 @@ class DetachedReader:
             addresses: bookie id -> ``host:port``.
             grant: what a broker gave for the ledgers that are to be read; empty where bookies are open.
             authority: which signs the certificates of bookies, in PEM; empty where they are plain.
-            nearby: bookies whose copies are read before those of others that are as healthy.
+            nearby: groups of bookies, the nearest first, whose copies are read before those of others as healthy.
 
         Raises:
             AuthenticationError: the grant is none, or has expired.

@@ -74,7 +74,7 @@ def test_runs_under_way_are_bounded() -> None:
 
 
 def test_nearby_bookies_are_asked_first_unless_they_fail() -> None:
-    health = BookieHealth(nearby=["b2", "elsewhere"])
+    health = BookieHealth(nearby=[["b2", "elsewhere"]])
     for spread in range(3):
         assert health.order(["b1", "b2", "b3"], spread, 0)[0] == "b2"
     assert {health.order(["b1", "b2", "b3"], spread, 0)[1] for spread in range(3)} == {"b1", "b3"}
@@ -83,3 +83,11 @@ def test_nearby_bookies_are_asked_first_unless_they_fail() -> None:
     health.note_failure("b1", 0)
     health.note_failure("b2", 0)
     assert health.order(["b1", "b2", "b3"], 0, 0) == ["b3", "b2", "b1"]
+
+
+def test_the_own_machine_comes_before_its_rack_and_that_before_others() -> None:
+    health = BookieHealth(nearby=[["b3"], ["b2", "b3"]])
+    for spread in range(3):
+        assert health.order(["b1", "b2", "b3"], spread, 0) == ["b3", "b2", "b1"]
+    health.note_slow("b2", 0)
+    assert health.order(["b1", "b2", "b3"], 0, 0) == ["b3", "b1", "b2"]

@@ -21,6 +21,7 @@ from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration, LedgerInfo, TopicRecord
+from heliograph.metadata.operator_records import BookieRack
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.pipelines.data_source.offsets import offsets_after
 from heliograph.pipelines.planning import plan as planning
@@ -63,7 +64,7 @@ class Topic:
             for one in self._recorded:
                 await store.create(paths.ledger(one), encode(ledger(one)), parents=True)
             for bookie, address in ADDRESSES.items():
-                registration = BookieRegistration(bookie, address)
+                registration = BookieRegistration(bookie, address, rack="registered")
                 await store.create(f"{paths.BOOKIES_READONLY}/{bookie}", encode(registration), parents=True)
         record = TopicRecord(str(name), tuple(LedgerInfo(one) for one in self.ledgers))
         if await store.exists(Catalog.topic_path(name)) is None:
@@ -121,6 +122,23 @@ def test_a_plan_carries_grants_for_its_ledgers_and_no_secret(monkeypatch: pytest
     stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"segments" in stored
     assert grant.text.encode() not in stored
+
+
+def test_a_plan_carries_the_racks_of_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(monkeypatch, 5, recorded=(5,))
+    (piece,) = topic.planned()
+    assert dict(piece.racks) == dict.fromkeys(dict(piece.addresses), "registered")
+    chosen = piece.addresses[0][0]
+
+    async def set_rack() -> None:
+        store = topic._server.open_session()
+        await store.create(f"{paths.BOOKIES_RACKS}/{chosen}", encode(BookieRack(chosen, "set")), parents=True)
+
+    asyncio.run(set_rack())
+    topic.answers = 0
+    (again,) = topic.planned()
+    assert dict(again.racks) == {**dict(piece.racks), chosen: "set"}
+    assert range_from_json(again.to_json()) == again
 
 
 def test_a_ledger_of_another_topic_is_not_granted(monkeypatch: pytest.MonkeyPatch) -> None:

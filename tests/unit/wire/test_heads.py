@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from heliograph.actors.wire.client import BookieConnection
-from heliograph.actors.wire.messages import HEADS_REVISION, BookieOp, BookieRequest, Flag
+from heliograph.actors.wire.messages import REVISION, BookieOp, BookieRequest, Flag
 from tests.unit.wire.test_ranges import Bookie, Listener, ok, play
 
 
-@pytest.mark.parametrize("revision", [0, HEADS_REVISION - 1, HEADS_REVISION])
+@pytest.mark.parametrize("revision", [0, REVISION - 1, REVISION])
 def test_an_older_bookie_is_asked_for_whole_entries(revision: int) -> None:
     bookie = Bookie(revision, ok)
 
@@ -21,7 +21,7 @@ def test_an_older_bookie_is_asked_for_whole_entries(revision: int) -> None:
         request = BookieRequest(BookieOp.READ_BATCH, 0, 1, 0, Flag.HEADS | Flag.HIGH_PRIORITY)
         connection.request(request, b"", lambda tag, *_: tag.set_result(None), answered, 60_000)
         await answered
-        knows = revision == HEADS_REVISION
+        knows = revision == REVISION
         wanted = Flag.HIGH_PRIORITY | (Flag.HEADS if knows else Flag.NONE)
         assert [request.flags for request, _ in bookie.frames] == [wanted]
 
