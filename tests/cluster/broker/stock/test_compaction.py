@@ -32,7 +32,7 @@ def client(cluster: BrokerCluster) -> Iterator[pulsar.Client]:
 
 
 def publish(client: pulsar.Client, topic: str, *messages: tuple[str | None, bytes], batching: bool = False) -> None:
-    producer = client.create_producer(topic, batching_enabled=batching, batching_max_publish_delay_ms=200)
+    producer = client.create_producer(topic, batching_enabled=batching, batching_max_publish_delay_ms=60_000)
     for key, value in messages:
         producer.send_async(value, lambda *_: None, partition_key=key)
     producer.flush()
@@ -172,7 +172,7 @@ def test_compressed_batches_are_compacted(
     topic = f"codec-{compression.name}"
     hold(cluster, topic)
     producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=200, compression_type=compression
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000, compression_type=compression
     )
     for number in range(30):
         producer.send_async(b"%d" % number * 100, lambda *_: None, partition_key=f"k{number % 20}")

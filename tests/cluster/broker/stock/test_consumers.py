@@ -57,7 +57,7 @@ def send(client: pulsar.Client, topic: str, count: int, first: int = 0, **option
 
 def batch(client: pulsar.Client, topic: str, count: int) -> list[pulsar.MessageId]:
     """Publish one entry of ``count`` messages."""
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     ids: list[pulsar.MessageId] = []
     for n in range(count):
         producer.send_async(b"m%d" % n, lambda result, one: ids.append(one))
