@@ -16,7 +16,7 @@ from tests.cluster.support.live_cluster import LiveCluster
 from tests.cluster.support.served_broker import ServedBroker
 from tests.unit.auth.keys import SECRET, token
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 TOPIC = "persistent://public/default/work-0"  # owned from the start
 SECONDS_MAX = 240
