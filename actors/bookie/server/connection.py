@@ -19,11 +19,11 @@ from heliograph.actors.bookie.config import (
     ENTRY_BYTES_MAX,
     GREETING_BYTES_MAX,
     GREETING_SECONDS_MAX,
-    KEPT_BODY_BYTES_LEAST,
     SLOW_CLIENT_SECONDS_MAX,
 )
 from heliograph.actors.bookie.journal.format import Kind
 from heliograph.actors.bookie.journal.journal import Journal, JournalItem
+from heliograph.actors.bookie.server.reads import range_fault
 from heliograph.actors.bookie.server.receiving import FrameReceiver
 from heliograph.actors.bookie.server.response_writer import ResponseWriter
 from heliograph.actors.bookie.store.payloads import NO_BODY, PART_BYTES, EntryPayload
@@ -42,7 +42,6 @@ from heliograph.actors.wire.lacs import decode_lacs
 from heliograph.actors.wire.messages import (
     LEDGER_ENTRIES_MAX,
     NUMBER_MAX,
-    READ_LIMIT_BYTES_MAX,
     Answer,
     BookieOp,
     BookieRequest,
@@ -67,7 +66,6 @@ _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _ENTRY = int(Kind.ENTRY)
 _ADD_FIELDS = len(BookieRequest._fields)
 _FLAGS = range(2 * max(Flag))
-_WITHOUT_ENTRY_ID = {BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
 _AT_ONCE_BYTES_MAX = CONNECTION_OUT_BYTES_MAX  # unsent answers, above which even cached entries are answered in turn
 _WITH_BODY = {BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
 
@@ -330,8 +328,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if (space.is_read_only or space.is_unlisted) and space.refuses(is_recovery=is_recovery):
             self._refuse(request_id, Status.READ_ONLY)
             return
-        stays = size >= KEPT_BODY_BYTES_LEAST and not is_ranged and self._receiver.stays
-        data = body if stays else bytes(body)  # which the next read overwrites
+        data = self._receiver.held(body)
         status = self._storage.add(ledger_id, entry_id, last_add_confirmed, data, is_recovery=is_recovery)
         if status is not Status.OK:
             self._refuse(request_id, status)
@@ -350,7 +347,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if not self._is_greeted:
             self._greet(request, bytes(body))
             return
-        fault = _range_fault(request)
+        fault = range_fault(request)
         if fault:
             self._send(Answer(request.request_id, Status.BAD_REQUEST, text=fault))
             return
@@ -485,20 +482,3 @@ def _answers_to(tokens: list[Any]) -> bytes:
         return encode_head([tokens[0][0], _OK, -1, ""], 0)
     alone = [encode_head([request_id, _OK, -1, ""], 0) for request_id, _, is_ranged in tokens if not is_ranged]
     return b"".join(alone) + encode_stored([request_id for request_id, _, is_ranged in tokens if is_ranged])
-
-
-def _range_fault(request: BookieRequest) -> str:
-    """Return which field of a request is out of range, "" if none is."""
-    op, _, ledger_id, entry_id, _, limit, last_entry_id = request
-    if op is BookieOp.STATISTICS:
-        return ""
-    least = -1 if op in _WITHOUT_ENTRY_ID else 0
-    if not 0 <= ledger_id <= NUMBER_MAX:
-        return f"{op.name} has ledger_id {ledger_id}, from 0 to 2**63 - 1 is required"
-    if not least <= entry_id < LEDGER_ENTRIES_MAX:
-        return f"{op.name} has entry_id {entry_id}, from {least} to 2**48 - 1 is required"
-    if not 0 <= limit <= READ_LIMIT_BYTES_MAX:
-        return f"{op.name} has limit {limit}, from 0 to 2**31 - 1 is required"
-    if not -1 <= last_entry_id < LEDGER_ENTRIES_MAX:
-        return f"{op.name} has last_entry_id {last_entry_id}, from -1 to 2**48 - 1 is required"
-    return ""

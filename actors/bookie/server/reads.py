@@ -25,12 +25,23 @@ from heliograph.actors.bookie.store.index import merge_runs
 from heliograph.actors.bookie.store.payloads import NO_BODY, EntryPayload, ReadBuffer
 from heliograph.actors.bookie.store.storage import ENTRY_ID_MAX, BookieStorage
 from heliograph.actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError
-from heliograph.actors.wire.messages import LIST_RUNS_MAX, Answer, BookieRequest, Flag, Status
+from heliograph.actors.wire.messages import (
+    LEDGER_ENTRIES_MAX,
+    LIST_RUNS_MAX,
+    NUMBER_MAX,
+    READ_LIMIT_BYTES_MAX,
+    Answer,
+    BookieOp,
+    BookieRequest,
+    Flag,
+    Status,
+)
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 READ_BUFFERS_BESIDE = 2  # buffers beyond one for each thread, for answers that are being sent
+_WITHOUT_ENTRY_ID = {BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
 Reply = tuple[Answer, EntryPayload]
 
 
@@ -267,3 +278,20 @@ class EntryReads:
     def _answer(self, request: BookieRequest, status: Status, text: str = "") -> Answer:
         lac = self._storage.last_add_confirmed(request.ledger_id)
         return Answer(request.request_id, status, lac, text)
+
+
+def range_fault(request: BookieRequest) -> str:
+    """Return which field of a request is out of range, "" if none is."""
+    op, _, ledger_id, entry_id, _, limit, last_entry_id = request
+    if op is BookieOp.STATISTICS:
+        return ""
+    least = -1 if op in _WITHOUT_ENTRY_ID else 0
+    if not 0 <= ledger_id <= NUMBER_MAX:
+        return f"{op.name} has ledger_id {ledger_id}, from 0 to 2**63 - 1 is required"
+    if not least <= entry_id < LEDGER_ENTRIES_MAX:
+        return f"{op.name} has entry_id {entry_id}, from {least} to 2**48 - 1 is required"
+    if not 0 <= limit <= READ_LIMIT_BYTES_MAX:
+        return f"{op.name} has limit {limit}, from 0 to 2**31 - 1 is required"
+    if not -1 <= last_entry_id < LEDGER_ENTRIES_MAX:
+        return f"{op.name} has last_entry_id {last_entry_id}, from -1 to 2**48 - 1 is required"
+    return ""

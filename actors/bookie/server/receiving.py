@@ -138,7 +138,7 @@ class FrameReceiver:
         self.frame_bytes_max = frame_bytes_max
         self._first_bytes_max = first_bytes_max  # 0: the first frame was received
         self._memory = memory
-        self.stays = False  # the large bodies of the last call never change; False: they are as the small ones
+        self._stays = False  # what the last call returned is not overwritten by the next read
         self._unfinished: memoryview | None = None
         self._number = 0  # of the place of an unfinished frame in a slab; 0: it is not in one
         self._held = 0
@@ -174,8 +174,8 @@ class FrameReceiver:
     def received(self, count: int) -> list[tuple[list[Any], memoryview]]:
         """Return header and body of every frame that is complete now.
 
-        Bodies are valid until the next read only. If ``stays`` is set, those of an ADD of KEPT_BODY_BYTES_LEAST or more
-        never change. It is not set if most of what was read is small: a view of little would hold much memory (I15).
+        Bodies are valid until the next read only, see ``held``. If most of what was read is in small frames, large ones
+        are copied as well: a view of little would hold much memory (I15).
 
         Raises:
             FrameError: a frame exceeds the limit or its header is damaged. The connection must be closed.
@@ -199,14 +199,18 @@ class FrameReceiver:
         if frames:
             self._first_bytes_max = 0
             if position == len(view) < KEPT_BODY_BYTES_LEAST:  # as most reads while messages come one by one
-                self.stays = False
+                self._stays = False
                 return frames
         large = sum([len(body) for header, body in frames if _may_stay(header, body)])
         is_begun = position < len(view) and self._begin(view, position, wanted, large, is_own=is_own)
-        self.stays = is_own or is_begun or 2 * large >= position
-        if large and self.stays and not is_own and not is_begun:
+        self._stays = is_own or is_begun or 2 * large >= position
+        if large and self._stays and not is_own and not is_begun:
             self._memory.keep(position)
         return frames
+
+    def held(self, body: memoryview) -> bytes | memoryview:
+        """Return a body of the last call, or a part of one, as bytes that never change."""
+        return body if self._stays and len(body) >= KEPT_BODY_BYTES_LEAST else bytes(body)
 
     def _begin(self, view: memoryview, start: int, wanted: int, large: int, *, is_own: bool) -> bool:
         """Hold the start of a frame; return whether it is in a slab, where its rest goes behind it."""

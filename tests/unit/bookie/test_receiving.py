@@ -44,8 +44,7 @@ class Sockets:
         room[:count] = unread[:count]
         del unread[:count]
         for _, body in receiver.received(count):
-            stays = len(body) >= KEPT_BODY_BYTES_LEAST and receiver.stays
-            self.held.append((self._sent[socket].pop(0), body if stays else bytes(body)))
+            self.held.append((self._sent[socket].pop(0), receiver.held(body)))
 
     def check(self) -> None:
         """Compare what is held with what was sent."""
