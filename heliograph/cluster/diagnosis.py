@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -34,7 +35,11 @@ def why_not_running(name: str, place: Place, namespace: str) -> str:
 
 def living_nodes() -> list[Node]:
     """Return Ray's living nodes."""
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return living(ray.nodes())  # type: ignore[no-untyped-call]
+
+
+def living(nodes: Sequence[dict[str, Any]]) -> list[Node]:
+    """Return the living ones of nodes that Ray listed."""
     return [
         Node(node["NodeManagerAddress"], node["Labels"], node.get("NodeManagerHostname", ""))
         for node in nodes

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -84,7 +86,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
         state = known or started or _joined(config)
         try:
             if started is not None:
-                _attach(config, home, state)
+                discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
                 _clear_what_ended(config, home, progress)
             state = _deploy(config, home, state, progress, is_first=started is not None, metadata_only=metadata_only)
             if not metadata_only:
@@ -264,7 +266,7 @@ def _deploy(
     from heliograph.cluster.deployment import deploy
     from heliograph.cluster.joining.view import ClusterCard, OutsideView
 
-    _attach(config, home, state)
+    discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
     settings = setting_report.given(config)
     home.keep_secret(config.secrets)
     file = {} if config.config_file is None else {setting_report.FILE: str(config.config_file)}
@@ -288,10 +290,6 @@ def _deploy(
     seen.publish(replace(card, **{name: getattr(state, name) for name in told}))
     home.save(state)
     return state
-
-
-def _attach(config: ClusterConfig, home: ClusterHome, state: ClusterState) -> None:
-    discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
 
 
 def _clear_what_ended(config: ClusterConfig, home: ClusterHome, progress: Progress) -> None:
@@ -383,6 +381,8 @@ def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
         ray_on_loopback=config.ray_on_loopback,
     )
     home.save(state)  # from here on `down` can stop it, even if this process ends
+    # What creates the parts takes a second or two to import, and so does Ray to start.
+    threading.Thread(target=import_module, args=("heliograph.cluster.deployment",), daemon=True).start()
     try:
         state = replace(state, ray_address=launch.wait_for_ray(head, home))
         if is_wanted(config):

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 ELECTION = "operator"
 POLL_SECONDS = 1.0  # between two looks at the nodes
-FACTS_EVERY = 5  # looks, between two questions to the parts
+FACTS_EVERY = 10  # looks, between two questions to the parts
 CREATE_MS, CREATE_MS_MAX = 1_000, 60_000  # pauses between attempts to create one part  # I15
 STARTS_REPORTED = 3  # in a row, from which on they are a crash loop
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from heliograph.base.addressing.part_handle import find_shared_process, part_names, shared_parts
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.client import ray_release
-from heliograph.cluster.diagnosis import living_nodes, reason
+from heliograph.cluster.diagnosis import living, reason
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.ports import ClusterPort, PartFacts
 from heliograph.cluster.removal import end, existing
@@ -39,6 +39,7 @@ class RayPort(ClusterPort):
     def __init__(self, namespace: str, create: Create) -> None:
         self._namespace = namespace
         self._create = create
+        self._asked: dict[str, Any] = {}  # handles of the parts that answered a question about themselves last
 
     @override
     async def sight(self, homes: Mapping[str, str]) -> Sight:
@@ -50,6 +51,8 @@ class RayPort(ClusterPort):
 
     @override
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
+        for name in self._asked.keys() - names:
+            del self._asked[name]
         found = await asyncio.gather(*(self._facts_of(name) for name in names))
         return {name: facts for name, facts in zip(names, found, strict=True) if facts is not None}
 
@@ -109,31 +112,35 @@ class RayPort(ClusterPort):
         handle = await asyncio.to_thread(existing, name, self._namespace)
         if handle is None:
             raise ServiceNotReadyError(f"{name} does not run")
-        try:
-            async with asyncio.timeout(seconds):
-                return await getattr(handle, method).remote(*arguments)
-        except TimeoutError:
-            raise ServiceNotReadyError(f"{name} does not answer within {seconds:.0f} s") from None
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, HeliographError):
-                raise error.cause from error
-            raise ServiceNotReadyError(f"{name}: {reason(error)}") from error
-        except ray.exceptions.RayError as error:
-            raise ServiceNotReadyError(f"{name} does not answer: {reason(error)}") from error
+        return await _answer(handle, name, method, seconds, *arguments)
 
     async def _facts_of(self, name: str) -> PartFacts | None:
+        handle = self._asked.pop(name, None) or await asyncio.to_thread(existing, name, self._namespace)
+        if handle is None:
+            return None
         try:
-            found = await self._call(name, "part_facts", FACTS_SECONDS)
+            found = await _answer(handle, name, "part_facts", FACTS_SECONDS)
         except HeliographError:
             return None
+        self._asked[name] = handle
         return PartFacts(found["version"], found["node_address"], found["starts"], found["failure"])
 
     def _look(self) -> tuple[list[Any], frozenset[str], frozenset[str]]:
-        return living_nodes(), frozenset(part_names(self._namespace)), _draining()
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        ids = ray_release.draining_nodes()
+        draining = frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)
+        return living(nodes), frozenset(part_names(self._namespace)), draining
 
 
-def _draining() -> frozenset[str]:
-    """Return the addresses of the nodes that Ray drains."""
-    ids = ray_release.draining_nodes()
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)
+async def _answer(handle: Any, name: str, method: str, seconds: float, *arguments: Any) -> Any:
+    try:
+        async with asyncio.timeout(seconds):
+            return await getattr(handle, method).remote(*arguments)
+    except TimeoutError:
+        raise ServiceNotReadyError(f"{name} does not answer within {seconds:.0f} s") from None
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, HeliographError):
+            raise error.cause from error
+        raise ServiceNotReadyError(f"{name}: {reason(error)}") from error
+    except ray.exceptions.RayError as error:
+        raise ServiceNotReadyError(f"{name} does not answer: {reason(error)}") from error
