@@ -61,10 +61,16 @@ class Rolling:
             failure = await self._whole(roster, before=name)
             if failure:
                 break
+            if name == OPERATOR:  # this one was started with the process that it shares; all parts are there again
+                done.append(left.pop(0))
+                await self._record(left, done, "")
+                continue
             self._note(NOTE, f"restarting {name}; {len(done)} done, {len(left) - 1} to go")
             shared = await self._shared_process_of(name, left)
             if shared:
-                left = [each for each in left if each not in shared]
+                # The operator is the first of what is left, so that its successor waits until all parts serve.
+                is_own = OPERATOR in await self._cluster.shared()
+                left = [*([OPERATOR] if is_own else []), *(each for each in left if each not in shared)]
                 failure = await self._restart_shared(shared, left, done, roster)
                 done += shared
                 continue
@@ -99,7 +105,7 @@ class Rolling:
     async def _restart_shared(self, names: list[str], left: list[str], done: list[str], roster: Roster) -> str:
         """Restart the process that parts share. Return why one of them does not serve, or nothing.
 
-        It is recorded before: this operator may be one of the parts, and another one goes on.
+        It is recorded before: this operator may be one of the parts, and its successor goes on.
         """
         for name in names:
             if kind_of(name) == "broker":

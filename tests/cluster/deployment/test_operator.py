@@ -90,8 +90,9 @@ def test_bookies_are_added_used_and_taken_out(operated: LiveCluster, topic: str)
                 assert reader.receive(60).value == b"x"
 
 
-def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: str, tmp_path: Path) -> None:
+def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: str) -> None:
     operated.attach()
+    disk = operated.home / "disk"  # which lasts as long as the cluster: the next test starts the bookie there
     wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
     with heliograph.connect(namespace=operated.namespace) as client, client.producer(topic) as producer:
         for number in range(100):
@@ -99,12 +100,12 @@ def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: st
     old = operated.call("bookie-2", "directories")
     refused = helio(operated, "bookies", "move", "bookie-2", "--to", "here", code=2)
     assert "not absolute" in refused["error"]["message"]
-    moved = helio(operated, "bookies", "move", "bookie-2", "--to", str(tmp_path), "--wait", "300")
+    moved = helio(operated, "bookies", "move", "bookie-2", "--to", str(disk), "--wait", "300")
     assert moved["serving"]
     assert moved["files"] > 0
     found = operated.call("bookie-2", "directories")
-    assert found["journal"] == [str(tmp_path / "bookie-2" / "journal")]
-    assert found["data"] == [str(tmp_path / "bookie-2" / "ledgers")]
+    assert found["journal"] == [str(disk / "bookie-2" / "journal")]
+    assert found["data"] == [str(disk / "bookie-2" / "ledgers")]
     assert not any(Path(path).exists() for path in (*old["journal"], *old["data"]))
     assert all(Path(path).exists() for path in moved["old_directories"])
     wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")

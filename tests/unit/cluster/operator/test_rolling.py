@@ -148,6 +148,14 @@ def test_parts_that_share_a_process_are_restarted_with_it() -> None:
     assert roster.failure == ""
 
 
+def test_the_operator_of_a_shared_process_goes_on_when_all_parts_serve() -> None:
+    """Its predecessor has ended with the process, and has recorded that it is the next."""
+    events, roster = restarted(PARTS, sharing=frozenset({*PARTS, "operator"}), wanted=("operator",))
+    assert events == []
+    assert roster.restart is None
+    assert roster.failure == ""
+
+
 def test_one_part_of_a_shared_process_is_restarted_alone() -> None:
     events, _ = restarted(PARTS, sharing=frozenset(PARTS), wanted=("bookie-2",))
     assert created(events) == ["bookie-2"]
