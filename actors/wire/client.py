@@ -23,6 +23,7 @@ from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello,
 from heliograph.actors.wire.lacs import encode_lacs
 from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieOp, BookieRequest, Flag, Status
 from heliograph.actors.wire.ranges import (
+    ALONE_BURST_MAX,
     ALONE_BYTES_MAX,
     ALONE_IDS_FROM,
     AddListener,
@@ -114,6 +115,7 @@ class BookieConnection:
         self._retry_after_ms = 0
         self._pending: dict[int, _Pending] = {}
         self._adds = PendingAdds()
+        self._burst = 0  # adds since none waited for an answer
         self._range = OpenRange()
         self._takes_ranges = False  # whether the bookie has said that it knows ADDS
         self._takes_lacs = False  # the same of LACS
@@ -183,19 +185,24 @@ class BookieConnection:
         """Send an add. The answer comes in a call of ``listener``, never during this call.
 
         It is written at once if no other add waits for its answer, and nothing waits to be written: so the order of
-        requests is kept. The payload is not copied if it is large.
+        requests is kept. Behind a burst it waits for the others of its turn, because a bookie would sync it by itself
+        and all of them after it. The payload is not copied if it is large.
         """
         adds, transport = self._adds, self._transport
         if transport is None or len(self._pending) + len(adds) >= PENDING_REQUESTS_MAX:  # I15
             if not self._may_send():
                 self._loop.call_soon(self._tell_add, listener, tag, self._unavailable())
                 return
-        elif not adds and not self._is_flush_due and entry.size <= ALONE_BYTES_MAX:
-            if not entry.alone:
-                entry.travel_alone(next(self._alone_ids))
-            adds[entry.alone_id] = (listener, tag, deadline_ms)
-            transport.write(entry.alone)
-            return
+        elif not adds:
+            burst, self._burst = self._burst, 0
+            if burst <= ALONE_BURST_MAX and not self._is_flush_due and entry.size <= ALONE_BYTES_MAX:
+                if not entry.alone:
+                    entry.travel_alone(next(self._alone_ids))
+                self._burst = 1
+                adds[entry.alone_id] = (listener, tag, deadline_ms)
+                transport.write(entry.alone)
+                return
+        self._burst += 1
         request_id = self._next_id
         self._next_id = request_id + 1
         adds[request_id] = (listener, tag, deadline_ms)

@@ -23,6 +23,7 @@ RANGED_ENTRY_BYTES_MAX = 16 << 10  # a larger entry travels by itself, so that n
 RANGE_BYTES_MAX = 60 << 10  # of a frame's body # I15
 RANGE_ENTRIES_MAX = 1_024  # of a frame, and of a run # I15
 ALONE_BYTES_MAX = 64 << 10  # of an entry that is copied into one frame for all its bookies
+ALONE_BURST_MAX = 4  # adds in a burst, behind which the next one still travels alone
 ALONE_IDS_FROM = 1 << 62  # request ids of such frames, which no range counts up to
 
 _SIZE = struct.Struct(">I")

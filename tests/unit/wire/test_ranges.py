@@ -16,6 +16,7 @@ from heliograph.actors.wire.entry import decode_entry, encode_entry_head
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request, encode_answer, encode_head
 from heliograph.actors.wire.messages import NUMBER_MAX, REVISION, Answer, BookieOp, BookieRequest, Status
 from heliograph.actors.wire.ranges import (
+    ALONE_BURST_MAX,
     RANGE_BYTES_MAX,
     RANGE_ENTRIES_MAX,
     RANGED_ENTRY_BYTES_MAX,
@@ -308,6 +309,26 @@ def test_a_lone_add_leaves_at_once_and_those_behind_it_wait_for_the_turns_end() 
         connection.add(entry(1, 3), listener, 3, 1 << 60)
         assert written.ops() == [BookieOp.ADD, BookieOp.ADDS, BookieOp.ADD]
         await told(listener, 4)
+
+    play(bookie, scene)
+
+
+def test_behind_a_burst_an_add_waits_for_the_others_of_its_turn() -> None:
+    bookie = Bookie(REVISION, ok)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        for entry_id in range(ALONE_BURST_MAX + 1):
+            connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
+        await told(listener, ALONE_BURST_MAX + 1)
+        written = Written(connection)
+        connection.add(entry(1, 10), listener, 10, 1 << 60)
+        connection.add(entry(1, 11), listener, 11, 1 << 60)
+        assert written.ops() == []
+        await told(listener, ALONE_BURST_MAX + 3)
+        assert written.ops() == [BookieOp.ADDS]
+        connection.add(entry(1, 12), listener, 12, 1 << 60)
+        assert written.ops() == [BookieOp.ADDS, BookieOp.ADD]
+        await told(listener, ALONE_BURST_MAX + 4)
 
     play(bookie, scene)
 
