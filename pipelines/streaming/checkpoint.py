@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.base.errors import BadRequestError, ConflictError, ResourceError
@@ -32,11 +32,13 @@ Planner = Callable[[Mapping[int, Position]], Sequence[LedgerRange]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch: a ``batch_id`` always stands for the same ranges."""
+    """One micro-batch: a ``batch_id`` always stands for the same ranges. One that ``is_fresh`` was planned by this
+    process just now; the addresses of others, which were stored, may have changed since."""
 
     batch_id: int
     ranges: tuple[LedgerRange, ...]
     next_positions: Mapping[int, Position]  # per partition: the first position after the batch
+    is_fresh: bool = field(default=False, compare=False)
 
 
 class StreamCheckpoint:
@@ -177,7 +179,7 @@ def next_batch(
             positions[partition] = (taken.ledger_id, taken.last_entry_id + 1)
     if not chosen:
         return None
-    return Batch(last.batch_id + 1 if last else 0, tuple(chosen), positions)
+    return Batch(last.batch_id + 1 if last else 0, tuple(chosen), positions, is_fresh=True)
 
 
 def batches(

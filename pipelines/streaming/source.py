@@ -80,7 +80,7 @@ class StreamSource:
             until_caught_up=until_caught_up,
             on_commit=self._acknowledge,
         ):
-            yield batch.batch_id, self._ranges_of(batch)
+            yield batch.batch_id, list(batch.ranges) if batch.is_fresh else self._ranges_of(batch)
 
     def schemas(self, schema: object) -> TopicSchemas | None:
         """Return the schemas of the registry as they are now, if ``schema`` asks for them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,9 @@ from heliograph.base.errors import (
     TopicNotFoundError,
 )
 from heliograph.client.admin.admin import AdminSync
+from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.ranges import LedgerRange
+from heliograph.pipelines.streaming import source
 from heliograph.pipelines.streaming.checkpoint import StreamCheckpoint, batches
 from heliograph.pipelines.streaming.patience import Patience
 from heliograph.pipelines.streaming.subscription import StreamSubscription
@@ -89,6 +93,27 @@ def test_the_position_is_told_after_the_commit_is_durable(tmp_path: Path) -> Non
     assert (
         checkpoint.stream_id() == StreamCheckpoint(tmp_path).stream_id() != StreamCheckpoint(tmp_path / "b").stream_id()
     )
+
+
+def test_only_a_batch_of_an_earlier_run_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The plan that was just made has the present addresses and grants."""
+    asked: list[list[LedgerRange]] = []
+
+    def planned(topic: str, start: dict[int, Any], **_: object) -> list[LedgerRange]:
+        return [] if start else [replace(a_range(0, 9), grant="fresh")]
+
+    def refreshed(ranges: list[LedgerRange], **_: object) -> list[LedgerRange]:
+        asked.append(list(ranges))
+        return [replace(piece, grant="refreshed") for piece in ranges]
+
+    monkeypatch.setattr(source, "plan_topic", planned)
+    monkeypatch.setattr(source, "refresh_addresses", refreshed)
+    monkeypatch.setattr(ClusterAccess, "admin_sync", lambda self: FakeAdmin())
+    for is_first in (True, False):
+        running = source.StreamSource(TOPIC, tmp_path, ClusterAccess()).batches(until_caught_up=True)
+        batch_id, (piece,) = next(running)
+        assert (batch_id, piece.grant, len(asked)) == ((0, "fresh", 0) if is_first else (0, "refreshed", 1))
+        running.close()
 
 
 class Clock:
