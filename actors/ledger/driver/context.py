@@ -14,7 +14,7 @@ from heliograph.actors.ledger.driver.directory import BookieDirectory
 from heliograph.actors.ledger.driver.placements import PLACEMENT, PlacementRegistry
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.health import BookieHealth
-from heliograph.actors.wire.client import BookieClient
+from heliograph.actors.wire.connections import BookieClient
 from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.messages import BookieRequest
 from heliograph.base.crash import end_process

@@ -45,7 +45,7 @@ KINDS = {  # the names that faults use
 
 
 class SimulatedBookieClient:
-    """A stand-in for ``heliograph.actors.wire.client.BookieClient``."""
+    """A stand-in for ``heliograph.actors.wire.connections.BookieClient``."""
 
     def __init__(self, cluster: Cluster, process: Process, loop: SimulatedLoop) -> None:
         self.cluster = cluster

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from heliograph.actors.errors import BookieError, BookieUnavailableError
-from heliograph.actors.wire.client import BookieClient, BookieConnection
+from heliograph.actors.wire.client import BookieConnection
+from heliograph.actors.wire.connections import BookieClient
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request, encode_answer
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 

@@ -1,0 +1,81 @@
+"""The connections of one ledger client: one for each bookie, at the address that it has now."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from heliograph.actors.wire.client import BookieConnection
+from heliograph.actors.wire.grant import ReadGrant
+from heliograph.actors.wire.ranges import ALONE_IDS_FROM
+from heliograph.base.crash import end_process
+from heliograph.base.tls.contexts import ClientTls
+
+
+class BookieClient:
+    """The connections to bookies of one ledger client."""
+
+    def __init__(
+        self,
+        address_of: Callable[[str], str | None],
+        now: Callable[[], int],
+        *,
+        secret: str | ReadGrant | None = None,
+        on_broken: Callable[[BaseException], None] = end_process,
+        tls: ClientTls | None = None,
+    ) -> None:
+        """Args:
+        address_of: returns the address of a bookie, None if it is unknown.
+        now: the clock of the deadlines, in milliseconds.
+        secret: the cluster's, if it has one, or a grant.
+        on_broken: called with an error that a callback raised; by default the process ends.
+        """
+        self._address_of = address_of
+        self._tls = tls
+        self._now = now
+        self._secret = secret
+        self._on_broken = on_broken
+        self._is_closed = False
+        self._connections: dict[str, BookieConnection] = {}
+        self._alone_ids = itertools.count(ALONE_IDS_FROM)
+
+    def connection(self, bookie_id: str) -> BookieConnection | None:
+        """Return the connection to a bookie, None if its address is unknown or the client is closed."""
+        connection = self._connections.get(bookie_id)
+        if connection is not None and connection.is_open:
+            return connection
+        return None if self._is_closed else self._at_its_address(bookie_id, connection)
+
+    def _at_its_address(self, bookie_id: str, connection: BookieConnection | None) -> BookieConnection | None:
+        address = self._address_of(bookie_id)
+        if connection is not None and (address is None or address == connection.address):
+            return connection
+        if connection is not None:  # later: it answers waiting requests, and no answer may come during a call
+            asyncio.get_running_loop().call_soon(connection.close)
+        if address is None:
+            return None
+        connection = self._connections[bookie_id] = BookieConnection(
+            bookie_id,
+            address,
+            self._now,
+            secret=self._secret,
+            on_broken=self._on_broken,
+            tls=self._tls,
+            alone_ids=self._alone_ids,
+        )
+        return connection
+
+    def expire(self, now: int) -> None:
+        """Answer the requests of all connections whose deadline has passed with an error. Replace the connections to
+        bookies whose address has changed."""
+        for bookie_id, connection in list(self._connections.items()):
+            connection.expire(now)
+            self._at_its_address(bookie_id, connection)  # it may have moved, with its old connection still open
+
+    def close(self) -> None:
+        """Close every connection. None is opened afterwards."""
+        self._is_closed = True
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._connections.clear()
