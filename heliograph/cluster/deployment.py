@@ -9,7 +9,6 @@ control. A high ``max_concurrency`` lets administrative calls pass those that wa
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,6 @@ from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.namespaces.bundles import bundles_for
 from heliograph.base.addressing.part_handle import SHARED_PROCESS, SharedPart, describe, part_names
 from heliograph.base.errors import InvalidConfigError, ResourceError
-from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import NODE, ListenAddress, is_loopback
 from heliograph.base.settings import portable, restored
@@ -37,6 +35,7 @@ from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.etcd_members.record import check_moved, note_formed, plan_of, with_membership
+from heliograph.cluster.head.worker_environment import worker_environment
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.naming import START_GROUPS
@@ -64,7 +63,6 @@ SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to e
 NEEDED = ("metadata", "bookie", "broker")  # kinds of which at least one part has to serve
 NODE_POLL_SECONDS = 0.5
 ADDRESS_SHARE = 0.001  # of a node's resource for its address; each of up to 1,000 actors holds as much
-REPAIR_NICENESS = "10"  # of the processes of auditor and replication workers, for the machine's scheduler
 CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
 # Of Ray's resource "memory", for each actor: an autoscaler removes nodes whose resources are all free.
 HELD_MEMORY_BYTES = 1 << 20
@@ -378,6 +376,7 @@ def _shared_process(config: ClusterConfig, address: str) -> Any:
 
 
 def _actor(actor_class: type[Any], name: str, kind: str, config: ClusterConfig, options: Mapping[str, Any]) -> Any:
+    environment = worker_environment(kind, config)
     return ray.remote(actor_class).options(
         name=name,
         namespace=config.namespace,
@@ -388,7 +387,7 @@ def _actor(actor_class: type[Any], name: str, kind: str, config: ClusterConfig, 
         max_concurrency=CALLS_AT_ONCE_MAX,
         num_cpus=config.actor_cpus,
         memory=HELD_MEMORY_BYTES,
-        runtime_env={"env_vars": _environment(kind)},
+        runtime_env={"env_vars": environment} if environment else None,
         **options,
     )
 
@@ -443,15 +442,6 @@ def _with_credentials(config: ClusterConfig, metadata_url: str) -> str:
     if config.metadata_password is None:
         return metadata_url
     return with_password(metadata_url, config.metadata_password.get_secret_value())
-
-
-def _environment(kind: str) -> dict[str, str]:
-    # With Ray's default of 15, other programs starve a broker; audits and repair are to leave processor time to it.
-    environment = {"RAY_worker_niceness": REPAIR_NICENESS if kind in ("auditor", "replicator") else "0"}
-    for name in ("RAY_AUTH_MODE", STUCK_SECONDS_VARIABLE):
-        if value := os.environ.get(name):
-            environment[name] = value
-    return environment
 
 
 def _check_reach(config: ClusterConfig, parts: Sequence[Part], nodes: Sequence[Node]) -> None:
