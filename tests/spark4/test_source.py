@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import type_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from pyspark.errors import AnalysisException, PySparkException
 
 from heliograph.client.admin.admin import AdminSync
+from tests.unit.pipelines.reading.registered import TYPE
 
 ROWS = 3_000
 
@@ -118,6 +121,28 @@ def test_a_schema_is_registered_and_checked_before_rows_are_written(spark: Any, 
     with pytest.raises(PySparkException, match=r"[Ii]ncompatible"):
         written(spark.sql("select 'text' id"), topic="typed", value="*", schema="avro")
     assert source(spark, "typed").count() == 2
+
+
+def test_messages_of_protobuf_are_written_and_read_by_their_definition(spark: Any, client: Any, tmp_path: Path) -> None:
+    schema = {"type": "PROTOBUF", "schema": TYPE.data.decode(), "properties": dict(TYPE.properties)}
+    AdminSync().create_topic("messages")
+    AdminSync().schemas.put("messages", schema)
+    files = FileDescriptorSet()
+    for file in ("any", "source_context", "type"):
+        type_pb2.DESCRIPTOR.pool.FindFileByName(f"google/protobuf/{file}.proto").CopyToProto(files.file.add())
+    definition = tmp_path / "type.desc"
+    definition.write_bytes(files.SerializeToString())
+    given = {"schema": "registry", "protobufDescriptorFile": str(definition)}
+    others = "array('a', 'b') oneofs, 'SYNTAX_PROTO3' syntax, struct('f' file_name) source_context"
+    frame = spark.sql(f"select 'n' name, {others}")
+    written(frame, topic="messages", value="*", **given)
+    (row,) = source(spark, "messages", **given).collect()
+    assert (row["name"], row["oneofs"], row["syntax"]) == ("n", ["a", "b"], "SYNTAX_PROTO3")
+    assert row["source_context"]["file_name"] == "f"
+    (plain,) = source(spark, "messages", schema="registry").collect()
+    assert (plain["syntax"], bytes(plain["source_context"])) == (1, b"\x0a\x01f")
+    with pytest.raises(PySparkException, match="protobuf_descriptor"):
+        written(frame, topic="messages", value="*", schema="registry")
 
 
 def test_options_that_are_wrong_are_told(spark: Any) -> None:
