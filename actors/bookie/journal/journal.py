@@ -241,6 +241,7 @@ class Journal:
                 error = self._commit(items, batch_bytes(items), is_on_loop=False)
                 if items:  # I1: after the sync, never before
                     self._ports.post(partial(self._notify_now, items, error))
+                del items  # so that their memory is free while the thread waits
         except BaseException as failure:
             self._has_failed = True
             self._ports.post(partial(self._ports.on_failure, failure))

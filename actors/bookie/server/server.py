@@ -140,7 +140,7 @@ class BookieServer:
             self.guard.leave(connection.address)
 
     def regulate(self) -> None:
-        """Have every connection check its bounds again, after a flush or a failed flush."""
+        """Have every connection check its bounds again, after a flush or a failed flush, and free memory."""
         self.receive_memory.trim()
         for connection in self._connections:
             connection.regulate()

@@ -113,6 +113,7 @@ class Checkpointer:
                 await asyncio.wait_for(self._wanted.wait(), self._interval_seconds)
             self._wanted.clear()
             if not self._storage.has_changes:
+                self.on_settled()  # memory of a load that has ended is freed
                 continue
             try:
                 await self.checkpoint()

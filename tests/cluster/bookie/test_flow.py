@@ -186,3 +186,22 @@ def test_copies_of_repair_wait_for_a_flush_before_clients_do(tmp_path: Path, mon
             repair.close()
 
     asyncio.run(scenario())
+
+
+def test_a_bookie_at_rest_frees_the_memory_that_large_entries_came_in(tmp_path: Path) -> None:  # I15
+    async def scenario() -> None:
+        config = small_config(tmp_path, flush_interval_ms=20, journal_file_bytes=1 << 20)
+        async with serving(config) as (bookie, peer):
+            assert bookie._running is not None
+            memory = bookie._running.server.receive_memory
+            highest = 0
+            for start in range(0, 40, 20):
+                adds = [peer.add(5, number, bytes(200_000)) for number in range(start, start + 20)]
+                assert {answer.status for answer, _ in await asyncio.gather(*adds)} == {Status.OK}
+                highest = max(highest, memory.slabs)
+            assert highest > 1
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while memory.slabs > 1:  # noqa: ASYNC110 - it looks at the memory
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
