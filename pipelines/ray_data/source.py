@@ -82,11 +82,13 @@ class TopicDatasource(Datasource):
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
         schema = self._table.schema
+        # A Ray that has no limits, as 2.49, asks for none, and does not know the argument.
+        limits: dict[str, Any] = {} if per_task_row_limit is None else {"per_task_row_limit": per_task_row_limit}
         tasks = []
         for pieces in split(self._ranges, max(1, parallelism), self._task_bytes_min):
             metadata = BlockMetadata(num_rows=None, size_bytes=_bytes_of(pieces), input_files=None, exec_stats=None)
             read = _read_function(pieces, self._table)
-            tasks.append(ReadTask(read, metadata, schema=schema, per_task_row_limit=per_task_row_limit))
+            tasks.append(ReadTask(read, metadata, schema=schema, **limits))
         return tasks
 
     @override
