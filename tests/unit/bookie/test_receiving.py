@@ -18,7 +18,7 @@ SLABS_MAX = 4
 
 
 class Sockets:
-    """Connections that share the memory of a server, and whoever keeps their large bodies as views."""
+    """Connections that share the memory of a server, and a keeper of views of their large bodies."""
 
     def __init__(self, count: int) -> None:
         self.memory = ReceiveMemory(SLABS_MAX)
