@@ -48,7 +48,7 @@ SABOTAGES: dict[str, tuple[str, str, Any]] = {
         lambda commands, _: commands._accept(pb.CommandConnect(), INTERNAL),
     ),
     "numbers of requests have ranges": (
-        "bookie", "heliograph.actors.bookie.server.connection._range_fault", lambda _: "",
+        "bookie", "heliograph.actors.bookie.server.connection.range_fault", lambda _: "",
     ),
     "bookies refuse strangers": (
         "bookie-door", "heliograph.base.guard.handshake.ServerHandshake.accepts", lambda *_: True,

@@ -23,6 +23,7 @@ PARTS = ["auditor", "bookie-1", "bookie-2", "broker-1", "broker-2", "gateway", "
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     """All parts in one process, on a Ray without a dashboard."""
+    discovery.detach()  # from the Ray of other tests, which ``start`` would use
     running = start(
         tmp_path_factory.mktemp("together"),
         f"together-{uuid.uuid4().hex[:8]}",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import ray.exceptions
+import ray.util
 
 from heliograph.base.errors import ClusterNotFoundError, ConflictError, InvalidConfigError, ServiceNotReadyError
 from heliograph.base.home import ClusterHome, ClusterState
@@ -77,6 +78,8 @@ def broker(answer: Any) -> Any:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(discovery, "_import_ray", lambda: fake)
+    monkeypatch.setattr(ray, "get_actor", lambda name, namespace: fake.get_actor(name, namespace))
+    monkeypatch.setattr(ray.util, "list_named_actors", fake.util.list_named_actors)
     monkeypatch.setattr(discovery, "_use_token_if_local", lambda address, *, is_known: None)
     monkeypatch.setattr(ray_release, "dashboard_url", lambda: "http://127.0.0.1:8265")
     for name in ("RAY_ADDRESS", "HELIOGRAPH_HOME", "HELIOGRAPH_NAMESPACE"):
