@@ -26,13 +26,13 @@ from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.store import MetadataStore
-from tests.cluster.bookie.damage.test_crash_images import Recording, cut_points, index_copied
+from tests.cluster.bookie.damage.test_crash_images import Recording, index_copied
 from tests.cluster.bookie.damage.test_kept_logs import ENTRIES, SETTINGS, check, fill, kept_in, payload, storage_of
-from tests.cluster.bookie.damage.test_single_write import check_all, open_image, write_more
+from tests.cluster.bookie.damage.test_single_write import check_cuts
 from tests.cluster.support.bookie_folders import quick_folder
 from tests.cluster.support.bookie_metadata import make_ledger
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
-from tests.unit.bookie.disks import Image, RecordingDisk
+from tests.unit.bookie.disks import RecordingDisk
 
 IMAGES_MAX = 6
 
@@ -156,20 +156,7 @@ def cut_everywhere(images: int) -> None:
             asyncio.run(record(recording, config))
         log = recording.disk.log
         adopted = next(n for n, step in enumerate(log) if step[0] == "rename" and step[1].suffix == ".kept")
-        chance = random.Random(adopted)
-        points = [n for n in cut_points(log) if n > adopted]
-        for number, steps in enumerate(sorted(chance.sample(points, min(len(points), images)))):
-            image = Image(log, steps, ("torn", "lost", "kept", "lost")[number % 4], chance)
-            image.write_to(home)
-            assert image.index_snapshot is not None
-            shutil.copytree(image.index_snapshot, home / "data" / "index")
-            storage = open_image(config)
-            try:
-                check_all(storage, recording, steps)
-                write_more(storage)
-                check_all(storage, recording, steps)
-            finally:
-                storage.close()
+        check_cuts(recording, config, home, adopted, images, random.Random(adopted))
 
 
 @pytest.mark.parametrize("images", [IMAGES_MAX, pytest.param(60, marks=pytest.mark.full)])

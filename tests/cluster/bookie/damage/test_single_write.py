@@ -142,10 +142,23 @@ def cut_everywhere(
     config: BookieConfig, home: Path, snapshots: Path, images: int, mode: str | None = None
 ) -> Recording:
     recording = record(config, home, snapshots)
+    served_from = next(n for n, step in enumerate(recording.disk.log) if step[0] == "index")
+    check_cuts(recording, config, home, served_from, images, random.Random(SEED), mode)
+    return recording
+
+
+def check_cuts(
+    recording: Recording,
+    config: BookieConfig,
+    home: Path,
+    served_from: int,
+    images: int,
+    chance: random.Random,
+    mode: str | None = None,
+) -> None:
+    """Cut the power at steps after ``served_from``, and check what a bookie that starts then has and goes on with."""
     log = recording.disk.log
-    served_from = next(n for n, step in enumerate(log) if step[0] == "index")
     points = [n for n in cut_points(log) if n > served_from]
-    chance = random.Random(SEED)
     for number, steps in enumerate(sorted(chance.sample(points, min(len(points), images)))):
         how = mode or ("torn", "lost", "kept", "lost")[number % 4]
         image = Image(log, steps, how, chance)
@@ -162,7 +175,6 @@ def cut_everywhere(
             raise
         finally:
             storage.close()
-    return recording
 
 
 def check_all(storage: BookieStorage, recording: Recording, steps: int) -> None:
