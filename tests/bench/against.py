@@ -80,14 +80,24 @@ def unpack(revision: str, directory: Path) -> Path:
         RuntimeError: git does not have it.
     """
     packed = directory.with_suffix(".tar")
-    command = ["git", "-C", str(ROOT), "archive", f"--output={packed}", revision, *FOLDERS]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise RuntimeError(f"{revision} is not in the history here (git fetch --unshallow): {ran.stderr.strip()}")
+    there = _git("ls-tree", "--name-only", revision, "--", *FOLDERS).split()  # an older one may lack some
+    _git("archive", f"--output={packed}", revision, *there)
     with tarfile.open(packed) as archive:
         archive.extractall(directory, filter="tar")
     packed.unlink()
     return directory
+
+
+def _git(command: str, *arguments: str) -> str:
+    """Run a command of git on the history of this code.
+
+    Raises:
+        RuntimeError: it failed, so a revision that it names is not there.
+    """
+    ran = subprocess.run(["git", "-C", str(ROOT), command, *arguments], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"not in the history here (git fetch --unshallow): {ran.stderr.strip()}")
+    return ran.stdout
 
 
 def measured(tree: Path, section: str, directory: Path, *, is_quick: bool) -> Sequence[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -31,6 +31,7 @@ LISTS_AT_ONCE = 4
 RECEIVE_SECONDS_MAX = 5.0
 COPIES = 3
 
+Run = TypeVar("Run")
 OURS, STOCK = "our client", "stock client"
 
 
@@ -48,10 +49,12 @@ async def _measure_ours(bench: Bench, cluster: PrivateCluster) -> None:
     client = await heliograph.connect_async(cluster.service_url)
     try:
         await _send(client, "latency", bench.count(500), window=1)  # warm
-        alone = await _send(client, "latency", bench.count(4_000), window=1)
+        alone, used = await _counted(cluster, _send(client, "latency", bench.count(4_000), window=1))
         _add_latency(bench, f"one in flight, {OURS}", alone.latencies, 5.0, 3.6)
-        arrivals = await _end_to_end(bench, client)
+        _add_cpu(bench, alone.messages, used)
+        arrivals, used = await _counted(cluster, _end_to_end(bench, client))
         _add_latency(bench, f"end to end at {RATE}/s, {OURS}", arrivals.latencies, 5.0, 6.0)
+        _add_cpu(bench, arrivals.latencies.count, used)
         _add_acks(bench, arrivals)
         producer = await client.producer("batches", batch_bytes=BATCH_BYTES)
         seconds = bench.seconds(5.0)
@@ -67,10 +70,16 @@ async def _measure_ours(bench: Bench, cluster: PrivateCluster) -> None:
 def _measure_stock(bench: Bench, cluster: PrivateCluster) -> None:
     with stock.connected(cluster.service_url) as client:
         stock.one_by_one(client, "stock-latency", SIZE, bench.seconds(0.5))  # warm
+        before = cluster.usage()
         alone = stock.one_by_one(client, "stock-latency", SIZE, bench.seconds(3.0))
+        used = cluster.usage().since(before)
         _add_latency(bench, f"one in flight, {STOCK}", alone.latencies, 5.0, 3.6)
+        _add_cpu(bench, alone.messages, used)
+        before = cluster.usage()
         latencies = stock.end_to_end(client, "stock-end-to-end", SIZE, RATE, bench.count(3_000))
+        used = cluster.usage().since(before)
         _add_latency(bench, f"end to end at {RATE}/s, {STOCK}", latencies, 5.0, 6.0)
+        _add_cpu(bench, latencies.count, used)
         stock.batched(client, "stock-batches", SIZE, BATCH_BYTES, bench.seconds(1.0))  # warm
         before = cluster.usage()
         run = stock.batched(client, "stock-batches", SIZE, BATCH_BYTES, bench.seconds(5.0))
@@ -88,6 +97,20 @@ def _add_latency(bench: Bench, name: str, latencies: Latencies, p50_ratio_max: f
     )
     bench.add(
         SECTION, f"{name}, p99", p99, "ms", peer.add_p99, aim=ratio_at_most(p99_ratio_max), max_ms=latencies.longest_ms
+    )
+
+
+def _add_cpu(bench: Bench, messages: int, used: Usage) -> None:
+    """Add the servers' processor time for a message of the load of the last row, beside one add of the peer."""
+    name = f"  servers' CPU for a message, {[figure.name for figure in bench.figures if figure.section == SECTION][-1]}"
+    bench.add(
+        SECTION,
+        name.removesuffix(", p99"),
+        used.cpu.total / messages * 1e6,
+        "us",
+        bench.peer.add_cpu,
+        user_us=used.cpu.user / messages * 1e6,
+        kernel_us=used.cpu.kernel / messages * 1e6,
     )
 
 
@@ -120,7 +143,7 @@ def _add_acks(bench: Bench, arrivals: Arrivals) -> None:
     )
 
 
-async def _counted(cluster: PrivateCluster, load: Coroutine[Any, Any, MeasuredRun]) -> tuple[MeasuredRun, Usage]:
+async def _counted(cluster: PrivateCluster, load: Coroutine[Any, Any, Run]) -> tuple[Run, Usage]:
     before = await asyncio.to_thread(cluster.usage)
     run = await load
     return run, (await asyncio.to_thread(cluster.usage)).since(before)

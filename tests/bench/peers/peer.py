@@ -29,6 +29,7 @@ class PeerLimits:
 
     echo: MeasuredRun
     one_by_one: MeasuredRun
+    one_by_one_cpu_seconds: float
     small: MeasuredRun
     small_cpu_seconds: float
     big: MeasuredRun
@@ -48,6 +49,12 @@ class PeerLimits:
     def add_p99(self) -> Limit:
         """Return its 99th percentile."""
         return Limit(self.one_by_one.latencies.percentile(0.99), "bare log, one in flight, p99")
+
+    @property
+    def add_cpu(self) -> Limit:
+        """Return the server's CPU-microseconds for one durable 1 KiB add with one in flight."""
+        us = self.one_by_one_cpu_seconds / self.one_by_one.messages * 1e6
+        return Limit(us, "bare log, one copy, one in flight")
 
     @property
     def small_rate(self) -> Limit:
@@ -110,7 +117,15 @@ def report(bench: Bench) -> None:
     best = disk.best
     sync = Limit(disk.overwrite[4096].p50_ms, "overwrite + fdatasync, 4 KiB, p50")
     bench.add(SECTION, "TCP round trip, p50", peer.echo_p50.value, "ms", sync)
-    bench.add(SECTION, "bare log, one in flight, p50", peer.add_p50.value, "ms", sync, p99_ms=peer.add_p99.value)
+    bench.add(
+        SECTION,
+        "bare log, one in flight, p50",
+        peer.add_p50.value,
+        "ms",
+        sync,
+        p99_ms=peer.add_p99.value,
+        cpu_us=peer.add_cpu.value,
+    )
     rate = peer.small_rate.value
     bench.add(
         SECTION,
@@ -128,14 +143,16 @@ async def _measure(server: Child, address: str, seconds: float) -> PeerLimits:
     host, _, port = address.rpartition(":")
     _, client = await asyncio.get_running_loop().create_connection(BareClient, host, int(port))
     echo = await _load(client, 0, 1, seconds / 2)
+    before = cpu_time(server.pid)
     one_by_one = await _load(client, SMALL_BYTES, 1, seconds)
+    one_by_one_cpu = (cpu_time(server.pid) - before).total
     before = cpu_time(server.pid)
     small = await _load(client, SMALL_BYTES, SMALL_WINDOW, seconds)
     cpu = (cpu_time(server.pid) - before).total
     big = await _load(client, BIG_BYTES, BIG_WINDOW, seconds)
     assert client.transport is not None, "it was connected"
     client.transport.close()
-    return PeerLimits(echo, one_by_one, small, cpu, big, memory_bytes(server.pid))
+    return PeerLimits(echo, one_by_one, one_by_one_cpu, small, cpu, big, memory_bytes(server.pid))
 
 
 async def _load(client: BareClient, size: int, window: int, seconds: float) -> MeasuredRun:
